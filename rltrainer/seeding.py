@@ -1,0 +1,34 @@
+"""The seed tree: one integer from which every stream of random numbers in a run is derived by name."""
+
+import hashlib
+import random
+
+import numpy as np
+import torch
+
+
+def seed(n: int) -> None:
+    """Seed torch, numpy and python: what networks are initialised from, and every generator nobody seeded."""
+    random.seed(n)
+    np.random.seed(n % 2**32)
+    torch.manual_seed(n)
+
+
+def derive_seed(seed: int, *path: str | int) -> int:
+    """Return the seed of the stream named by `path`, in [0, 2**31).
+
+    A hash, not an offset: neighbouring seeds and neighbouring envs share no stream, and a stream's seed does not
+    depend on which others exist. 31 bits, because envs hand their seed to old C code.
+    """
+    text = "/".join(map(str, (seed, *path)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % 2**31
+
+
+def draw_seed() -> int:
+    """Return a seed from torch's global generator, so that `seed(n)` reaches objects that were given none."""
+    return int(torch.randint(2**31, ()).item())
+
+
+def make_generator(seed: int | None, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a torch generator on `device`, seeded with `seed`, or with `draw_seed()` if that is None."""
+    return torch.Generator(device).manual_seed(draw_seed() if seed is None else seed)

@@ -1,0 +1,119 @@
+"""Gymnasium spaces: which tensors hold their values, how values are checked against them, how they go into a file."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rltrainer.errors import SpaceError
+from rltrainer.tree import Tree
+
+LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def leaf_spaces(space: gym.Space[Any]) -> Tree:
+    """Return the space as a tree of its leaf spaces.
+
+    Raises:
+        SpaceError: a part of it is not Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: leaf_spaces(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(leaf_spaces(part) for part in space.spaces)
+    if isinstance(space, LEAF_SPACES):
+        return space
+    names = ", ".join(cls.__name__ for cls in LEAF_SPACES)
+    raise SpaceError(f"unsupported space {space}: must be {names}, or a Dict or Tuple of these")
+
+
+def stored_dtype(space: gym.Space[Any]) -> torch.dtype:
+    """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own."""
+    assert space.dtype is not None, "every leaf space has a dtype"
+    if np.issubdtype(space.dtype, np.floating):
+        return torch.float32
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return torch.int64
+    return torch.from_numpy(np.empty(0, space.dtype)).dtype
+
+
+def numpy_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
+    """Return `stored_dtype` as a NumPy dtype."""
+    return np.dtype(str(stored_dtype(space)).removeprefix("torch."))
+
+
+def leaf_shape(space: gym.Space[Any]) -> tuple[int, ...]:
+    """Return the shape of one value of a leaf space."""
+    assert space.shape is not None, "every leaf space has a shape"
+    return tuple(space.shape)
+
+
+def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
+    """Describe a space with plain values, for a file."""
+    if isinstance(space, spaces.Dict):
+        return {"space": "Dict", "parts": {key: to_plain(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"space": "Tuple", "parts": [to_plain(part) for part in space.spaces]}
+    if isinstance(space, spaces.Box):
+        bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+        return {"space": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.Discrete):
+        return {"space": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"space": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, spaces.MultiBinary):
+        return {"space": "MultiBinary", "n": list(space.shape)}
+    raise SpaceError(f"unsupported space {space}")
+
+
+def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
+    """Rebuild a space from `to_plain`; only the names listed here are known, nothing is looked up.
+
+    Raises:
+        SpaceError: the description is not one of `to_plain`'s.
+    """
+    try:
+        match plain["space"]:
+            case "Dict":
+                return spaces.Dict({key: from_plain(part) for key, part in plain["parts"].items()})
+            case "Tuple":
+                return spaces.Tuple([from_plain(part) for part in plain["parts"]])
+            case "Box":
+                shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"]).type
+                low = np.broadcast_to(np.asarray(plain["low"], dtype), shape)
+                high = np.broadcast_to(np.asarray(plain["high"], dtype), shape)
+                return spaces.Box(low, high, shape, dtype)
+            case "Discrete":
+                return spaces.Discrete(plain["n"], start=plain["start"])
+            case "MultiDiscrete":
+                return spaces.MultiDiscrete(np.asarray(plain["nvec"]), start=np.asarray(plain["start"]))
+            case "MultiBinary":
+                return spaces.MultiBinary(plain["n"])
+            case name:
+                raise SpaceError(f"unknown space {name!r} in the file")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpaceError(f"not the description of a space: {plain!r}") from error
+
+
+def _bound(values: np.ndarray[Any, Any]) -> Any:
+    """One number where all bounds are equal: an image's 28,224 zeros would swell every file."""
+    return values.flat[0].item() if values.size and (values == values.flat[0]).all() else values.tolist()
+
+
+def describe_mismatch(what: str, expected: gym.Space[Any], found: gym.Space[Any]) -> str | None:
+    """Return a sentence if two spaces differ in kind, shape, dtype or choices (bounds may differ), else None."""
+    if _signature(expected) == _signature(found):
+        return None
+    return f"{what}: expected {expected}, found {found}"
+
+
+def _signature(space: gym.Space[Any]) -> Any:
+    plain = to_plain(space)
+    if "parts" in plain:
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)  # type: ignore[attr-defined]  # a Tuple has it
+        return (plain["space"], [(key, _signature(part)) for key, part in parts])
+    # float64 and float32 envs are interchangeable: both are stored as float32.
+    stored = {"dtype": str(stored_dtype(space))} if plain["space"] == "Box" else {}
+    return {key: value for key, value in plain.items() if key not in ("low", "high")} | stored

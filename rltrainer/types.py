@@ -1,0 +1,156 @@
+"""The data that rooms exchange: `Transitions` [B] sampled from a buffer, a `Rollout` [T, N], an `UpdateResult`."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from rltrainer.tree import Tree, map_tree
+
+State = dict[str, Any]
+"""What `state_dict` returns: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists."""
+
+
+@dataclass(slots=True)
+class Transitions:
+    """A batch of transitions; every field has the batch axes first: [B], or [K, B] for K gradient steps in order.
+
+    Args:
+        obs: observations, a tree [B, ...].
+        action: what the env received [B, ...].
+        reward: [B] float32; with n steps their discounted sum.
+        next_obs: the true successor (after n steps), never the first observation of the next episode.
+        terminated: [B] bool; the MDP ended, so nothing is bootstrapped.
+        truncated: [B] bool; a time limit cut the episode, which bootstraps as usual.
+        discount: [B] float32, gamma^k * (not terminated): what a bootstrapped value is multiplied with.
+        index: [B] int64, the cells in their buffer.
+        weight: [B] float32, importance weights; 1 where sampling is uniform, 0 for padding.
+        extra: further tensors declared by the buffer.
+    """
+
+    obs: Tree
+    action: Tensor
+    reward: Tensor
+    next_obs: Tree
+    terminated: Tensor
+    truncated: Tensor
+    discount: Tensor
+    index: Tensor
+    weight: Tensor
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, key: Any) -> Self:
+        """Index the leading axis of every field."""
+        return self._map(lambda leaf: leaf[key])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Copy to a device; returns itself if it is there already."""
+        return self if self.reward.device == torch.device(device) else self._map(lambda leaf: leaf.to(device))
+
+    @classmethod
+    def stack(cls, batches: "list[Transitions]") -> "Transitions":
+        """Stack K batches [B] into one [K, B]."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        columns = {name: [getattr(batch, name) for batch in batches] for name in names}
+        return cls(**{n: map_tree(lambda *x: torch.stack(x), items[0], *items[1:]) for n, items in columns.items()})
+
+    def _map(self, function: Any) -> Self:
+        names = (f.name for f in dataclasses.fields(self))
+        return type(self)(**{name: map_tree(function, getattr(self, name)) for name in names})
+
+
+@dataclass(slots=True)
+class Rollout:
+    """What one collection step gathered, in time order [T, N]; T time steps of N envs.
+
+    Each observation is held once. The successor of a cell is the next row's observation, but for the cells where a
+    trace ended (`final_index`): theirs is in `final_obs`.
+
+    Args:
+        obs: tree [T, N, ...].
+        action: [T, N, ...], as sampled on policy (unclipped), as the env received it off policy.
+        reward: [T, N] float32.
+        terminated, truncated: [T, N] bool.
+        valid: [T, N] bool; False where an env spent the step on its reset or was past its quota of episodes.
+        last_obs: tree [N, ...], the successor of the last row.
+        final_obs: tree [K, ...], the successors of the K cells where an episode ended or was cut.
+        final_index: [K] int64, those cells as t * N + n.
+        extra: further tensors [T, N, ...] declared by the buffer.
+    """
+
+    obs: Tree
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    last_obs: Tree
+    final_obs: Tree
+    final_index: Tensor
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def done(self) -> Tensor:
+        """Where an episode ended [T, N]."""
+        return self.terminated | self.truncated
+
+    @property
+    def next_obs(self) -> Tree:
+        """The true successors, a tree [T, N, ...]; built anew at each call."""
+        return self.successors(self.obs, self.last_obs, self.final_obs)
+
+    def successors(self, of_obs: Tree, of_last_obs: Tree, of_final_obs: Tree) -> Tree:
+        """Arrange what belongs to each cell's successor, given what belongs to `obs`, `last_obs` and `final_obs`.
+
+        Args:
+            of_obs: tree [T, N, ...], such as the values of `obs`.
+            of_last_obs: tree [N, ...].
+            of_final_obs: tree [K, ...].
+
+        Returns:
+            tree [T, N, ...]; cell (t, n) holds what belongs to the observation after it.
+        """
+
+        def shift(here: Tensor, last: Tensor, final: Tensor) -> Tensor:
+            after = torch.cat([here[1:], last.unsqueeze(0)])
+            after.flatten(0, 1)[self.final_index] = final
+            return after
+
+        return map_tree(shift, of_obs, of_last_obs, of_final_obs)
+
+
+@dataclass(slots=True)
+class UpdateResult:
+    """What an update, or one gradient step of it, did.
+
+    Args:
+        metrics: losses and other numbers to log; scalar tensors or floats, means over all gradient steps.
+        num_gradient_steps: how many gradient steps they are means of.
+        td_error: [B] or [K, B], `target - prediction` for prioritised replay; None if there is none.
+    """
+
+    metrics: dict[str, Tensor | float] = field(default_factory=dict)
+    num_gradient_steps: int = 1
+    td_error: Tensor | None = None
+
+    @classmethod
+    def mean(cls, steps: "list[UpdateResult]") -> "UpdateResult":
+        """Merge results into one; each metric is the mean over all gradient steps that report it."""
+        totals: dict[str, Tensor | float] = {}
+        counts: dict[str, int] = {}
+        for step in steps:
+            for name, value in step.metrics.items():
+                totals[name] = totals.get(name, 0.0) + value * step.num_gradient_steps
+                counts[name] = counts.get(name, 0) + step.num_gradient_steps
+        errors = [step.td_error for step in steps if step.td_error is not None]
+        return cls(
+            metrics={name: total / counts[name] for name, total in totals.items()},
+            num_gradient_steps=sum(step.num_gradient_steps for step in steps),
+            td_error=torch.stack(errors) if errors and len(errors) == len(steps) else None,
+        )
+
+    def floats(self) -> dict[str, float]:
+        """Return the metrics as floats: the one place that waits for the device."""
+        return {name: float(value) for name, value in self.metrics.items()}
