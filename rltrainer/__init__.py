@@ -1,0 +1,1 @@
+"""rltrainer: trains reinforcement-learning agents with PyTorch."""
