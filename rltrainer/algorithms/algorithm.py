@@ -1,0 +1,211 @@
+"""What every algorithm is: a policy, what trains it, and the state of both."""
+
+import dataclasses
+from abc import ABC
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError
+from rltrainer.nets.policy import Policy
+from rltrainer.params import Params
+from rltrainer.plan import UpdatePlan
+from rltrainer.rules import PositiveFloat, Rule, Scheduled, UnitFloat
+from rltrainer.seeding import make_generator
+from rltrainer.state_file import read_state, write_state
+from rltrainer.types import Rollout, State
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AlgorithmParams(Params):
+    """Hyperparameters that all algorithms have."""
+
+    gamma: UnitFloat = 0.99
+    """Discount factor per env step."""
+    lr: PositiveFloat | Scheduled = 3e-4
+    """Learning rate, or a schedule of it over progress."""
+    max_grad_norm: PositiveFloat | None = None
+    """Gradients are scaled down to this global L2 norm, per optimizer; None does not clip."""
+    adam_eps: PositiveFloat = 1e-8
+    """Epsilon of Adam."""
+    optimizer: (
+        Annotated[
+            OptimizerFactory,
+            Rule("a callable (parameters) -> torch.optim.Optimizer", callable),
+        ]
+        | None
+    ) = dataclasses.field(default=None, compare=False)
+    """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
+
+
+class TrainerMaker(Protocol):
+    """What `run_training` takes: trainer params, seen from below."""
+
+    def create_trainer(self, algorithm: Any) -> Any:
+        """Return the trainer that these params configure."""
+
+
+class Algorithm(ABC):
+    """Owns the policy, other networks, optimizers, target networks and the generator of its noise.
+
+    All attributes that are modules, optimizers, tensors or generators are its state; a subclass only assigns them.
+
+    Args:
+        policy: the policy to train, already on its device; what acts in the envs.
+        params: the hyperparameters.
+
+    Raises:
+        ParamsError: the policy lacks a network that this algorithm trains.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the policy must have."""
+
+    def __init__(self, policy: Policy, params: AlgorithmParams) -> None:
+        name = type(self).__name__
+        if not isinstance(policy, Policy):
+            raise ParamsError(
+                f"{name}.policy: must be a Policy; got {policy!r} ({type(policy).__name__})"
+            )
+        missing = [
+            attribute for attribute in self.needs if not hasattr(policy, attribute)
+        ]
+        if missing:
+            raise ParamsError(
+                f"{name}.policy: must have {', '.join(self.needs)}; {type(policy).__name__} lacks {missing[0]}"
+            )
+        self.policy = policy
+        self.gamma = params.gamma
+        self.plan = UpdatePlan()
+        self.device = policy.device
+        self.generator = make_generator(None, self.device)
+
+    def attach(self, plan: UpdatePlan) -> None:
+        """Follow a trainer's plan from the next update on."""
+        self.plan = plan
+        self.policy.progress = plan.progress
+
+    def seed(self, seed: int) -> None:
+        """Seed the generator of minibatches and noise."""
+        self.generator.manual_seed(seed)
+
+    def observe(self, rollout: Rollout) -> None:
+        """Merge newly collected data into the policy's running statistics; called once at the end of an update step."""
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.update(rollout.valid_cells(rollout.obs))
+
+    def run_training(self, params: TrainerMaker) -> Any:
+        """Train with these trainer params; returns the `InfoStats` of the run."""
+        return params.create_trainer(self).run()
+
+    def state_dict(self) -> State:
+        """Return everything that changes while training, the policy's networks and statistics included."""
+        state: State = {"algorithm": type(self).__name__}
+        for name, part in self._parts().items():
+            if isinstance(part, torch.Generator):
+                state[name] = part.get_state()
+            else:
+                state[name] = (
+                    part if isinstance(part, Tensor) else dict(part.state_dict())
+                )
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned, in place.
+
+        Raises:
+            CheckpointError: the state is another algorithm's or of networks of other shapes; nothing was changed.
+        """
+        self._check_state(state)
+        for name, part in self._parts().items():
+            if isinstance(part, torch.Generator):
+                part.set_state(state[name].cpu())
+            elif isinstance(part, Tensor):
+                part.copy_(state[name])
+            else:
+                part.load_state_dict(state[name])
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole algorithm to one safetensors file, replacing it in one step."""
+        write_state(path, "algorithm", self.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Restore the algorithm from a file that `save` wrote; the file runs nothing.
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or of another algorithm or shapes; nothing was changed.
+        """
+        self.load_state_dict(read_state(path, "algorithm", CheckpointError))
+
+    def make_optimizer(
+        self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module
+    ) -> Optimizer:
+        """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
+        factory = params.optimizer or partial(
+            torch.optim.Adam, eps=params.adam_eps, fused=True
+        )
+        return Optimizer(
+            modules, params.lr if lr is None else lr, params.max_grad_norm, factory
+        )
+
+    def _begin_update(self) -> None:
+        progress = self.plan.progress()
+        for optimizer in self._optimizers():
+            optimizer.set_progress(progress)
+
+    def _end_update(self) -> None:
+        for optimizer in self._optimizers():
+            if optimizer.fault is not None:
+                fault, optimizer.fault = optimizer.fault, None
+                raise NonFiniteError(
+                    f"{type(self).__name__}: {fault}; the step was not applied. "
+                    "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
+                )
+
+    def _optimizers(self) -> list[Optimizer]:
+        return [value for value in vars(self).values() if isinstance(value, Optimizer)]
+
+    def _parts(self) -> dict[str, Any]:
+        """The stateful attributes by name; networks inside the policy are saved with it, not twice."""
+        of_policy = set(self.policy.modules()) - {self.policy}
+        kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
+        return {
+            name: v
+            for name, v in vars(self).items()
+            if isinstance(v, kinds) and v not in of_policy
+        }
+
+    def _check_state(self, state: State) -> None:
+        name = type(self).__name__
+        if state.get("algorithm") != name:
+            raise CheckpointError(
+                f"{name}: the state was saved by {state.get('algorithm')!r}"
+            )
+        for part_name, part in self._parts().items():
+            if part_name not in state:
+                raise CheckpointError(f"{name}: the state has no {part_name!r}")
+            if isinstance(part, nn.Module):
+                _check_module(
+                    f"{name}.{part_name}", part, cast(State, state[part_name])
+                )
+
+
+def _check_module(name: str, module: nn.Module, state: State) -> None:
+    own = module.state_dict()
+    for key in [*own, *state]:
+        if key.endswith("_extra_state"):
+            continue
+        if key not in state or key not in own:
+            where = "saved state" if key not in state else "policy"
+            raise CheckpointError(
+                f"{name}.{key}: missing in the {where}. Build the networks as they were when saved."
+            )
+        if own[key].shape != state[key].shape:
+            shapes = f"expected shape {tuple(own[key].shape)}, found {tuple(state[key].shape)}"
+            raise CheckpointError(
+                f"{name}.{key}: {shapes}. Build the networks as they were when saved."
+            )

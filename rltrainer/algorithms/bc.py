@@ -1,0 +1,42 @@
+"""Behaviour cloning (Pomerleau 1991): supervised learning of the data's actions."""
+
+import dataclasses
+from typing import Any
+
+from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.nets import Actor
+from rltrainer.rules import PositiveFloat, Scheduled
+from rltrainer.types import Transitions, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class BCParams(OffPolicyParams):
+    """Hyperparameters of behaviour cloning."""
+
+    lr: PositiveFloat | Scheduled = 1e-3
+
+
+class BC(OffPolicyAlgorithm):
+    """Maximises the likelihood of the data's actions; discrete and continuous alike.
+
+    Args:
+        policy: any stochastic actor.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    needs = ("distribution", "actor")
+    policy: Actor
+
+    def __init__(self, policy: Actor, params: BCParams | None = None) -> None:
+        self.params = params or BCParams()
+        super().__init__(policy, self.params)
+        self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
+
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
+        """Take one step on -log pi(action|obs)."""
+        loss = -weighted_mean(
+            self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight
+        )
+        self.optimizer.step(loss)
+        return UpdateResult({"loss": loss.detach()})

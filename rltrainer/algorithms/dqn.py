@@ -1,0 +1,72 @@
+"""DQN (Mnih et al. 2015, Human-level control through deep reinforcement learning)."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.functional.losses import huber, weighted_mean
+from rltrainer.nets import EpsilonGreedy, QNetwork
+from rltrainer.nets.target import TargetNetwork
+from rltrainer.rules import PositiveFloat, PositiveInt, Scheduled, UnitFloat
+from rltrainer.schedules import LinearSchedule
+from rltrainer.types import Transitions, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DQNParams(OffPolicyParams):
+    """Hyperparameters of DQN."""
+
+    lr: PositiveFloat | Scheduled = 1e-3
+    epsilon: UnitFloat | Scheduled = LinearSchedule(1.0, 0.05, until=0.2)
+    """Probability of a random action while collecting, or a schedule of it."""
+    tau: UnitFloat = 1.0
+    """Step of the target network towards the online one; 1 copies it."""
+    target_update_interval: PositiveInt = 500
+    """Gradient steps between two steps of the target network."""
+    max_grad_norm: PositiveFloat | None = 10.0
+
+
+class DQN(OffPolicyAlgorithm):
+    """Q-learning with a neural network, a replay buffer and a target network.
+
+    Args:
+        policy: the action values.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    needs = ("critic", "scale")
+    policy: QNetwork
+
+    def __init__(self, policy: QNetwork, params: DQNParams | None = None) -> None:
+        self.params = params or DQNParams()
+        super().__init__(policy, self.params)
+        self.policy.exploration = EpsilonGreedy(self.params.epsilon)
+        self.target_critic = TargetNetwork(
+            policy.critic, self.params.tau, self.params.target_update_interval
+        )
+        self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
+
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
+        """Regress Q(obs, action) to reward + discount * next value."""
+        with torch.no_grad():
+            target = batch.reward + batch.discount * self.next_value(batch)
+        q = (
+            self.policy.critic(batch.obs)
+            .gather(1, batch.action.unsqueeze(1))
+            .squeeze(1)
+        )
+        td_error = target - q
+        loss = weighted_mean(huber(td_error), batch.weight)
+        self.optimizer.step(loss)
+        self.target_critic.follow(self.policy.critic)
+        return UpdateResult(
+            {"loss": loss.detach(), "q": q.detach().mean()}, td_error=td_error.detach()
+        )
+
+    def next_value(self, batch: Transitions) -> Tensor:
+        """Return max_a Q_target(next_obs, a) [B]."""
+        q: Tensor = self.target_critic(batch.next_obs)
+        return q.amax(1)

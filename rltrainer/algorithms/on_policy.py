@@ -1,0 +1,121 @@
+"""The skeleton of an on-policy update: process the rollout once, then gradient steps on minibatches of it."""
+
+import dataclasses
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import Rollout, UpdateResult
+
+
+@dataclasses.dataclass(slots=True)
+class Samples:
+    """The valid cells of a rollout [M], or a minibatch of them [B]; observations are normalised.
+
+    Args:
+        obs: tree [M, ...].
+        action: [M, ...], as sampled.
+        advantage: [M].
+        return_: [M], what the critic regresses to.
+        value: [M], the critic's value when the data was collected.
+        log_prob: [M], log-probability of the action when it was collected.
+        weight: [M], 1, or 0 for padding.
+    """
+
+    obs: Tree
+    action: Tensor
+    advantage: Tensor
+    return_: Tensor
+    value: Tensor
+    log_prob: Tensor
+    weight: Tensor
+
+    def gather(self, index: Tensor, shape: tuple[int, int]) -> "list[Samples]":
+        """Return the cells at `index` [K * B] as K minibatches of shape (K, B)."""
+        names = [field.name for field in dataclasses.fields(self)]
+        taken = {name: _split(getattr(self, name), index, shape) for name in names}
+        return [
+            Samples(**{n: map_tree(lambda x, k=k: x[k], taken[n]) for n in names})
+            for k in range(shape[0])
+        ]
+
+
+class OnPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from what its current policy has just collected.
+
+    A subclass says what a rollout means (`process`) and what one gradient step does (`gradient_step`).
+    """
+
+    @abstractmethod
+    def process(self, rollout: Rollout) -> Samples:
+        """Turn a rollout into samples: values, advantages, returns. Called once per update, without gradients."""
+
+    @abstractmethod
+    def gradient_step(self, batch: Samples) -> UpdateResult:
+        """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
+
+    def update(
+        self, rollout: Rollout, batch_size: int | None, repeat: int
+    ) -> UpdateResult:
+        """Update the policy from one rollout.
+
+        Args:
+            rollout: what was collected with the current policy [T, N].
+            batch_size: cells per gradient step; None takes the whole rollout.
+            repeat: how many times each cell is used.
+
+        Returns:
+            metrics averaged over all `repeat * ceil(M / batch_size)` gradient steps.
+
+        Raises:
+            NonFiniteError: a gradient was not finite; that step was not applied.
+        """
+        self._begin_update()
+        with torch.no_grad():
+            samples = self.process(rollout)
+        steps = [
+            self.gradient_step(batch)
+            for _ in range(repeat)
+            for batch in minibatches(samples, batch_size, self.generator)
+        ]
+        self.observe(rollout)
+        self._end_update()
+        return UpdateResult.mean(steps)
+
+
+def minibatches(
+    samples: Samples, batch_size: int | None, generator: torch.Generator
+) -> Iterator[Samples]:
+    """Yield all samples in random order, in minibatches whose sizes differ by at most one.
+
+    Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.
+    """
+    num_samples = len(samples.weight)
+    if num_samples == 0:
+        return
+    batch_size = batch_size or num_samples
+    num_batches = math.ceil(num_samples / batch_size)
+    index = torch.randperm(num_samples, generator=generator, device=generator.device)
+    if num_samples == num_batches * batch_size:
+        yield from samples.gather(index, (num_batches, batch_size))
+        return
+    # Column j of batch k is real for j < size_k; the padding repeats the first cell and weighs nothing.
+    size = torch.full((num_batches, 1), num_samples // num_batches, device=index.device)
+    size[: num_samples % num_batches] += 1
+    real = torch.arange(batch_size, device=index.device) < size
+    padded = index.new_zeros((num_batches, batch_size))
+    padded[real] = index
+    for batch, is_real in zip(
+        samples.gather(padded.flatten(), (num_batches, batch_size)), real, strict=True
+    ):
+        batch.weight = batch.weight * is_real
+        yield batch
+
+
+def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Tree:
+    return map_tree(lambda x: x.index_select(0, index).unflatten(0, shape), tree)

@@ -1,0 +1,62 @@
+"""PPO (Schulman et al. 2017, Proximal Policy Optimization Algorithms): A2C with a clipped surrogate loss."""
+
+import dataclasses
+
+from torch import Tensor
+
+from rltrainer.algorithms.a2c import A2C, A2CParams
+from rltrainer.algorithms.on_policy import Samples
+from rltrainer.functional.losses import clipped_surrogate
+from rltrainer.nets import ActorCritic
+from rltrainer.rules import Flag, PositiveFloat, Scheduled, UnitFloat
+from rltrainer.schedules import value_at
+from rltrainer.types import Rollout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class PPOParams(A2CParams):
+    """Hyperparameters of PPO."""
+
+    lr: PositiveFloat | Scheduled = 3e-4
+    gae_lambda: UnitFloat = 0.95
+    normalize_advantage: Flag = True
+    clip: PositiveFloat | Scheduled = 0.2
+    """The probability ratio is clipped to [1 - clip, 1 + clip]."""
+    value_clip: PositiveFloat | None = None
+    """The critic moves at most this far from its old value before its loss is cut; None does not clip."""
+
+
+class PPO(A2C):
+    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs.
+
+    Args:
+        policy: actor and state-value critic.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
+        self.params: PPOParams = params or PPOParams()
+        super().__init__(policy, self.params)
+
+    def process(self, rollout: Rollout) -> Samples:
+        """Add the log-probability under the policy that collected the data."""
+        samples = super().process(rollout)
+        samples.log_prob = self.policy.distribution(samples.obs).log_prob(
+            samples.action
+        )
+        return samples
+
+    def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
+        """Return the clipped surrogate per cell [B] (eq. 7)."""
+        clip = value_at(self.params.clip, self.plan.progress())
+        return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), clip)
+
+    def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
+        """Return the squared error per cell [B], the larger of the plain and the clipped one."""
+        plain = super().value_loss(value, batch)
+        if self.params.value_clip is None:
+            return plain
+        clipped = batch.value + (value - batch.value).clamp(
+            -self.params.value_clip, self.params.value_clip
+        )
+        return plain.maximum(super().value_loss(clipped, batch))

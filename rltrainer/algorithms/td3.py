@@ -1,0 +1,101 @@
+"""TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods)."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.nets import DeterministicActorCritic, GaussianNoise
+from rltrainer.nets.target import TargetNetwork
+from rltrainer.rules import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Scheduled,
+    UnitFloat,
+)
+from rltrainer.types import Transitions, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TD3Params(OffPolicyParams):
+    """Hyperparameters of TD3. Actions are in (-1, 1), so noise is in shares of half the action range."""
+
+    lr: PositiveFloat | Scheduled = 1e-3
+    exploration_noise: NonNegativeFloat | Scheduled = 0.1
+    """Standard deviation of the noise added while collecting."""
+    target_noise: NonNegativeFloat = 0.2
+    """Standard deviation of the noise on the target's action."""
+    target_noise_clip: NonNegativeFloat = 0.5
+    """Bound of that noise."""
+    actor_update_interval: PositiveInt = 2
+    """Gradient steps of the critic for each one of the actor and the target networks."""
+    tau: UnitFloat = 0.005
+    """Step of the target networks towards the online ones."""
+
+
+class TD3(OffPolicyAlgorithm):
+    """Deterministic policy gradient with two critics, a smoothed target and a delayed actor.
+
+    Args:
+        policy: deterministic actor and critics.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    needs = ("actor", "critic")
+    policy: DeterministicActorCritic
+
+    def __init__(
+        self, policy: DeterministicActorCritic, params: TD3Params | None = None
+    ) -> None:
+        self.params = params or TD3Params()
+        super().__init__(policy, self.params)
+        self.policy.exploration = GaussianNoise(self.params.exploration_noise)
+        self.actor, self.critic = policy.actor, policy.critic
+        self.target_actor = TargetNetwork(policy.actor, self.params.tau)
+        self.target_critic = TargetNetwork(policy.critic, self.params.tau)
+        self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
+        self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
+        self.num_critic_steps = torch.zeros((), dtype=torch.int64)
+
+    def draw_noise(self, batch: Transitions) -> Tensor:
+        """Draw the noise on the target's action [B, A]."""
+        noise = (
+            torch.empty_like(batch.action).normal_(generator=self.generator)
+            * self.params.target_noise
+        )
+        return noise.clamp_(
+            -self.params.target_noise_clip, self.params.target_noise_clip
+        )
+
+    def gradient_step(self, batch: Transitions, noise: Tensor) -> UpdateResult:
+        """Train the critics; at every `actor_update_interval`-th step the actor too."""
+        td_error = self.critic_target(batch, noise) - self.critic(
+            batch.obs, batch.action
+        )
+        critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
+        self.critic_optimizer.step(critic_loss)
+        metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
+        self.num_critic_steps += 1
+        if int(self.num_critic_steps) % self.params.actor_update_interval == 0:
+            actor_loss = self.actor_loss(batch)
+            self.actor_optimizer.step(actor_loss)
+            self.target_actor.follow(self.actor)
+            self.target_critic.follow(self.critic)
+            metrics["actor_loss"] = actor_loss.detach()
+        return UpdateResult(metrics, td_error=td_error.detach().mean(0))
+
+    @torch.no_grad()
+    def critic_target(self, batch: Transitions, noise: Tensor) -> Tensor:
+        """Return reward + discount * min_i Q_i(next_obs, smoothed target action) [B] (eq. 14)."""
+        next_action = (self.target_actor(batch.next_obs) + noise).clamp(-1, 1)
+        next_q: Tensor = self.target_critic(batch.next_obs, next_action)
+        return batch.reward + batch.discount * next_q.amin(0)
+
+    def actor_loss(self, batch: Transitions) -> Tensor:
+        """Return -mean Q_1(obs, actor(obs))."""
+        return -weighted_mean(
+            self.critic(batch.obs, self.actor(batch.obs))[0], batch.weight
+        )

@@ -1,0 +1,43 @@
+"""TD3+BC (Fujimoto & Gu 2021, A Minimalist Approach to Offline Reinforcement Learning)."""
+
+import dataclasses
+
+from torch import Tensor
+
+from rltrainer.algorithms.td3 import TD3, TD3Params
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.nets import DeterministicActorCritic
+from rltrainer.rules import PositiveFloat, Scheduled
+from rltrainer.types import Transitions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TD3BCParams(TD3Params):
+    """Hyperparameters of TD3+BC. The paper also normalises observations: build the policy with `normalize_obs=True`."""
+
+    lr: PositiveFloat | Scheduled = 3e-4
+    alpha: PositiveFloat = 2.5
+    """Weight of the value against staying close to the data."""
+
+
+class TD3BC(TD3):
+    """TD3 whose actor also imitates the data.
+
+    Args:
+        policy: deterministic actor and critics.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    def __init__(
+        self, policy: DeterministicActorCritic, params: TD3BCParams | None = None
+    ) -> None:
+        self.params: TD3BCParams = params or TD3BCParams()
+        super().__init__(policy, self.params)
+
+    def actor_loss(self, batch: Transitions) -> Tensor:
+        """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
+        action = self.actor(batch.obs)
+        q = self.critic(batch.obs, action)[0]
+        scale = self.params.alpha / weighted_mean(q.detach().abs(), batch.weight)
+        imitation = (action - batch.action).square().mean(-1)
+        return weighted_mean(imitation - scale * q, batch.weight)

@@ -1,0 +1,341 @@
+"""The collector: the only place that steps envs."""
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.collect.episodes import EpisodeCounter
+from rltrainer.collect.random_action import random_action
+from rltrainer.collect.stats import CollectStats
+from rltrainer.data import ReplayBuffer, RolloutBuffer
+from rltrainer.envs import EnvAdapter
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
+from rltrainer.nets import Exploration, Policy
+from rltrainer.seeding import derive_seed, make_generator
+from rltrainer.spaces import describe_mismatch
+from rltrainer.tree import leaves, named_leaves
+from rltrainer.types import Rollout, State
+
+
+class Collector:
+    """Steps a policy in a vector env and writes what happens into a buffer.
+
+    A collection goes into a rollout first; a `ReplayBuffer` receives it at the end, once it is known to be finite. So
+    a faulty env leaves nothing of its collection behind, and off-policy data has the same form as on-policy data.
+
+    Args:
+        policy: chooses the actions.
+        envs: any gymnasium vector env, in any autoreset mode.
+        buffer: a `ReplayBuffer` or `RolloutBuffer`; None stores nothing.
+        exploration: replaces the policy's own exploration.
+
+    Raises:
+        SpaceError: the envs' spaces are not the policy's or the buffer's.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        envs: gym.vector.VectorEnv[Any, Any, Any],
+        buffer: ReplayBuffer | RolloutBuffer | None = None,
+        exploration: Exploration | None = None,
+    ) -> None:
+        if not isinstance(envs, gym.vector.VectorEnv):
+            hint = "Make one with rl.make_vec(env_id, num_envs=1)."
+            raise ParamsError(
+                field_error_text(
+                    "Collector", "envs", "must be a gymnasium VectorEnv", envs, hint
+                )
+            )
+        if not isinstance(policy, Policy):
+            raise ParamsError(
+                field_error_text("Collector", "policy", "must be a Policy", policy)
+            )
+        self.policy, self.envs, self.exploration = policy, envs, exploration
+        self.adapter = EnvAdapter(envs, policy.device)
+        self.num_envs = self.adapter.num_envs
+        _require_same_spaces("policy", policy, self.adapter)
+        self.buffer: ReplayBuffer | RolloutBuffer | None = None
+        self.rollout_buffer: RolloutBuffer | None = None
+        if buffer is not None:
+            self.attach_buffer(buffer)
+        self.generator = make_generator(None, policy.device)
+        self.num_rows = 0
+        self._episodes = EpisodeCounter(self.num_envs)
+        self._needs_reset = True
+
+    def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
+        """Write into this buffer from now on.
+
+        Raises:
+            SpaceError: it holds other spaces than the envs'.
+            ParamsError: it is no buffer, or made for another number of envs.
+        """
+        if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
+            raise ParamsError(
+                field_error_text(
+                    "Collector", "buffer", "must be a ReplayBuffer or None", buffer
+                )
+            )
+        _require_same_spaces("buffer", buffer, self.adapter)
+        if buffer.num_envs != self.num_envs:
+            rule = f"must be made for num_envs={self.num_envs}"
+            raise ParamsError(
+                field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs)
+            )
+        self.buffer = buffer
+        if isinstance(buffer, RolloutBuffer):
+            self.rollout_buffer = buffer
+        else:
+            spaces = (self.adapter.observation_space, self.adapter.action_space)
+            self.rollout_buffer = RolloutBuffer(
+                1, self.num_envs, *spaces, extra=buffer.extra
+            )
+
+    def seed(self, seed: int) -> None:
+        """Seed actions, and the envs that carry no seed of their own."""
+        self.generator.manual_seed(derive_seed(seed, "action"))
+        self.adapter.seed(derive_seed(seed, "env"))
+
+    def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
+        """Start all envs anew.
+
+        Args:
+            reset_buffer: also empty the buffer.
+            first_episode: start from the very first episodes' seeds again, as every test step does.
+        """
+        self.adapter.reset(first_episode=first_episode)
+        self._episodes.restart()
+        self._needs_reset = False
+        if isinstance(self.buffer, ReplayBuffer):
+            self.buffer.cut()
+        if self.rollout_buffer is not None:
+            self.rollout_buffer.clear()
+        if reset_buffer and self.buffer is not None:
+            self.buffer.clear()
+
+    def collect(
+        self,
+        num_steps: int | None = None,
+        num_episodes: int | None = None,
+        random: bool = False,
+        explore: bool = True,
+    ) -> CollectStats:
+        """Step the envs and store what happened; exactly one of the two counts is given.
+
+        Args:
+            num_steps: env steps; rounded up to a multiple of the number of envs.
+            num_episodes: whole episodes, shared among the envs; all envs start anew, and exactly this many are
+                counted and stored, so that which ones are does not depend on their lengths.
+            random: act uniformly at random instead of asking the policy.
+            explore: whether the policy explores.
+
+        Returns:
+            statistics of the collection.
+
+        Raises:
+            ParamsError: both or neither count, or one that is not positive.
+            NonFiniteError: an env returned NaN or infinity; nothing of the collection was stored.
+        """
+        _check_counts(num_steps, num_episodes)
+        started = time.perf_counter()
+        if self._needs_reset or num_episodes is not None:
+            self.reset()
+        self._episodes.start(num_episodes)
+        if self.rollout_buffer is not None:
+            self.rollout_buffer.clear()
+        try:
+            num_rows = self._step_envs(num_steps, random, explore)
+            self._store()
+        except BaseException:
+            # Whatever broke off half-way must not be continued by the next collection.
+            self._needs_reset = True
+            raise
+        # Envs past their quota are in the middle of episodes that nobody counts.
+        self._needs_reset = num_episodes is not None
+        num_valid = self._episodes.num_valid
+        return CollectStats(
+            num_collected_steps=num_valid,
+            num_env_steps=num_valid
+            if num_episodes is not None
+            else num_rows * self.num_envs,
+            returns=self._episodes.returns,
+            lengths=self._episodes.lengths,
+            collect_time=time.perf_counter() - started,
+        )
+
+    def rollout(self) -> Rollout:
+        """Return what the last collection stored [T, N].
+
+        Raises:
+            ParamsError: the collector has no buffer.
+        """
+        if self.rollout_buffer is None:
+            raise ParamsError(
+                field_error_text(
+                    "Collector",
+                    "buffer",
+                    "must be given to look at what was stored",
+                    None,
+                )
+            )
+        return self.rollout_buffer.rollout()
+
+    def state_dict(self) -> State:
+        """Return the state of generator, envs and counters; the buffer has its own."""
+        return {
+            "generator": self.generator.get_state(),
+            "adapter": self.adapter.state_dict(),
+            "num_rows": self.num_rows,
+            "needs_reset": self._needs_reset,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned; envs in the middle of an episode start a new one, with a warning."""
+        self.generator.set_state(state["generator"].cpu())
+        self.num_rows = state["num_rows"]
+        self._needs_reset = state["needs_reset"]
+        self._episodes.restart()
+        self.adapter.load_state_dict(state["adapter"])
+        if self.adapter.was_cut is not None and isinstance(self.buffer, ReplayBuffer):
+            self.buffer.cut()
+
+    def close(self) -> None:
+        """Close the envs; never raises."""
+        self.adapter.close()
+
+    def _step_envs(self, num_steps: int | None, random: bool, explore: bool) -> int:
+        """Step until the count is reached; return the number of rows, one step of all envs each."""
+        adapter, episodes, buffer = self.adapter, self._episodes, self.rollout_buffer
+        stores_env_action = isinstance(self.buffer, ReplayBuffer)
+        max_rows = None if num_steps is None else -(-num_steps // self.num_envs)
+        row = 0
+        while not episodes.is_complete if max_rows is None else row < max_rows:
+            action = self._choose(random, explore)
+            env_action = adapter.to_env(action)
+            step = adapter.step(env_action)
+            counted = episodes.add(
+                *map(_as_array, (step.reward, step.terminated, step.truncated)),
+                step.valid,
+            )
+            if buffer is not None:
+                if step.reward.ndim > 1:
+                    raise SpaceError(
+                        f"Collector: rewards of shape {tuple(step.reward.shape)} are several agents'; no algorithm here "
+                        "trains on them. Reduce them to one reward per env in a wrapper."
+                    )
+                stored = env_action if stores_env_action else action
+                buffer.add(
+                    adapter.obs,
+                    stored,
+                    step.reward,
+                    step.next_obs,
+                    step.terminated,
+                    step.truncated,
+                    counted,
+                )
+            adapter.advance()
+            row += 1
+        self.num_rows += row
+        return row
+
+    def _choose(self, random: bool, explore: bool) -> Tensor:
+        if random:
+            return random_action(
+                self.adapter.action_space, self.num_envs, self.generator
+            )
+        if self.exploration is None or not explore:
+            return self.policy.act(
+                self.adapter.obs_tensor, explore=explore, generator=self.generator
+            )
+        greedy = self.policy.act(
+            self.adapter.obs_tensor, explore=False, generator=self.generator
+        )
+        return self.exploration(
+            greedy, self.adapter.action_space, self.policy.progress(), self.generator
+        )
+
+    def _store(self) -> None:
+        returns = self._episodes.returns
+        if not np.isfinite(returns).all():
+            episode = int(np.argwhere(~np.isfinite(returns))[0][0])
+            raise NonFiniteError(
+                f"episode {episode} of this collection: return = {returns[episode]}"
+            )
+        if self.rollout_buffer is None:
+            return
+        rollout = self.rollout_buffer.rollout()
+        try:
+            _check_finite(rollout, self.num_rows)
+        except NonFiniteError:
+            self.rollout_buffer.clear()
+            raise
+        if isinstance(self.buffer, ReplayBuffer):
+            self.buffer.add_rollout(rollout)
+
+
+def _check_finite(rollout: Rollout, num_rows_before: int) -> None:
+    """Raise for the first NaN or infinity, with env and step; one pass over the collection, not one per step."""
+    first_row = num_rows_before - len(rollout.reward)
+    named = [
+        ("reward", rollout.reward),
+        ("action", rollout.action),
+        *named_leaves(rollout.obs, "obs"),
+    ]
+    for name, values in named:
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            bad = (~torch.isfinite(values)).nonzero()[0]
+            row, env = int(bad[0]), int(bad[1])
+            found = float(values[tuple(bad)])
+            text = f"env {env}, step {first_row + row}: {name} = {found}; nothing of this collection was stored"
+            raise NonFiniteError(text)
+    for name, values in [
+        *named_leaves(rollout.last_obs, "obs"),
+        *named_leaves(rollout.final_obs, "final obs"),
+    ]:
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            which = int((~torch.isfinite(values)).nonzero()[0][0])
+            env = (
+                which
+                if name.startswith("obs")
+                else int(rollout.final_index[which]) % rollout.reward.shape[1]
+            )
+            raise NonFiniteError(
+                f"env {env}: {name} is not finite; nothing of this collection was stored"
+            )
+
+
+def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:
+    if (num_steps is None) == (num_episodes is None):
+        got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
+        raise ParamsError(
+            f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}"
+        )
+    for name, value in (("num_steps", num_steps), ("num_episodes", num_episodes)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value <= 0
+        ):
+            raise ParamsError(
+                field_error_text(
+                    "Collector.collect", name, "must be a positive integer", value
+                )
+            )
+
+
+def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
+    for name in ("observation_space", "action_space"):
+        mismatch = describe_mismatch(
+            f"Collector.{what}.{name}", getattr(adapter, name), getattr(owner, name)
+        )
+        if mismatch:
+            raise SpaceError(
+                f"{mismatch}. Build the {what} for the spaces of these envs."
+            )
+
+
+def _as_array(values: Any) -> np.ndarray[Any, Any]:
+    return values if isinstance(values, np.ndarray) else leaves(values)[0].cpu().numpy()

@@ -1,0 +1,94 @@
+"""Counts episodes while envs are stepped: running returns and lengths, quotas, and what has ended."""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class EpisodeCounter:
+    """Running return and length of each of N envs, and the episodes that ended since `start`.
+
+    With a quota, an env that has ended its share of episodes is not counted any further.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.restart()
+        self.start(None)
+
+    def restart(self) -> None:
+        """Forget the running episodes: all envs were started anew."""
+        self._return: Array = np.zeros(self.num_envs)
+        self._length = np.zeros(self.num_envs, np.int64)
+
+    def start(self, num_episodes: int | None) -> None:
+        """Begin a collection; with `num_episodes`, shared among the envs as evenly as possible."""
+        self.num_valid = 0
+        self._ended_returns: list[Array] = []
+        self._ended_lengths: list[Array] = []
+        self.open: Array | None = None
+        if num_episodes is not None:
+            share, rest = divmod(num_episodes, self.num_envs)
+            self._quota = share + (np.arange(self.num_envs) < rest)
+            self.open = self._quota > 0
+
+    def add(
+        self, reward: Array, terminated: Array, truncated: Array, valid: Array | None
+    ) -> Array | None:
+        """Count one step of all envs.
+
+        Args:
+            reward: [N] or [N, A].
+            terminated, truncated: [N] bool.
+            valid: [N] bool, or None if every cell is valid.
+
+        Returns:
+            which cells count [N], or None if all do: valid, and of an env whose quota is not used up.
+        """
+        counted = self._counted(valid)
+        if reward.ndim > self._return.ndim:
+            self._return = np.zeros(reward.shape)
+        if counted is None:
+            self._return += reward
+            self._length += 1
+            self.num_valid += self.num_envs
+        else:
+            self._return[counted] += reward[counted]
+            self._length += counted
+            self.num_valid += int(counted.sum())
+        done = terminated | truncated
+        if done.any():
+            self._end(done if counted is None else done & counted)
+        return counted
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every env has used up its quota."""
+        return self.open is not None and not self.open.any()
+
+    @property
+    def returns(self) -> Array:
+        """Returns of the episodes that ended [E] or [E, A]."""
+        empty: Array = np.zeros((0, *self._return.shape[1:]))
+        return np.concatenate([empty, *self._ended_returns])
+
+    @property
+    def lengths(self) -> Array:
+        """Lengths of the episodes that ended [E]."""
+        return np.concatenate([np.zeros(0, np.int64), *self._ended_lengths])
+
+    def _counted(self, valid: Array | None) -> Array | None:
+        if self.open is None:
+            return valid
+        return self.open.copy() if valid is None else self.open & valid
+
+    def _end(self, done: Array) -> None:
+        self._ended_returns.append(self._return[done])
+        self._ended_lengths.append(self._length[done])
+        self._return[done] = 0.0
+        self._length[done] = 0
+        if self.open is not None:
+            self._quota[done] -= 1
+            self.open = self._quota > 0

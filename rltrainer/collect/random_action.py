@@ -1,0 +1,58 @@
+"""Uniformly random actions, for warm-up."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.errors import SpaceError
+
+
+def random_action(
+    space: gym.Space[Any], num_envs: int, generator: torch.Generator
+) -> Tensor:
+    """Draw one action per env [N, ...] from a generator, so that its state is part of a checkpoint.
+
+    A Box without finite bounds is sampled from a standard normal.
+
+    Raises:
+        SpaceError: the space is neither Box, Discrete, MultiDiscrete nor MultiBinary.
+    """
+    device = generator.device
+    if isinstance(space, spaces.Discrete):
+        low, high = int(space.start), int(space.start + space.n)
+        return torch.randint(low, high, (num_envs,), generator=generator, device=device)
+    if isinstance(space, spaces.Box):
+        shape = (num_envs, *space.shape)
+        if not space.is_bounded():
+            return torch.randn(shape, generator=generator, device=device)
+        low_bound, high_bound = (
+            torch.from_numpy(bound.astype(np.float32)).to(device)
+            for bound in (space.low, space.high)
+        )
+        return low_bound + torch.rand(shape, generator=generator, device=device) * (
+            high_bound - low_bound
+        )
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        shape = (num_envs, *space.shape)
+        sizes = (
+            space.nvec
+            if isinstance(space, spaces.MultiDiscrete)
+            else np.full(space.shape, 2)
+        )
+        start = (
+            space.start
+            if isinstance(space, spaces.MultiDiscrete)
+            else np.zeros(space.shape, np.int64)
+        )
+        uniform = torch.rand(
+            shape, generator=generator, device=device, dtype=torch.float64
+        )
+        choice = (uniform * torch.as_tensor(sizes, device=device)).long()
+        return choice + torch.as_tensor(start, device=device)
+    raise SpaceError(
+        f"random actions need a Box, Discrete, MultiDiscrete or MultiBinary action space; got {space}"
+    )

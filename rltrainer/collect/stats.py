@@ -1,0 +1,126 @@
+"""What a collection reports: counts, and the returns and lengths of the episodes that ended in it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from rltrainer.errors import ParamsError
+from rltrainer.types import State
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class SequenceSummaryStats:
+    """Summary of a sequence of numbers; `std` is the population's."""
+
+    mean: float
+    std: float
+    max: float
+    min: float
+
+    @classmethod
+    def of(cls, values: Array) -> Self | None:
+        """Summarise an array; None if it is empty."""
+        if values.size == 0:
+            return None
+        return cls(
+            float(values.mean()),
+            float(values.std()),
+            float(values.max()),
+            float(values.min()),
+        )
+
+
+@dataclass(frozen=True)
+class CollectStats:
+    """Statistics of one collection, or of several merged.
+
+    Args:
+        num_collected_steps: valid cells, those that hold a transition.
+        num_env_steps: cells in all; more than the valid ones where an env spends a step on its reset.
+        returns: undiscounted sums of raw rewards [E], or [E, A] for A agents, in the order in which episodes ended.
+        lengths: steps of those episodes [E].
+        collect_time: seconds.
+    """
+
+    num_collected_steps: int
+    num_env_steps: int
+    returns: Array
+    lengths: Array
+    collect_time: float
+
+    @property
+    def num_collected_episodes(self) -> int:
+        """How many episodes ended."""
+        return len(self.lengths)
+
+    @property
+    def returns_stat(self) -> SequenceSummaryStats | None:
+        """Summary of the returns; None without an episode."""
+        return SequenceSummaryStats.of(self.returns)
+
+    @property
+    def lengths_stat(self) -> SequenceSummaryStats | None:
+        """Summary of the lengths; None without an episode."""
+        return SequenceSummaryStats.of(self.lengths)
+
+    @property
+    def collect_speed(self) -> float:
+        """Env steps per second."""
+        return self.num_env_steps / self.collect_time if self.collect_time > 0 else 0.0
+
+    @classmethod
+    def merge(cls, parts: "list[CollectStats]") -> "CollectStats":
+        """Join collections that followed one another."""
+        with_episodes = [part for part in parts if part.num_collected_episodes] or parts
+        return cls(
+            num_collected_steps=sum(part.num_collected_steps for part in parts),
+            num_env_steps=sum(part.num_env_steps for part in parts),
+            returns=np.concatenate([part.returns for part in with_episodes]),
+            lengths=np.concatenate([part.lengths for part in with_episodes]),
+            collect_time=sum(part.collect_time for part in parts),
+        )
+
+    def reduce_agents(
+        self, reduction: Callable[[Array], Array] | None
+    ) -> "CollectStats":
+        """Return the same stats with one return per episode.
+
+        Args:
+            reduction: from returns [E, A] to [E]; not called where there is one agent.
+
+        Raises:
+            ParamsError: there are several agents and no reduction, or it returned another shape.
+        """
+        if self.returns.ndim == 1:
+            return self
+        field = "TrainerParams.multi_agent_return_reduction"
+        if reduction is None:
+            num_agents = self.returns.shape[1]
+            raise ParamsError(
+                f"{field}: must be given for envs with {num_agents} agents; got None (NoneType)"
+            )
+        reduced = np.asarray(reduction(self.returns))
+        if reduced.shape != self.lengths.shape:
+            raise ParamsError(
+                f"{field}: must return shape {self.lengths.shape}; got shape {reduced.shape}"
+            )
+        return replace(self, returns=reduced)
+
+    def to_state(self) -> State:
+        """Return the stats as tensors and plain values."""
+        return vars(self) | {
+            "returns": torch.from_numpy(self.returns),
+            "lengths": torch.from_numpy(self.lengths),
+        }
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """Rebuild stats from `to_state`."""
+        return cls(
+            **(state | {name: state[name].numpy() for name in ("returns", "lengths")})
+        )

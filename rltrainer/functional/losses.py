@@ -1,0 +1,33 @@
+"""Losses and the weighted means they are made of."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
+    """Mean of `x` [..., B] under `weight` [B], over the last axis; cells of weight 0 (padding) do not count."""
+    return (x * weight).sum(-1) / weight.sum()
+
+
+def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
+    """Shift and scale `x` [B] to weighted mean 0 and standard deviation 1 (unbiased, as `Tensor.std`)."""
+    centred = x - weighted_mean(x, weight)
+    variance = (centred.square() * weight).sum() / (weight.sum() - 1).clamp(min=1)
+    return centred / (variance.sqrt() + eps)
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Return PPO's loss per cell [B] (Schulman et al. 2017, eq. 7, negated): -min(r A, clip(r, 1 - c, 1 + c) A)."""
+    ratio = log_ratio.exp()
+    return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+def huber(error: Tensor) -> Tensor:
+    """Return the Huber loss of an error, elementwise: quadratic within 1, linear outside (Mnih et al. 2015)."""
+    return F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none")
+
+
+def expectile(error: Tensor, tau: float) -> Tensor:
+    """Return |tau - 1(error < 0)| * error^2, elementwise (Kostrikov et al. 2022, Implicit Q-Learning, eq. 3)."""
+    asymmetry = (error.detach() > 0).to(error.dtype) * (2 * tau - 1) + (1 - tau)
+    return asymmetry * error.square()

@@ -1,0 +1,24 @@
+"""Networks, action distributions, exploration, normalisers and the policies built of them."""
+
+from rltrainer.nets.actor_critic import Actor, ActorCritic
+from rltrainer.nets.continuous import (
+    DeterministicActorCritic,
+    GaussianActorCritic,
+    SquashedActorCritic,
+)
+from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
+from rltrainer.nets.policy import Policy
+from rltrainer.nets.q_network import QNetwork
+
+__all__ = [
+    "Actor",
+    "ActorCritic",
+    "DeterministicActorCritic",
+    "EpsilonGreedy",
+    "Exploration",
+    "GaussianActorCritic",
+    "GaussianNoise",
+    "Policy",
+    "QNetwork",
+    "SquashedActorCritic",
+]

@@ -1,0 +1,153 @@
+"""Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow.
+
+Every distribution has `sample(generator)`, `mode()`, `log_prob(action)` [B] and `entropy()` [B].
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Distribution(Protocol):
+    """A batch of B distributions over actions."""
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw one action each [B, ...]."""
+
+    def mode(self) -> Tensor:
+        """Return the likeliest action each [B, ...]."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probability (density) of the actions [B]."""
+
+    def entropy(self) -> Tensor:
+        """Return the entropies [B], in nats."""
+
+
+def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Sample from softmax(logits): argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
+    exponential = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits - exponential.log_()).argmax(-1)
+
+
+@dataclass(slots=True)
+class Categorical:
+    """Softmax over `logits` [B, A]; the action is int64 [B] in start .. start + A - 1."""
+
+    logits: Tensor
+    start: int = 0
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw choices [B]."""
+        return self._choice(_gumbel_argmax(self.logits, generator))
+
+    def mode(self) -> Tensor:
+        """Return the likeliest choices [B]."""
+        return self._choice(self.logits.argmax(-1))
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return log-probabilities [B]."""
+        index = (action - self.start if self.start else action).unsqueeze(-1)
+        return F.log_softmax(self.logits, -1).gather(-1, index).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropies [B]."""
+        log_prob = F.log_softmax(self.logits, -1)
+        return -(log_prob.exp() * log_prob).sum(-1)
+
+    def _choice(self, index: Tensor) -> Tensor:
+        return index + self.start if self.start else index
+
+
+@dataclass(slots=True)
+class MultiCategorical:
+    """Independent choices, one `Categorical` each; the action is int64 [B, D]."""
+
+    parts: list[Categorical]
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw choices [B, D]."""
+        return torch.stack([part.sample(generator) for part in self.parts], dim=-1)
+
+    def mode(self) -> Tensor:
+        """Return the likeliest choices [B, D]."""
+        return torch.stack([part.mode() for part in self.parts], dim=-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probabilities of whole actions [B]."""
+        columns = zip(self.parts, action.unbind(-1), strict=True)
+        return torch.stack([part.log_prob(column) for part, column in columns]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """Return the entropies of whole actions [B]."""
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+
+@dataclass(slots=True)
+class DiagonalGaussian:
+    """Independent normals with `mean` [B, A] and `log_std` [A] or [B, A]; the action is float32 [B, A]."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions [B, A], unbounded."""
+        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        return torch.addcmul(self.mean, self.log_std.exp(), noise)
+
+    def mode(self) -> Tensor:
+        """Return the means [B, A]."""
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return log-densities [B]."""
+        z = (action - self.mean) * torch.exp(-self.log_std)
+        return (-0.5 * z.square() - self.log_std - HALF_LOG_2PI).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropies [B]."""
+        return (self.log_std + (0.5 + HALF_LOG_2PI)).expand_as(self.mean).sum(-1)
+
+
+@dataclass(slots=True)
+class SquashedGaussian:
+    """tanh of a diagonal Gaussian: actions in (-1, 1) (Haarnoja et al. 2018, Soft Actor-Critic, appendix C)."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions [B, A] in (-1, 1)."""
+        return DiagonalGaussian(self.mean, self.log_std).sample(generator).tanh()
+
+    def mode(self) -> Tensor:
+        """Return tanh of the means [B, A]."""
+        return self.mean.tanh()
+
+    def rsample(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions [B, A] and their log-densities [B], both differentiable, from standard normal `noise`."""
+        u = torch.addcmul(self.mean, self.log_std.exp(), noise)
+        log_prob = (-0.5 * noise.square() - self.log_std - HALF_LOG_2PI).sum(-1)
+        return u.tanh(), log_prob - _log_det_tanh(u)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return log-densities [B] of actions in (-1, 1); the bounds themselves are moved inside by 1e-6."""
+        u = action.clamp(-1 + 1e-6, 1 - 1e-6).atanh()
+        return DiagonalGaussian(self.mean, self.log_std).log_prob(u) - _log_det_tanh(u)
+
+    def entropy(self) -> Tensor:
+        """Raise: a squashed Gaussian's entropy has no closed form; use -log_prob of a sample."""
+        raise NotImplementedError(
+            "SquashedGaussian.entropy: there is no closed form. Use -rsample(noise)[1]."
+        )
+
+
+def _log_det_tanh(u: Tensor) -> Tensor:
+    """log |d tanh(u) / du| summed over actions: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), stable for large u."""
+    return (2 * (math.log(2) - u - F.softplus(-2 * u))).sum(-1)

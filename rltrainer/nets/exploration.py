@@ -1,0 +1,98 @@
+"""Exploration that is added to a policy's own choice. Pure: all randomness comes from the generator passed in.
+
+An algorithm sets it on its policy from its params; `Collector(exploration=...)` replaces it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.errors import SpaceError
+from rltrainer.schedules import Schedule, value_at
+
+
+class Exploration(Protocol):
+    """Replaces a greedy action by one that explores."""
+
+    def __call__(
+        self,
+        action: Tensor,
+        action_space: gym.Space[Any],
+        progress: float,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Return the explored actions [N, ...].
+
+        Args:
+            action: what the policy would do [N, ...].
+            action_space: the space of one action.
+            progress: share of the training that is done, in [0, 1].
+            generator: source of all randomness.
+        """
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy:
+    """With probability `epsilon`, a uniformly random choice instead (Watkins 1989).
+
+    Args:
+        epsilon: probability in [0, 1], or a schedule of it.
+    """
+
+    epsilon: float | Schedule = 0.1
+
+    def __call__(
+        self,
+        action: Tensor,
+        action_space: gym.Space[Any],
+        progress: float,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        if not isinstance(action_space, spaces.Discrete):
+            raise SpaceError(
+                f"EpsilonGreedy: the action space must be Discrete; got {action_space}"
+            )
+        low, high = int(action_space.start), int(action_space.start + action_space.n)
+        choice = torch.randint(
+            low, high, action.shape, generator=generator, device=action.device
+        )
+        explore = torch.rand(
+            action.shape, generator=generator, device=action.device
+        ) < value_at(self.epsilon, progress)
+        return torch.where(explore, choice, action)
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Independent normal noise on each action, clipped to the bounds (Fujimoto et al. 2018, section 5.3).
+
+    Args:
+        std: standard deviation as a share of half the action's range, or a schedule of it.
+    """
+
+    std: float | Schedule = 0.1
+
+    def __call__(
+        self,
+        action: Tensor,
+        action_space: gym.Space[Any],
+        progress: float,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        if not isinstance(action_space, spaces.Box) or not action_space.is_bounded():
+            raise SpaceError(
+                f"GaussianNoise: the action space must be a bounded Box; got {action_space}"
+            )
+        low, high = (
+            torch.from_numpy(bound.astype(np.float32)).to(action.device)
+            for bound in (action_space.low, action_space.high)
+        )
+        noise = torch.empty_like(action).normal_(generator=generator) * (
+            value_at(self.std, progress) * 0.5 * (high - low)
+        )
+        return (action + noise).clamp(low, high)

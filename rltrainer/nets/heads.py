@@ -1,0 +1,108 @@
+"""Heads: from features to a distribution over an action space."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rltrainer.errors import SpaceError
+from rltrainer.nets.distributions import (
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+    SquashedGaussian,
+)
+
+
+class CategoricalHead(nn.Module):
+    """Logits of a Discrete or MultiDiscrete space."""
+
+    def __init__(
+        self, in_features: int, space: spaces.Discrete | spaces.MultiDiscrete
+    ) -> None:
+        super().__init__()
+        self.is_multi = isinstance(space, spaces.MultiDiscrete)
+        self.sizes = [
+            int(n)
+            for n in (
+                space.nvec if isinstance(space, spaces.MultiDiscrete) else [space.n]
+            )
+        ]
+        self.start = [int(n) for n in np.atleast_1d(space.start)]
+        self.linear = nn.Linear(in_features, sum(self.sizes))
+
+    def forward(self, features: Tensor) -> Distribution:
+        """Map [B, in_features] to a distribution over choices."""
+        logits: Tensor = self.linear(features)
+        if not self.is_multi:
+            return Categorical(logits, self.start[0])
+        parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
+        return MultiCategorical([Categorical(part, start) for part, start in parts])
+
+
+class GaussianHead(nn.Module):
+    """A normal with a linear mean and a standard deviation that does not depend on the observation.
+
+    Args:
+        in_features: size of the features.
+        space: the action space.
+        log_std: initial log standard deviation.
+        bounded_mean: squash the mean to (-1, 1), for policies that act in the unit box.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        space: spaces.Box,
+        log_std: float = 0.0,
+        bounded_mean: bool = False,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, space.shape[0])
+        self.log_std = nn.Parameter(torch.full((space.shape[0],), log_std))
+        self.bounded_mean = bounded_mean
+
+    def forward(self, features: Tensor) -> DiagonalGaussian:
+        """Map [B, in_features] to a distribution over [B, A]."""
+        mean = self.linear(features)
+        return DiagonalGaussian(
+            mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(-5.0, 2.0)
+        )
+
+
+class SquashedGaussianHead(nn.Module):
+    """A tanh-squashed normal; mean and standard deviation both depend on the observation."""
+
+    LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+
+    def __init__(self, in_features: int, space: spaces.Box) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, 2 * space.shape[0])
+
+    def forward(self, features: Tensor) -> SquashedGaussian:
+        """Map [B, in_features] to a distribution over (-1, 1)^A."""
+        mean, log_std = self.linear(features).chunk(2, dim=-1)
+        return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
+
+
+def make_head(
+    in_features: int, space: gym.Space[Any], owner: str
+) -> CategoricalHead | GaussianHead:
+    """Return the head of a Discrete, MultiDiscrete or one-axis Box action space.
+
+    Raises:
+        SpaceError: any other space; the text names `owner`.
+    """
+    if isinstance(space, spaces.Discrete) or (
+        isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1
+    ):
+        return CategoricalHead(in_features, space)
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return GaussianHead(in_features, space)
+    raise SpaceError(
+        f"{owner}: the action space must be Discrete, MultiDiscrete or a one-axis Box; got {space}"
+    )

@@ -1,0 +1,74 @@
+"""Multi-layer perceptrons: one network, or an ensemble of equal ones as batched matrix products."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Activation = Callable[[], nn.Module]
+
+
+def mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
+    """Build linear layers of the given sizes with an activation after each, the last one too."""
+    layers: list[nn.Module] = []
+    for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(size_in, size_out), activation()]
+    return nn.Sequential(*layers)
+
+
+def orthogonal_(module: nn.Module, gain: float) -> nn.Module:
+    """Initialise every linear layer orthogonally with zero bias: what on-policy methods learn fastest from.
+
+    Source: Huang et al. 2022, The 37 Implementation Details of PPO, detail 2.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module
+
+
+class EnsembleLinear(nn.Module):
+    """E linear layers side by side; each is initialised as `nn.Linear`."""
+
+    def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(in_features)
+        self.weight = nn.Parameter(
+            torch.empty(num_members, in_features, out_features).uniform_(-bound, bound)
+        )
+        self.bias = nn.Parameter(
+            torch.empty(num_members, 1, out_features).uniform_(-bound, bound)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [E, B, in_features] to [E, B, out_features]."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class EnsembleMLP(nn.Module):
+    """E perceptrons of equal shape and scalar output, evaluated together."""
+
+    def __init__(
+        self,
+        num_members: int,
+        in_features: int,
+        hidden_sizes: Sequence[int],
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        self.num_members = num_members
+        layers: list[nn.Module] = []
+        for size_in, size_out in zip(
+            (in_features, *hidden_sizes), hidden_sizes, strict=False
+        ):
+            layers += [EnsembleLinear(num_members, size_in, size_out), activation()]
+        last = hidden_sizes[-1] if hidden_sizes else in_features
+        self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, last, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features [B, in_features] to one output per member [E, B]."""
+        members: Tensor = self.layers(x.expand(self.num_members, *x.shape))
+        return members.squeeze(-1)

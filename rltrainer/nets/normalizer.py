@@ -1,0 +1,136 @@
+"""Running normalisation of observations and rewards; the statistics are buffers, saved with the policy they belong to.
+
+Statistics only change in `update`, which an algorithm calls at the end of an update step: they are constant during a
+collection and the gradient steps made from it, and tests never change them.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rltrainer.functional.returns import discounted_returns
+from rltrainer.spaces import leaf_shape, leaf_spaces
+from rltrainer.tree import Tree, leaves, map_tree
+
+CLIP = 10.0
+EPS = 1e-8
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of a stream of samples, merged batch by batch (Chan et al. 1979, parallel variance)."""
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("var", torch.ones(shape))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Merge samples [M, *shape]; nothing for M = 0."""
+        if len(x) == 0:
+            return
+        x = x.double()
+        mean, var, count = x.mean(0), x.var(0, unbiased=False), len(x)
+        total = self.count + count
+        delta = mean - self.mean
+        new_var = (
+            self.var * self.count
+            + var * count
+            + delta.square() * self.count * count / total
+        ) / total
+        self.mean.add_((delta * count / total).to(self.mean.dtype))
+        self.var.copy_(new_var)
+        self.count.copy_(total)
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self.mean.zero_()
+        self.var.fill_(1.0)
+        self.count.zero_()
+
+
+class ObsNormalizer(nn.Module):
+    """Standardise every float Box leaf of an observation, clipped to [-10, 10]; other leaves pass unchanged."""
+
+    def __init__(self, observation_space: gym.Space[Any]) -> None:
+        super().__init__()
+        leaf_list = leaves(leaf_spaces(observation_space))
+        self.moments = nn.ModuleDict(
+            {
+                str(i): RunningMoments(leaf_shape(s))
+                for i, s in enumerate(leaf_list)
+                if _is_float_box(s)
+            }
+        )
+
+    def forward(self, obs: Tree) -> Tree:
+        """Normalise a tree [B, ...]."""
+        return self._each(
+            obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-CLIP, CLIP)
+        )
+
+    def update(self, obs: Tree) -> None:
+        """Merge the statistics of a tree [M, ...]."""
+        self._each(obs, lambda m, x: m.update(x))
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        for moments in self.moments.values():
+            moments.reset()  # type: ignore[operator]  # a RunningMoments by construction
+
+    def _each(self, obs: Tree, function: Any) -> Tree:
+        position = iter(range(len(leaves(obs))))
+
+        def apply(x: Tensor) -> Any:
+            i = str(next(position))
+            return function(self.moments[i], x) if i in self.moments else x
+
+        return map_tree(apply, obs)
+
+
+class RewardNormalizer(nn.Module):
+    """Divide rewards by the standard deviation of the discounted return, clipped to [-10, 10]; the mean is kept.
+
+    Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, "reward scaling".
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments = RunningMoments()
+        self.running_return: Tensor | None = None
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """Scale rewards, any shape."""
+        return (reward * (self.moments.var + EPS).rsqrt()).clamp(-CLIP, CLIP)
+
+    @torch.no_grad()
+    def update(self, reward: Tensor, done: Tensor, valid: Tensor, gamma: float) -> None:
+        """Merge the discounted returns of a rollout [T, N], which continues the previous one."""
+        initial = self.running_return
+        if initial is None or initial.shape != reward[0].shape:
+            initial = torch.zeros_like(reward[0])
+        returns, self.running_return = discounted_returns(reward, done, initial, gamma)
+        self.moments.update(returns[valid])
+
+    def get_extra_state(self) -> Tensor:
+        """Return the running return of each env, which no buffer holds: its size is not known in advance."""
+        return torch.zeros(0) if self.running_return is None else self.running_return
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Restore the running return of each env."""
+        self.running_return = (
+            state.clone().to(self.moments.mean.device) if len(state) else None
+        )
+
+
+def _is_float_box(space: gym.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)

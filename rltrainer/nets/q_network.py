@@ -1,0 +1,86 @@
+"""The policy of value-based algorithms: one action value per choice, and the best choice is taken."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rltrainer.errors import SpaceError
+from rltrainer.nets.encoder import Encoder
+from rltrainer.nets.mlp import Activation, mlp
+from rltrainer.nets.policy import Policy
+from rltrainer.tree import Tree
+
+
+class DuelingHead(nn.Module):
+    """Q = V + A - mean(A) (Wang et al. 2016, Dueling Network Architectures, eq. 9)."""
+
+    def __init__(self, in_features: int, num_actions: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(in_features, 1)
+        self.advantage = nn.Linear(in_features, num_actions)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map [B, in_features] to [B, num_actions]."""
+        advantage: Tensor = self.advantage(features)
+        value: Tensor = self.value(features)
+        return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+class QNetwork(Policy):
+    """Action values of a Discrete space; acts greedily.
+
+    Args:
+        observation_space: the space of one observation.
+        action_space: a Discrete space.
+        hidden_sizes: units of each hidden layer.
+        activation: makes the activation after each hidden layer.
+        dueling: separate value and advantage streams (Wang et al. 2016).
+        normalize_obs: see `Policy`.
+
+    Raises:
+        SpaceError: the action space is not Discrete.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        hidden_sizes: Sequence[int] = (128, 128),
+        activation: Activation = nn.ReLU,
+        dueling: bool = False,
+        normalize_obs: bool = False,
+    ) -> None:
+        super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
+        if not isinstance(action_space, spaces.Discrete):
+            raise SpaceError(
+                f"QNetwork: the action space must be Discrete; got {action_space}"
+            )
+        self.start = int(action_space.start)
+        encoder = Encoder(observation_space)
+        sizes = (encoder.out_features, *hidden_sizes)
+        num_actions = int(action_space.n)
+        head = (
+            DuelingHead(sizes[-1], num_actions)
+            if dueling
+            else nn.Linear(sizes[-1], num_actions)
+        )
+        self.critic = nn.Sequential(encoder, mlp(sizes, activation), head)
+
+    def choose(
+        self, obs: Tree, explore: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        """Take the choice of the highest value [N]."""
+        return self.scale(self.critic(obs).argmax(-1))
+
+    def scale(self, action: Tensor) -> Tensor:
+        """Map positions in the critic's output to the space's choices."""
+        return action + self.start if self.start else action
+
+    def unscale(self, action: Tensor) -> Tensor:
+        """Map the space's choices to positions in the critic's output."""
+        return action - self.start if self.start else action

@@ -1,0 +1,45 @@
+"""Target networks: slow copies that a network's own targets are computed with."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class TargetNetwork(nn.Module):
+    """A copy of a network that follows it: target <- (1 - tau) * target + tau * online.
+
+    Args:
+        online: the network to copy; its device is kept.
+        tau: step towards the online network in (0, 1]; 1 copies it.
+        interval: follow at every `interval`-th call only (Mnih et al. 2015 copy every 10,000 gradient steps).
+    """
+
+    num_calls: Tensor
+
+    def __init__(
+        self, online: nn.Module, tau: float = 0.005, interval: int = 1
+    ) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(online).requires_grad_(False)
+        self.tau, self.interval = tau, interval
+        self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, *args: Any) -> Any:
+        """Evaluate the copy."""
+        return self.network(*args)
+
+    @torch.no_grad()
+    def follow(self, online: nn.Module) -> None:
+        """Move towards the online network, in place."""
+        self.num_calls += 1
+        if self.interval > 1 and int(self.num_calls) % self.interval:
+            return
+        targets = [p.data for p in self.network.parameters()]
+        sources = [p.data for p in online.parameters()]
+        torch._foreach_lerp_(targets, sources, self.tau)
+        for target, source in zip(
+            self.network.buffers(), online.buffers(), strict=True
+        ):
+            target.copy_(source)

@@ -1,0 +1,125 @@
+"""Off-policy training: collect into a replay buffer, then take the gradient steps that are due."""
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
+from rltrainer.collect import CollectStats
+from rltrainer.data import ReplayBuffer
+from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt
+from rltrainer.seeding import derive_seed
+from rltrainer.trainers.epoch import EpochRecord
+from rltrainer.trainers.online import OnlineTrainer, OnlineTrainerParams
+from rltrainer.types import State, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OffPolicyTrainerParams(OnlineTrainerParams):
+    """What the off-policy trainer can be told."""
+
+    batch_size: PositiveInt = 64
+    """Transitions per gradient step."""
+    update_step_num_gradient_steps_per_sample: PositiveFloat = 1.0
+    """Gradient steps per collected transition; what is left over is carried to the next update step."""
+    warmup_num_env_steps: NonNegativeInt = 0
+    """Env steps with random actions at the start; they count as env steps and owe no gradient steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.training_collector.buffer, ReplayBuffer):
+            self.refuse(
+                "training_collector",
+                "must have a ReplayBuffer",
+                "Pass Collector(..., buffer=ReplayBuffer(...)).",
+            )
+
+    def create_trainer(self, algorithm: Algorithm) -> "OffPolicyTrainer":
+        """Return an `OffPolicyTrainer`."""
+        return OffPolicyTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
+
+
+class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]):
+    """Trains an off-policy algorithm on samples from a buffer that grows while training.
+
+    Args:
+        algorithm: an off-policy algorithm.
+        params: how to train it.
+    """
+
+    algorithm_class = OffPolicyAlgorithm
+    params_class = OffPolicyTrainerParams
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """The buffer of the training collector."""
+        buffer = self.params.training_collector.buffer
+        assert isinstance(buffer, ReplayBuffer), "checked when the params were made"
+        return buffer
+
+    def _collect(self, random: bool = False) -> CollectStats:
+        self._is_warmup = self.env_step < self.params.warmup_num_env_steps
+        return super()._collect(random=self._is_warmup)
+
+    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
+        started = time.perf_counter()
+        results = [self._gradient_step() for _ in range(self._num_due(stats))]
+        self.algorithm.observe(self.params.training_collector.rollout())
+        if results:
+            self._note_update(
+                record, UpdateResult.mean(results), time.perf_counter() - started
+            )
+
+    def _gradient_step(self) -> UpdateResult:
+        algorithm, buffer = self.algorithm, self.buffer
+        transitions = buffer.sample(
+            self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma
+        )
+        result = algorithm.update(transitions)
+        if result.td_error is not None:
+            buffer.update_priorities(transitions.index, result.td_error)
+            result.td_error = None
+        return result
+
+    def _num_due(self, stats: CollectStats) -> int:
+        """Count the samples that owe gradient steps; return how many steps they owe that were not taken yet.
+
+        Counted from the start of the run, so that no remainder is ever rounded away: ten collections of 30 samples at
+        0.01 steps per sample owe exactly 3. The 1e-9 makes up for ratios that binary fractions miss.
+        """
+        if not self._is_warmup:
+            self._num_samples += stats.num_collected_steps
+        owed = math.floor(
+            self.params.update_step_num_gradient_steps_per_sample * self._num_samples
+            + 1e-9
+        )
+        due = owed - self._num_steps_taken
+        self._num_steps_taken = owed
+        return due
+
+    def _start_counting(self) -> None:
+        super()._start_counting()
+        self._num_samples = self._num_steps_taken = 0
+        self._is_warmup = False
+
+    def _seed(self) -> None:
+        super()._seed()
+        if self.params.seed is not None:
+            self.buffer.seed(derive_seed(self.params.seed, "buffer"))
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"buffer": self.buffer}
+
+    def _state(self) -> State:
+        return super()._state() | {
+            "num_samples": self._num_samples,
+            "num_steps_taken": self._num_steps_taken,
+        }
+
+    def _load_state(self, state: State) -> None:
+        super()._load_state(state)
+        self._num_samples, self._num_steps_taken = (
+            state["num_samples"],
+            state["num_steps_taken"],
+        )

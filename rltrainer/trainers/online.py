@@ -1,0 +1,129 @@
+"""What the two online trainers share: a training step collects first, and may find that training is done."""
+
+import dataclasses
+from abc import abstractmethod
+from typing import Annotated, TypeVar
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.collect import Collector, CollectStats
+from rltrainer.rules import Flag, PositiveInt, instance_of
+from rltrainer.trainers.epoch import EpochRecord
+from rltrainer.trainers.params import TrainerParams, live
+from rltrainer.trainers.trainer import Trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OnlineTrainerParams(TrainerParams):
+    """What trainers with a training collector can be told."""
+
+    training_collector: Annotated[Collector, instance_of(Collector)] = live()
+    """Collects the training data."""
+    collection_step_num_env_steps: PositiveInt | None = 2048
+    """Env steps of a collection step, rounded up to a multiple of the number of envs."""
+    collection_step_num_episodes: PositiveInt | None = None
+    """Whole episodes of a collection step; exactly one of the two is given."""
+    test_in_training: Flag = False
+    """If the data of a collection step satisfies `stop_fn`, test at once, and stop if the test step does too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.collection_step_num_env_steps is None) == (
+            self.collection_step_num_episodes is None
+        ):
+            rule = "exactly one of collection_step_num_env_steps and collection_step_num_episodes must be given"
+            hint = f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
+            self.refuse("collection_step_num_episodes", rule, hint)
+        if self.test_in_training and self.stop_fn is None:
+            self.refuse(
+                "test_in_training",
+                "needs a stop_fn",
+                "It asks stop_fn whether the training data is good enough.",
+            )
+
+    @property
+    def planned_num_steps(self) -> int:
+        """Env steps of the whole run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
+        if self.collection_step_num_env_steps is None:
+            return self.max_epochs * self.epoch_num_steps
+        num_envs = self.training_collector.num_envs
+        collection = -(-self.collection_step_num_env_steps // num_envs) * num_envs
+        return self.max_epochs * -(-self.epoch_num_steps // collection) * collection
+
+
+TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
+TParams = TypeVar("TParams", bound=OnlineTrainerParams)
+
+
+class OnlineTrainer(Trainer[TAlgorithm, TParams]):
+    """Collects in each training step and leaves the update to its subclasses."""
+
+    step_unit = " env steps"
+
+    def _training_step(self, record: EpochRecord) -> None:
+        stats = self._collect()
+        self.env_step += stats.num_env_steps
+        record.add_collection(stats)
+        record.num_training_steps += 1
+        self._log_collection(stats)
+        if self._passes_test(stats):
+            self._stop_reason = "stop_fn"
+            return
+        self._update(record, stats)
+        self._save_checkpoint()
+
+    @abstractmethod
+    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
+        """Make the update step that follows a collection step."""
+
+    def _collect(self, random: bool = False) -> CollectStats:
+        num_steps, num_episodes = (
+            self.params.collection_step_num_env_steps,
+            self.params.collection_step_num_episodes,
+        )
+        return self.params.training_collector.collect(
+            num_steps, num_episodes, random=random
+        )
+
+    def _passes_test(self, stats: CollectStats) -> bool:
+        """Whether the training data, and then a test step, satisfy `stop_fn`."""
+        params = self.params
+        if (
+            not params.test_in_training
+            or params.stop_fn is None
+            or params.test_collector is None
+        ):
+            return False
+        if stats.num_collected_episodes == 0 or not params.stop_fn(self._score(stats)):
+            return False
+        return params.stop_fn(self._test(params.test_collector))
+
+    def _log_collection(self, stats: CollectStats) -> None:
+        if self._bar.wants_values():
+            self._bar.show({"env_steps/s": stats.collect_speed})
+        logger = self.params.logger
+        if (
+            logger is None
+            or stats.num_collected_episodes == 0
+            or not logger.due_training(self.env_step)
+        ):
+            return
+        values = {
+            "return": float(stats.returns.mean()),
+            "length": float(stats.lengths.mean()),
+        }
+        logger.log_training(
+            values | {"env_steps_per_second": stats.collect_speed}, self.env_step
+        )
+
+    def _num_steps_left(self, record: EpochRecord) -> int:
+        return self.params.epoch_num_steps - record.num_env_steps
+
+    @property
+    def _step(self) -> int:
+        return self.env_step
+
+    def _collectors(self) -> dict[str, Collector]:
+        return {
+            "training_collector": self.params.training_collector,
+            **super()._collectors(),
+        }

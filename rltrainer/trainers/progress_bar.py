@@ -1,0 +1,73 @@
+"""What a person sees while training: a bar, and one line per epoch."""
+
+from typing import Any
+
+from tqdm import tqdm
+
+from rltrainer.trainers.stats import Best, EpochStats
+
+
+class ProgressBar:
+    """One bar over the steps of the whole run; does nothing if it is not shown.
+
+    Args:
+        total: steps of the run.
+        shown: whether to show the bar.
+        verbose: whether to print a line per epoch.
+        unit: what a step is, in words.
+    """
+
+    def __init__(self, total: int, shown: bool, verbose: bool, unit: str) -> None:
+        self._bar: tqdm[Any] | None = None
+        if shown:
+            self._bar = tqdm(
+                total=total, unit=unit, unit_scale=True, dynamic_ncols=True
+            )
+        self._verbose = verbose
+        self._values: dict[str, str] = {}
+
+    def advance_to(self, step: int) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
+    def show(self, values: dict[str, float | None]) -> None:
+        """Show these values beside the bar; earlier ones stay."""
+        if self._bar is not None:
+            self._values |= {
+                name: f"{value:.4g}"
+                for name, value in values.items()
+                if value is not None
+            }
+            self._bar.set_postfix(self._values, refresh=False)
+
+    def wants_values(self) -> bool:
+        """Whether the bar is about to be drawn, so that numbers are worth fetching from the device."""
+        bar = self._bar
+        return bar is not None and bar._time() - bar.last_print_t >= bar.mininterval
+
+    def end_epoch(self, stats: EpochStats, score: float | None, best: Best) -> None:
+        """Print the epoch's line."""
+        if not self._verbose:
+            return
+        parts = [f"epoch {stats.epoch}"]
+        if score is not None:
+            parts.append(f"score {score:.4g}")
+        if best.score is not None:
+            parts.append(f"best {best.score:.4g} (epoch {best.epoch})")
+        if stats.collect_stats is not None:
+            parts.append(f"{stats.collect_stats.num_env_steps:,} env steps")
+        parts.append(
+            f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s"
+        )
+        line = ", ".join(parts)
+        if self._bar is not None:
+            self._bar.write(line)
+        else:
+            print(line)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.refresh()
+            self._bar.close()

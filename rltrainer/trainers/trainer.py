@@ -1,0 +1,386 @@
+"""The trainer: epochs, test steps, the best score, when to stop, and what a run remembers.
+
+Knows nothing of how a training step is made; its subclasses do.
+"""
+
+import copy
+import math
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.collect import Collector, CollectStats
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.plan import UpdatePlan
+from rltrainer.seeding import derive_seed
+from rltrainer.trainers.epoch import EpochRecord
+from rltrainer.trainers.params import TrainerParams
+from rltrainer.trainers.progress_bar import ProgressBar
+from rltrainer.trainers.resume import check_same_run, plain_fields
+from rltrainer.trainers.stats import Best, EpochStats, InfoStats, Timing
+from rltrainer.types import State, UpdateResult
+
+TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
+TParams = TypeVar("TParams", bound=TrainerParams)
+
+
+class Trainer(ABC, Generic[TAlgorithm, TParams]):
+    """Runs epochs of training steps with a test step after each.
+
+    Args:
+        algorithm: what is trained.
+        params: how.
+
+    Raises:
+        ParamsError: algorithm and params do not fit each other.
+    """
+
+    algorithm_class: ClassVar[type[Algorithm]] = Algorithm
+    params_class: ClassVar[type[TrainerParams]] = TrainerParams
+    step_unit: ClassVar[str] = " steps"
+
+    def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
+        name = type(self).__name__
+        for field, value, cls in (
+            ("algorithm", algorithm, self.algorithm_class),
+            ("params", params, self.params_class),
+        ):
+            if not isinstance(value, cls):
+                raise ParamsError(
+                    field_error_text(
+                        name, field, f"must be of class {cls.__name__}", value
+                    )
+                )
+        self.algorithm, self.params = algorithm, params
+        for field, collector in self._collectors().items():
+            if collector.policy is not algorithm.policy:
+                params.refuse(
+                    field,
+                    "must use the algorithm's policy",
+                    "Make it with Collector(algorithm.policy, envs).",
+                )
+        self._bar = ProgressBar(0, shown=False, verbose=False, unit="")
+        self._start_counting()
+        self._is_started = self._continues = False
+        algorithm.attach(UpdatePlan(progress=self._progress))
+        if params.resume_from_log:
+            self._resume_from_log()
+
+    def run(
+        self, reset_collectors: bool = True, reset_collector_buffers: bool = False
+    ) -> InfoStats:
+        """Train from the beginning, or go on after `restore`.
+
+        Args:
+            reset_collectors: start the envs anew first.
+            reset_collector_buffers: then also empty their buffers.
+
+        Returns:
+            the statistics of the run; at once if the restored run was already finished.
+        """
+        try:
+            if not self._continues:
+                self.reset(reset_collectors, reset_collector_buffers)
+            self._continues = False
+            self._bar = ProgressBar(
+                self.params.planned_num_steps,
+                self.params.show_progress,
+                self.params.verbose,
+                self.step_unit,
+            )
+            while not self._is_finished():
+                self.execute_epoch()
+        except BaseException:
+            for collector in self._collectors().values():
+                collector.close()
+            raise
+        finally:
+            self._bar.close()
+            if self.params.logger is not None:
+                self.params.logger.flush()
+        return self._info()
+
+    def reset(
+        self, reset_collectors: bool = True, reset_collector_buffers: bool = False
+    ) -> None:
+        """Begin a run: counters at 0, random streams from the seed, and the initial test step.
+
+        Args:
+            reset_collectors: start the envs anew.
+            reset_collector_buffers: then also empty their buffers.
+        """
+        self._start_counting()
+        self._seed()
+        self._set_up()
+        if reset_collectors:
+            for collector in self._collectors().values():
+                collector.reset(reset_buffer=reset_collector_buffers)
+        self._is_started, self._continues = True, False
+        if self.params.test_collector is not None and self.params.initial_test:
+            self._test(self.params.test_collector)
+
+    def execute_epoch(self) -> EpochStats:
+        """Run one epoch, or the rest of a restored one: training steps, then a test step.
+
+        Returns:
+            its statistics.
+        """
+        if not self._is_started:
+            self.reset()
+        if self._record is None:
+            self.epoch += 1
+            self._record = EpochRecord(self.epoch)
+        started, record = time.perf_counter(), self._record
+        while self._num_steps_left(record) > 0 and self._stop_reason is None:
+            if self.params.training_fn is not None:
+                self.params.training_fn(self.epoch, self.env_step)
+            self._training_step(record)
+            self._bar.advance_to(self._step)
+        if self._stop_reason is None and self.params.test_collector is not None:
+            score = self._test(self.params.test_collector)
+            if self.params.stop_fn is not None and self.params.stop_fn(score):
+                self._stop_reason = "stop_fn"
+        record.timing.total += time.perf_counter() - started
+        return self._end_epoch(record)
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint: a directory from which `restore` continues this run.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        write_checkpoint(
+            path,
+            {name: dict(part.state_dict()) for name, part in self._parts().items()}
+            | {"trainer": self._state()},
+        )
+
+    def restore(self, path: str | Path) -> None:
+        """Read a checkpoint; the next `run` or `execute_epoch` continues where it was saved.
+
+        Raises:
+            CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
+        """
+        states = read_checkpoint(path)
+        parts = self._parts()
+        if set(states) != {*parts, "trainer"}:
+            raise CheckpointError(
+                f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}"
+            )
+        check_same_run(
+            path, states["trainer"]["params"], plain_fields(self.params, self.algorithm)
+        )
+        self._set_up()
+        before = {
+            name: copy.deepcopy(dict(part.state_dict()))
+            for name, part in parts.items()
+            if name != "buffer"
+        }
+        try:
+            # The buffer checks its whole state before it changes, so nothing that follows it can fail half-way.
+            for name, part in sorted(
+                parts.items(), key=lambda item: item[0] == "buffer"
+            ):
+                part.load_state_dict(states[name])
+        except BaseException:
+            for name, state in before.items():
+                parts[name].load_state_dict(state)
+            raise
+        self._load_state(states["trainer"])
+        self._is_started = self._continues = True
+
+    @abstractmethod
+    def _training_step(self, record: EpochRecord) -> None:
+        """Make one training step and note it in the record and the counters."""
+
+    @abstractmethod
+    def _num_steps_left(self, record: EpochRecord) -> int:
+        """Return how many steps the epoch still lacks; not positive when its training steps are done."""
+
+    @property
+    @abstractmethod
+    def _step(self) -> int:
+        """The counter that logs and progress go by."""
+
+    def _collectors(self) -> dict[str, Collector]:
+        """Return the collectors by the name of their field."""
+        return (
+            {"test_collector": self.params.test_collector}
+            if self.params.test_collector is not None
+            else {}
+        )
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the objects with a state of their own, by name; a checkpoint holds one file for each."""
+        parts: dict[str, Any] = {"algorithm": self.algorithm, **self._collectors()}
+        return parts | (
+            {"logger": self.params.logger} if self.params.logger is not None else {}
+        )
+
+    def _set_up(self) -> None:
+        """Prepare what a run needs before its first step; may be called again."""
+
+    def _seed(self) -> None:
+        if self.params.seed is None:
+            return
+        self.algorithm.seed(derive_seed(self.params.seed, "algorithm"))
+        for name, collector in self._collectors().items():
+            collector.seed(derive_seed(self.params.seed, name))
+
+    def _start_counting(self) -> None:
+        self.epoch = self.env_step = self.update_step = self.gradient_step = 0
+        self._best = Best()
+        self._epochs: list[EpochStats] = []
+        self._record: EpochRecord | None = None
+        self._stop_reason: str | None = None
+        self._timing = Timing()
+
+    def _progress(self) -> float:
+        return min(self._step / self.params.planned_num_steps, 1.0)
+
+    def _is_finished(self) -> bool:
+        """Whether the run is over; a run that had reached its last epoch goes on if there are more now."""
+        if self._stop_reason in (None, "max_epochs"):
+            is_last = self.epoch >= self.params.max_epochs and self._record is None
+            self._stop_reason = "max_epochs" if is_last else None
+        return self._stop_reason is not None
+
+    def _test(self, collector: Collector) -> float:
+        """Make a test step: collect, score, and remember the best. Returns the score."""
+        started = time.perf_counter()
+        if self.params.test_fn is not None:
+            self.params.test_fn(self.epoch, self.env_step)
+        self.algorithm.policy.eval()
+        collector.reset(first_episode=True)
+        stats = collector.collect(
+            num_episodes=self.params.test_step_num_episodes, explore=False
+        )
+        self.algorithm.policy.train()
+        stats = stats.reduce_agents(self.params.multi_agent_return_reduction)
+        score = self._score(stats)
+        is_best = not math.isnan(score) and (
+            self._best.score is None or score > self._best.score
+        )
+        if is_best:
+            summary = stats.returns_stat
+            assert summary is not None, "a test step has at least one episode"
+            self._best = Best(score, summary.mean, summary.std, self.epoch)
+            if self.params.save_best_fn is not None:
+                self.params.save_best_fn(self.algorithm)
+        if self._record is not None:
+            self._record.test_stats, self._record.score = stats, score
+            self._record.timing.test += time.perf_counter() - started
+        self._bar.show({"score": score, "best": self._best.score})
+        if self.params.logger is not None:
+            values = {
+                "score": score,
+                "return": float(stats.returns.mean()),
+                "length": float(stats.lengths.mean()),
+            }
+            self.params.logger.log_test(values, self._step)
+        return score
+
+    def _score(self, stats: CollectStats) -> float:
+        if self.params.compute_score_fn is not None:
+            return float(self.params.compute_score_fn(stats))
+        return float(stats.returns.mean())
+
+    def _note_update(
+        self, record: EpochRecord, result: UpdateResult, seconds: float
+    ) -> None:
+        """Count an update step and log it."""
+        self.update_step += 1
+        self.gradient_step += result.num_gradient_steps
+        record.add_update(result, seconds)
+        logger = self.params.logger
+        is_due = logger is not None and logger.due_update(self.update_step)
+        if not (is_due or self._bar.wants_values()):
+            return
+        values = result.floats()
+        self._bar.show(cast(dict[str, float | None], values))
+        if logger is not None and is_due:
+            logger.log_update(values, self._step, self.update_step)
+
+    def _save_checkpoint(self) -> None:
+        if self.params.save_checkpoint_fn is not None:
+            self.params.save_checkpoint_fn(
+                self.epoch, self.env_step, self.gradient_step
+            )
+
+    def _end_epoch(self, record: EpochRecord) -> EpochStats:
+        stats = record.stats()
+        self._epochs.append(stats)
+        self._timing.add(stats.timing)
+        self._record = None
+        self._bar.end_epoch(stats, record.score, self._best)
+        if self.params.logger is not None:
+            self.params.logger.log_epoch(
+                self._counters()
+                | {f"best_{k.strip('_')}": v for k, v in vars(self._best).items()}
+            )
+            self.params.logger.flush()
+        return stats
+
+    def _counters(self) -> dict[str, int | float | None]:
+        names = ("epoch", "env_step", "update_step", "gradient_step")
+        return {name: getattr(self, name) for name in names}
+
+    def _info(self) -> InfoStats:
+        best = self._best
+        return InfoStats(
+            **cast(dict[str, Any], self._counters()),
+            best_score=best.score,
+            best_return=best.return_,
+            best_return_std=best.return_std,
+            best_epoch=best.epoch,
+            stop_reason=self._stop_reason,
+            timing=self._timing,
+            epochs=self._epochs,
+        )
+
+    def _state(self) -> State:
+        return {
+            "params": plain_fields(self.params, self.algorithm),
+            "counters": self._counters(),
+            "best": vars(self._best),
+            "stop_reason": self._stop_reason,
+            "timing": vars(self._timing),
+            "epochs": [stats.to_state() for stats in self._epochs],
+            "record": None if self._record is None else self._record.to_state(),
+        }
+
+    def _load_state(self, state: State) -> None:
+        for name, value in state["counters"].items():
+            setattr(self, name, value)
+        self._best = Best(**state["best"])
+        self._stop_reason = state["stop_reason"]
+        self._timing = Timing(**state["timing"])
+        self._epochs = [EpochStats.from_state(entry) for entry in state["epochs"]]
+        self._record = (
+            None if state["record"] is None else EpochRecord.from_state(state["record"])
+        )
+
+    def _resume_from_log(self) -> None:
+        """Take up the counters of a log; networks and buffers are the user's to restore."""
+        progress = (
+            self.params.logger.read_progress()
+            if self.params.logger is not None
+            else None
+        )
+        if progress is None:
+            return
+        for name in self._counters():
+            setattr(self, name, int(progress[name] or 0))
+        best_epoch = progress.get("best_epoch")
+        self._best = Best(
+            score=progress.get("best_score"),
+            return_=progress.get("best_return"),
+            return_std=progress.get("best_return_std"),
+            epoch=None if best_epoch is None else int(best_epoch),
+        )
+        self._seed()
+        self._set_up()
+        self._is_started = self._continues = True
