@@ -5,10 +5,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from torch import Tensor
 
 from rltrainer.collect.episodes import EpisodeCounter
+from rltrainer.collect.finite import check_finite
 from rltrainer.collect.random_action import random_action
 from rltrainer.collect.stats import CollectStats
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -17,7 +17,7 @@ from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_erro
 from rltrainer.nets import Exploration, Policy
 from rltrainer.seeding import derive_seed, make_generator
 from rltrainer.spaces import describe_mismatch
-from rltrainer.tree import leaves, named_leaves
+from rltrainer.tree import leaves
 from rltrainer.types import Rollout, State
 
 
@@ -270,43 +270,12 @@ class Collector:
             return
         rollout = self.rollout_buffer.rollout()
         try:
-            _check_finite(rollout, self.num_rows)
+            check_finite(rollout, self.num_rows)
         except NonFiniteError:
             self.rollout_buffer.clear()
             raise
         if isinstance(self.buffer, ReplayBuffer):
             self.buffer.add_rollout(rollout)
-
-
-def _check_finite(rollout: Rollout, num_rows_before: int) -> None:
-    """Raise for the first NaN or infinity, with env and step; one pass over the collection, not one per step."""
-    first_row = num_rows_before - len(rollout.reward)
-    named = [
-        ("reward", rollout.reward),
-        ("action", rollout.action),
-        *named_leaves(rollout.obs, "obs"),
-    ]
-    for name, values in named:
-        if values.is_floating_point() and not torch.isfinite(values).all():
-            bad = (~torch.isfinite(values)).nonzero()[0]
-            row, env = int(bad[0]), int(bad[1])
-            found = float(values[tuple(bad)])
-            text = f"env {env}, step {first_row + row}: {name} = {found}; nothing of this collection was stored"
-            raise NonFiniteError(text)
-    for name, values in [
-        *named_leaves(rollout.last_obs, "obs"),
-        *named_leaves(rollout.final_obs, "final obs"),
-    ]:
-        if values.is_floating_point() and not torch.isfinite(values).all():
-            which = int((~torch.isfinite(values)).nonzero()[0][0])
-            env = (
-                which
-                if name.startswith("obs")
-                else int(rollout.final_index[which]) % rollout.reward.shape[1]
-            )
-            raise NonFiniteError(
-                f"env {env}: {name} is not finite; nothing of this collection was stored"
-            )
 
 
 def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:

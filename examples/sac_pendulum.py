@@ -1,0 +1,39 @@
+"""SAC on Pendulum-v1: continuous actions and a learned temperature."""
+
+import argparse
+
+import torch
+
+import rltrainer as rl
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true", help="a few seconds only, to see that it runs")
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    rl.seed(args.seed)
+    envs = rl.make_vec("Pendulum-v1", num_envs=1)
+    policy = rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(64, 64) if args.short else (256, 256))
+    algorithm = rl.SAC(policy, rl.SACParams(lr=1e-3))
+    buffer = rl.ReplayBuffer(20_000, envs.single_observation_space, envs.single_action_space)
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(policy, envs, buffer),
+        test_collector=rl.Collector(policy, rl.make_vec("Pendulum-v1", num_envs=10)),
+        max_epochs=1 if args.short else 10,
+        epoch_num_steps=400 if args.short else 2000,
+        collection_step_num_env_steps=1,
+        warmup_num_env_steps=200 if args.short else 1000,
+        batch_size=256,
+        test_step_num_episodes=10,
+        stop_fn=lambda score: score >= -150,
+        seed=args.seed,
+    )
+    result = rl.OffPolicyTrainer(algorithm, params).run()
+    print(f"best score {result.best_score:.1f} after {result.env_step:,} env steps ({result.stop_reason})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""One contract for all algorithms: update trains, is deterministic, its state is complete, truncation bootstraps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError
+
+OBS = gym.spaces.Dict(
+    position=gym.spaces.Box(-1.0, 1.0, (3,), np.float32), mode=gym.spaces.Discrete(3), flags=gym.spaces.MultiBinary(2)
+)
+BOX = gym.spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32))
+DISCRETE = gym.spaces.Discrete(3, start=1)
+MULTI_DISCRETE = gym.spaces.MultiDiscrete([2, 3])
+
+Make = Callable[[], Any]
+
+
+def maker(algorithm: type[Any], policy: type[Any], action_space: Any, params: Any = None) -> Make:
+    return lambda: algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16,), normalize_obs=True), params)
+
+
+ON_POLICY: dict[str, Make] = {
+    "ppo": maker(rl.PPO, rl.ActorCritic, DISCRETE),
+    "ppo_box": maker(rl.PPO, rl.ActorCritic, BOX, rl.PPOParams(value_clip=0.2, clip=rl.LinearSchedule(0.2))),
+    "ppo_multi": maker(rl.PPO, rl.ActorCritic, MULTI_DISCRETE),
+    "a2c": maker(rl.A2C, rl.ActorCritic, DISCRETE),
+    "a2c_box": maker(rl.A2C, rl.ActorCritic, BOX),
+    "a2c_multi": maker(rl.A2C, rl.ActorCritic, MULTI_DISCRETE),
+}
+OFF_POLICY: dict[str, Make] = {
+    "dqn": maker(rl.DQN, rl.QNetwork, DISCRETE),
+    "double_dqn": maker(rl.DoubleDQN, rl.QNetwork, DISCRETE),
+    "td3": maker(rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params(actor_update_interval=1)),
+    "sac": maker(rl.SAC, rl.SquashedActorCritic, BOX),
+    "td3_bc": maker(rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams(actor_update_interval=1)),
+    "iql": maker(rl.IQL, rl.GaussianActorCritic, BOX),
+    "bc": maker(rl.BC, rl.Actor, DISCRETE),
+    "bc_box": maker(rl.BC, rl.Actor, BOX),
+}
+ALL = ON_POLICY | OFF_POLICY
+WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith("bc")]
+
+
+def obs_batch(*shape: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Return observations in the order of the Dict space (sorted by key)."""
+    return {
+        "flags": torch.randint(0, 2, (*shape, 2), generator=generator).to(torch.int8),
+        "mode": torch.randint(0, 3, shape, generator=generator),
+        "position": torch.rand((*shape, 3), generator=generator) * 2 - 1,
+    }
+
+
+def action_batch(space: Any, *shape: int, generator: torch.Generator) -> torch.Tensor:
+    if isinstance(space, gym.spaces.Discrete):
+        return torch.randint(1, 4, shape, generator=generator)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return torch.randint(0, 2, (*shape, 2), generator=generator)
+    return torch.rand((*shape, 2), generator=generator) * 2 - 1
+
+
+def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> rl.Transitions:
+    g = torch.Generator().manual_seed(seed)
+    terminated = torch.rand(shape, generator=g) < 0.3
+    fields: dict[str, Any] = {
+        "obs": obs_batch(*shape, generator=g),
+        "action": action_batch(algorithm.policy.action_space, *shape, generator=g),
+        "reward": torch.rand(shape, generator=g),
+        "next_obs": obs_batch(*shape, generator=g),
+        "terminated": terminated,
+        "truncated": torch.zeros(shape, dtype=torch.bool),
+        "discount": 0.99 * (~terminated).float(),
+        "index": torch.zeros(shape, dtype=torch.int64),
+        "weight": torch.ones(shape),
+    }
+    return rl.Transitions(**(fields | changes))
+
+
+def rollout(algorithm: Any, num_steps: int = 8, num_envs: int = 3, seed: int = 0, **changes: Any) -> rl.Rollout:
+    g = torch.Generator().manual_seed(seed)
+    shape = (num_steps, num_envs)
+    terminated = torch.zeros(shape, dtype=torch.bool)
+    terminated[3, 1] = True
+    fields: dict[str, Any] = {
+        "obs": obs_batch(*shape, generator=g),
+        "action": action_batch(algorithm.policy.action_space, *shape, generator=g),
+        "reward": torch.rand(shape, generator=g),
+        "terminated": terminated,
+        "truncated": torch.zeros(shape, dtype=torch.bool),
+        "valid": torch.ones(shape, dtype=torch.bool),
+        "last_obs": obs_batch(num_envs, generator=g),
+        "final_obs": obs_batch(1, generator=g),
+        "final_index": torch.tensor([3 * num_envs + 1]),
+    }
+    return rl.Rollout(**(fields | changes))
+
+
+def update(algorithm: Any, seed: int = 0, **changes: Any) -> rl.UpdateResult:
+    if isinstance(algorithm, rl.OnPolicyAlgorithm):
+        return algorithm.update(rollout(algorithm, seed=seed, **changes), batch_size=10, repeat=2)
+    return algorithm.update(transitions(algorithm, 16, seed=seed, **changes))
+
+
+def make(name: str) -> Any:
+    rl.seed(7)
+    algorithm = ALL[name]()
+    algorithm.seed(3)
+    return algorithm
+
+
+def flat_state(state: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(state, dict):
+        return {k: v for key, value in state.items() for k, v in flat_state(value, f"{name}.{key}").items()}
+    if isinstance(state, list | tuple):
+        return {k: v for i, value in enumerate(state) for k, v in flat_state(value, f"{name}.{i}").items()}
+    return {name: state}
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    flat, flat_other = flat_state(one.state_dict()), flat_state(other.state_dict())
+    assert flat.keys() == flat_other.keys()
+    for name, value in flat.items():
+        same = torch.equal(value, flat_other[name]) if isinstance(value, torch.Tensor) else value == flat_other[name]
+        assert same, name
+
+
+def trained_parameters(algorithm: Any) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in algorithm.policy.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_update_changes_every_parameter_of_the_policy(name: str) -> None:
+    algorithm = make(name)
+    before = trained_parameters(algorithm)
+    for seed in range(3):
+        result = update(algorithm, seed=seed)
+    assert all(np.isfinite(value) for value in result.floats().values())
+    same = [key for key, value in trained_parameters(algorithm).items() if torch.equal(value, before[key])]
+    assert same == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_update_is_deterministic_under_a_seed(name: str) -> None:
+    one, other = make(name), make(name)
+    for seed in range(2):
+        assert update(one, seed).floats() == update(other, seed).floats()
+    assert_same_state(one, other)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_saved_algorithm_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
+    one = make(name)
+    update(one)
+    one.save(tmp_path / "algorithm.safetensors")
+    rl.seed(99)
+    other = ALL[name]()
+    other.load(tmp_path / "algorithm.safetensors")
+    assert_same_state(one, other)
+    for seed in range(1, 4):
+        assert update(one, seed).floats() == update(other, seed).floats()
+    assert_same_state(one, other)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_loading_never_replaces_a_parameter(name: str, tmp_path: Path) -> None:
+    algorithm = make(name)
+    algorithm.save(tmp_path / "algorithm.safetensors")
+    before = [id(p) for p in algorithm.policy.parameters()]
+    algorithm.load(tmp_path / "algorithm.safetensors")
+    assert [id(p) for p in algorithm.policy.parameters()] == before
+
+
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_next_obs_matters_unless_terminated(name: str) -> None:
+    def td_error(discount: float, next_seed: int) -> torch.Tensor:
+        algorithm = make(name)
+        next_obs = obs_batch(16, generator=torch.Generator().manual_seed(next_seed))
+        changes = {"next_obs": next_obs, "discount": torch.full((16,), discount)}
+        error = algorithm.update(transitions(algorithm, 16, **changes)).td_error
+        assert error is not None
+        return error
+
+    assert torch.equal(td_error(0.0, next_seed=1), td_error(0.0, next_seed=2))
+    assert not torch.equal(td_error(0.99, next_seed=1), td_error(0.99, next_seed=2))
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_the_final_obs_matters_only_where_the_episode_was_cut(name: str) -> None:
+    def weights(terminated: bool, final_seed: int) -> dict[str, torch.Tensor]:
+        algorithm = make(name)
+        where = torch.zeros((8, 3), dtype=torch.bool)
+        where[3, 1] = True
+        final_obs = obs_batch(1, generator=torch.Generator().manual_seed(final_seed))
+        ends = {"terminated": where if terminated else ~where & where, "truncated": where if not terminated else ~where & where}
+        update(algorithm, final_obs=final_obs, **ends)
+        return trained_parameters(algorithm)
+
+    def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(one[key], other[key]) for key in one)
+
+    assert same(weights(True, 1), weights(True, 2))
+    assert not same(weights(False, 1), weights(False, 2))
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_k_batches_equal_k_updates(name: str) -> None:
+    one, other = make(name), make(name)
+    together = transitions(one, 3, 16)
+    one_by_one = [other.update(together[k]) for k in range(3)]
+    result = one.update(together)
+    assert_same_state(one, other)
+    assert result.num_gradient_steps == 3
+    for key, value in result.floats().items():
+        assert value == pytest.approx(np.mean([step.floats()[key] for step in one_by_one]), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_padding_weighs_nothing(name: str) -> None:
+    """24 cells in minibatches of 10 are three of 8 with two cells of padding; equal to minibatches of 8."""
+    one, other = make(name), make(name)
+    padded = one.update(rollout(one), batch_size=10, repeat=1)
+    exact = other.update(rollout(other), batch_size=8, repeat=1)
+    assert padded.num_gradient_steps == exact.num_gradient_steps == 3
+    for key, value in padded.floats().items():
+        assert value == pytest.approx(exact.floats()[key], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_invalid_cells_are_not_trained_on(name: str) -> None:
+    """What stands in a cell that an env spent on its reset makes no difference."""
+
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        algorithm = make(name)
+        data = rollout(algorithm)
+        data.valid[4, 1] = False  # the step after the episode's end in row 3
+        garbage = torch.Generator().manual_seed(seed)
+        data.reward[4, 1] = torch.rand((), generator=garbage)
+        data.action[4, 1] = action_batch(algorithm.policy.action_space, generator=garbage)
+        algorithm.update(data, batch_size=None, repeat=1)
+        return trained_parameters(algorithm)
+
+    one, other = weights(1), weights(2)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_step_that_is_not_finite_is_not_applied(name: str) -> None:
+    algorithm = make(name)
+    update(algorithm)
+    before = trained_parameters(algorithm)
+    if isinstance(algorithm, rl.OnPolicyAlgorithm):
+        changes: dict[str, Any] = {"reward": torch.full((8, 3), float("nan"))}
+    elif name.startswith("bc"):
+        changes = {"weight": torch.full((16,), float("nan"))}
+    else:
+        changes = {"reward": torch.full((16,), float("nan")), "weight": torch.full((16,), float("nan"))}
+    with pytest.raises(NonFiniteError, match=r"the gradient of .* is not finite \(loss = nan\); the step was not applied"):
+        update(algorithm, **changes)
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_learning_rate_schedule_follows_progress(name: str) -> None:
+    rl.seed(7)
+    algorithm = ALL[name]()
+    optimizer = algorithm._optimizers()[0]
+    optimizer.lr = rl.LinearSchedule(1e-3, 0.0)
+    algorithm.attach(rl.UpdatePlan(progress=lambda: 0.25))
+    update(algorithm)
+    assert optimizer.torch_optimizer.param_groups[0]["lr"] == pytest.approx(7.5e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_any_torch_optimizer_works(name: str) -> None:
+    algorithm = make(name)
+    params = type(algorithm.params)(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0), lr=1e-2)
+    other = type(algorithm)(algorithm.policy, params)
+    assert isinstance(other._optimizers()[0].torch_optimizer, torch.optim.SGD)
+    before = trained_parameters(other)
+    update(other)
+    assert any(not torch.equal(before[key], value) for key, value in trained_parameters(other).items())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_state_of_other_shapes_changes_nothing(name: str, tmp_path: Path) -> None:
+    algorithm = make(name)
+    other = type(algorithm)(
+        type(algorithm.policy).for_spaces(OBS, algorithm.policy.action_space, hidden_sizes=(8,), normalize_obs=True)
+    )
+    other.save(tmp_path / "other.safetensors")
+    before = trained_parameters(algorithm)
+    with pytest.raises(CheckpointError, match=r"expected shape .* found .*\. Build the networks as they were when saved\."):
+        algorithm.load(tmp_path / "other.safetensors")
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
+
+
+def test_a_state_of_another_algorithm_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="PPO: the state was saved by 'A2C'"):
+        make("ppo").load_state_dict(make("a2c").state_dict())
+
+
+def test_a_policy_without_the_networks_is_refused() -> None:
+    with pytest.raises(ParamsError, match="PPO.policy: must have distribution, value; QNetwork lacks distribution"):
+        rl.PPO(rl.QNetwork.for_spaces(OBS, DISCRETE))  # type: ignore[arg-type]

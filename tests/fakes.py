@@ -1,0 +1,89 @@
+"""Small envs and algorithms that tests share: everything in them can be worked out by hand."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+import rltrainer as rl
+from rltrainer.algorithms import Samples
+
+OBS_SPACE = gym.spaces.Box(-10.0, 1000.0, (2,), np.float32)
+
+
+class CountingEnv(gym.Env[Any, Any]):
+    """Observes (seed mod 100, step); rewards 1 each step; ends after `length` steps.
+
+    Args:
+        length: steps of an episode.
+        truncates: end by truncation, not by termination.
+        reward: reward of each step.
+        action_space: any space; actions change nothing.
+    """
+
+    def __init__(
+        self, length: int = 5, truncates: bool = False, reward: float = 1.0, action_space: Any = None
+    ) -> None:
+        self.observation_space = OBS_SPACE
+        self.action_space = action_space or gym.spaces.Discrete(2)
+        self.length, self.truncates, self.reward = length, truncates, reward
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.step_count, self.number = 0, float((seed or 0) % 100)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.step_count += 1
+        ended = self.step_count >= self.length
+        return self._obs(), self.reward, ended and not self.truncates, ended and self.truncates, {}
+
+    def _obs(self) -> Any:
+        return np.array([self.number, self.step_count], np.float32)
+
+
+def counting_envs(num_envs: int = 2, seed: int | None = 1, **options: Any) -> gym.vector.VectorEnv[Any, Any, Any]:
+    """Return a vector of `CountingEnv`s."""
+    return rl.make_vec(lambda: CountingEnv(**options), num_envs, backend="sync", seed=seed)
+
+
+def tiny_actor_critic(envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any) -> rl.ActorCritic:
+    """Return the smallest actor-critic for these envs."""
+    return rl.ActorCritic.for_envs(envs, hidden_sizes=(8,), **options)
+
+
+class ScriptedOnPolicy(rl.OnPolicyAlgorithm):
+    """Trains nothing; reports the losses 1, 2, 3, ... and remembers what it was given."""
+
+    def __init__(self, policy: rl.Policy) -> None:
+        super().__init__(policy, rl.AlgorithmParams())
+        self.num_steps = torch.zeros((), dtype=torch.int64)
+        self.rollouts: list[rl.Rollout] = []
+
+    def process(self, rollout: rl.Rollout) -> Samples:
+        self.rollouts.append(rollout)
+        obs, action, reward = rollout.valid_cells((rollout.obs, rollout.action, rollout.reward))
+        return Samples(obs, action, reward, reward, reward, reward, torch.ones_like(reward))
+
+    def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+        self.num_steps += 1
+        return rl.UpdateResult({"loss": self.num_steps.float()})
+
+
+class ScriptedOffPolicy(rl.OffPolicyAlgorithm):
+    """Trains nothing; counts gradient steps and remembers the batches."""
+
+    def __init__(self, policy: rl.Policy, params: rl.OffPolicyParams | None = None) -> None:
+        super().__init__(policy, params or rl.OffPolicyParams())
+        self.num_steps = torch.zeros((), dtype=torch.int64)
+        self.batches: list[rl.Transitions] = []
+        self.num_prepared = 0
+
+    def prepare(self, buffer: rl.ReplayBuffer) -> None:
+        self.num_prepared += 1
+
+    def gradient_step(self, batch: rl.Transitions, noise: Any = None) -> rl.UpdateResult:
+        self.num_steps += 1
+        self.batches.append(batch)
+        return rl.UpdateResult({"loss": self.num_steps.float()})

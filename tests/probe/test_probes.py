@@ -1,0 +1,200 @@
+"""Every algorithm solves every probe that asks for something it learns: values, and actions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.collect.random_action import random_action
+from tests.probe.envs import ActionFromObs, ActionFromReward, ConstantReward, Discounting, ProbeEnv, ValueFromObs
+
+GAMMA = 0.5
+SIGNS = torch.tensor([[-1.0], [1.0]])
+Value = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def quick(params: type[Any], **changes: Any) -> Any:
+    return params(gamma=GAMMA, **({"lr": 1e-2} | changes))
+
+
+def state_value(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    return algorithm.policy.value(obs)
+
+
+def best_q(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    return algorithm.policy.critic(obs).amax(1)
+
+
+def q_of_policy(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    policy = algorithm.policy
+    return policy.critic(obs, policy.unscale(policy.act(obs))).amin(0)
+
+
+def on_policy(policy: type[Any], algorithm: type[Any], params: type[Any]) -> Callable[[Any, bool], Any]:
+    return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,)), quick(params))
+
+
+def off_policy(policy: type[Any], algorithm: type[Any], params: Any) -> Callable[[Any, bool], Any]:
+    return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,)), params)
+
+
+ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
+    "ppo": (on_policy(rl.ActorCritic, rl.PPO, rl.PPOParams), state_value, False),
+    "ppo_box": (on_policy(rl.ActorCritic, rl.PPO, rl.PPOParams), state_value, True),
+    "a2c": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, False),
+    "a2c_box": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, True),
+    "dqn": (
+        off_policy(rl.QNetwork, rl.DQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)), best_q, False
+    ),
+    "double_dqn": (
+        off_policy(rl.QNetwork, rl.DoubleDQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)),
+        best_q,
+        False,
+    ),
+    "td3": (
+        off_policy(rl.DeterministicActorCritic, rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)),
+        q_of_policy,
+        True,
+    ),
+    "sac": (
+        off_policy(
+            rl.SquashedActorCritic,
+            rl.SAC,
+            quick(rl.SACParams, critic_lr=1e-2, tau=0.05, temperature=0.01, learn_temperature=False),
+        ),
+        q_of_policy,
+        True,
+    ),
+}
+OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value | None]] = {
+    "td3_bc": (
+        off_policy(rl.DeterministicActorCritic, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy
+    ),
+    "iql": (
+        off_policy(rl.GaussianActorCritic, rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)), state_value
+    ),
+    "sac": (ALGORITHMS["sac"][0], q_of_policy),
+}
+
+
+def make_envs(env: type[ProbeEnv], continuous: bool) -> Any:
+    return rl.make_vec(lambda: env(continuous), 8, backend="sync", seed=3)
+
+
+def train(name: str, env: type[ProbeEnv]) -> Any:
+    rl.seed(0)
+    make, _, continuous = ALGORITHMS[name]
+    envs = make_envs(env, continuous)
+    algorithm = make(envs, continuous)
+    options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
+    if isinstance(algorithm, rl.OnPolicyAlgorithm):
+        params: Any = rl.OnPolicyTrainerParams(
+            training_collector=rl.Collector(algorithm.policy, envs), epoch_num_steps=8192,
+            collection_step_num_env_steps=128, batch_size=64, update_step_num_repetitions=2, **options,
+        )  # fmt: skip
+    else:
+        spaces = (envs.single_observation_space, envs.single_action_space)
+        buffer = rl.ReplayBuffer(2000, *spaces, num_envs=8)
+        params = rl.OffPolicyTrainerParams(
+            training_collector=rl.Collector(algorithm.policy, envs, buffer), epoch_num_steps=3000,
+            collection_step_num_env_steps=8, update_step_num_gradient_steps_per_sample=0.25,
+            warmup_num_env_steps=400, **options,
+        )  # fmt: skip
+    params.create_trainer(algorithm).run()
+    return algorithm
+
+
+def train_offline(name: str, env: type[ProbeEnv]) -> Any:
+    """Train on the transitions of uniformly random actions."""
+    rl.seed(0)
+    envs = make_envs(env, continuous=True)
+    algorithm = OFFLINE[name][0](envs, True)
+    buffer = rl.ReplayBuffer(2000, envs.single_observation_space, envs.single_action_space, num_envs=8)
+    rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=2000, random=True)
+    options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
+    params = rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=800, **options)
+    rl.OfflineTrainer(algorithm, params).run()
+    return algorithm
+
+
+def values(name: str, algorithm: Any, obs: Any) -> list[float]:
+    value = ALGORITHMS[name][1] if name in ALGORITHMS else OFFLINE[name][1]
+    assert value is not None
+    with torch.no_grad():
+        return [float(x) for x in value(algorithm, torch.as_tensor(obs, dtype=torch.float32))]
+
+
+def greedy(algorithm: Any, obs: torch.Tensor) -> list[float]:
+    """Return the greedy actions, a discrete one as -1 or 1."""
+    action = algorithm.policy.act(obs)
+    return [float(a) * 2 - 1 for a in action] if action.dim() == 1 else [float(a) for a in action[:, 0]]
+
+
+def assert_actions(algorithm: Any, obs: torch.Tensor, expected: list[float]) -> None:
+    for action, wanted in zip(greedy(algorithm, obs), expected, strict=True):
+        assert action * wanted > 0.6, f"wanted {expected}, got {greedy(algorithm, obs)}"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_constant_reward(name: str) -> None:
+    assert values(name, train(name, ConstantReward), [[0.0]]) == pytest.approx([1.0], abs=0.1)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_value_from_obs(name: str) -> None:
+    assert values(name, train(name, ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_discounting(name: str) -> None:
+    assert values(name, train(name, Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_action_from_reward(name: str) -> None:
+    assert_actions(train(name, ActionFromReward), torch.zeros(1, 1), [1.0])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_action_from_obs(name: str) -> None:
+    assert_actions(train(name, ActionFromObs), SIGNS, [-1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_offline_value(name: str) -> None:
+    assert values(name, train_offline(name, Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_offline_action(name: str) -> None:
+    assert_actions(train_offline(name, ActionFromObs), SIGNS, [-1.0, 1.0])
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_behaviour_cloning_copies_the_data(continuous: bool) -> None:
+    rl.seed(0)
+    obs = SIGNS.repeat(200, 1)
+    action = obs.clone() * 0.8 if continuous else (obs[:, 0] > 0).long()
+    space = ActionFromObs(continuous)
+    ended = np.ones(len(obs), bool)
+    buffer = rl.ReplayBuffer.from_arrays(
+        observations=obs.numpy(), actions=action.numpy(), rewards=np.zeros(len(obs), np.float32),
+        terminations=ended, truncations=~ended,
+        observation_space=space.observation_space, action_space=space.action_space,
+    )  # fmt: skip
+    algorithm = rl.BC(rl.Actor.for_spaces(buffer.observation_space, buffer.action_space), rl.BCParams(lr=1e-2))
+    params = rl.OfflineTrainerParams(buffer=buffer, max_epochs=1, epoch_num_steps=300, seed=1, show_progress=False, verbose=False)
+    rl.OfflineTrainer(algorithm, params).run()
+    expected = [-0.8, 0.8] if continuous else [-1.0, 1.0]
+    assert greedy(algorithm, SIGNS) == pytest.approx(expected, abs=0.1)
+
+
+def test_random_actions_cover_their_space() -> None:
+    generator = torch.Generator().manual_seed(0)
+    space = ActionFromObs(continuous=True).action_space
+    actions = random_action(space, 1000, generator)
+    assert actions.min() < -0.9
+    assert actions.max() > 0.9

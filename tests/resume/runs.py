@@ -1,0 +1,111 @@
+"""Small runs to cut in two, in this process or another: `python -m tests.resume.runs NAME PATH` continues a saved one."""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+import rltrainer as rl
+from tests.fakes import counting_envs
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+DISCRETE = gym.spaces.Discrete(2)
+QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 5}
+
+ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
+    "ppo": (rl.PPO, rl.ActorCritic, DISCRETE),
+    "a2c": (rl.A2C, rl.ActorCritic, BOX),
+    "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
+    "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
+    "td3": (rl.TD3, rl.DeterministicActorCritic, BOX),
+    "sac": (rl.SAC, rl.SquashedActorCritic, BOX),
+    "bc": (rl.BC, rl.Actor, DISCRETE),
+    "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX),
+    "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
+}
+RUNS = [
+    "ppo", "ppo_episodes", "a2c", "dqn", "double_dqn", "td3", "sac",
+    "offline_bc", "offline_td3_bc", "offline_iql", "offline_sac",
+]  # fmt: skip
+
+
+def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None) -> Any:
+    """Return the trainer of a run; every collection of it ends where all envs are at an episode's start.
+
+    Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps.
+    """
+    rl.seed(11)
+    kind = name.removeprefix("offline_").removesuffix("_episodes")
+    algorithm_class, policy_class, action_space = ALGORITHMS[kind]
+    envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
+    options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options)
+    params = algorithm_class.__init__.__annotations__["params"].__args__[0]
+    schedule = rl.LinearSchedule(1e-2, 1e-3)
+    algorithm = algorithm_class(policy, params(lr=schedule, **({"n_step": 2} if kind in ("dqn", "sac") else {})))
+    test = rl.Collector(policy, counting_envs(2, seed=None, action_space=action_space))
+    common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger}
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    if name.startswith("offline"):
+        buffer = rl.ReplayBuffer(100, *spaces, num_envs=2)
+        collector = rl.Collector(policy, envs, buffer)
+        collector.seed(2)
+        collector.collect(num_steps=100, random=True)
+        return rl.OfflineTrainer(algorithm, rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=4, batch_size=8, **common))
+    collection: dict[str, Any] = {"collection_step_num_env_steps": 10, "epoch_num_steps": 20}
+    if name.endswith("_episodes"):
+        collection = {
+            "collection_step_num_env_steps": None, "collection_step_num_episodes": 3, "epoch_num_steps": 30
+        }  # fmt: skip
+    if isinstance(algorithm, rl.OnPolicyAlgorithm):
+        collector = rl.Collector(policy, envs)
+        params_class: Any = rl.OnPolicyTrainerParams
+        more: dict[str, Any] = {"batch_size": 4, "update_step_num_repetitions": 2}
+    else:
+        # 34 cells wrap around within the 60 env steps of the run.
+        collector = rl.Collector(policy, envs, rl.ReplayBuffer(34, *spaces, num_envs=2))
+        params_class = rl.OffPolicyTrainerParams
+        more = {"batch_size": 8, "update_step_num_gradient_steps_per_sample": 0.35, "warmup_num_env_steps": 10}
+    return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)
+
+
+def digest(trainer: Any) -> str:
+    """Return a hash over everything that a run may differ in, seconds aside."""
+    parts = {name: part.state_dict() for name, part in trainer._parts().items() if name != "logger"}
+    state = trainer._state()
+    for entry in [state, *state["epochs"]]:
+        entry.pop("timing")
+    for epoch in state["epochs"]:
+        for stats in ("collect_stats", "test_stats"):
+            if epoch[stats] is not None:
+                epoch[stats].pop("collect_time")
+    state["params"].pop("cut", None)
+    hasher = hashlib.sha256()
+    _feed(hasher, {**parts, "trainer": state})
+    return hasher.hexdigest()
+
+
+def _feed(hasher: Any, value: Any) -> None:
+    if isinstance(value, dict):
+        for key in sorted(value):
+            hasher.update(str(key).encode())
+            _feed(hasher, value[key])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _feed(hasher, item)
+    elif isinstance(value, torch.Tensor):
+        hasher.update(str((value.dtype, tuple(value.shape))).encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    else:
+        hasher.update(repr(value).encode())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    continued = build(sys.argv[1])
+    continued.restore(Path(sys.argv[2]))
+    continued.run()
+    print(digest(continued))

@@ -1,0 +1,123 @@
+"""State census: a restored trainer must equal the saved one in everything that can be reached from it.
+
+Any number, array, tensor or generator that changes while training and is in no checkpoint shows up here as a
+difference, unless the list of exceptions names it with a reason.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.resume.runs import RUNS, build
+
+EXCEPTIONS = {
+    r"timing|collect_time|_time$|_started$": "seconds",
+    r"params\.training_collector\.rollout_buffer|params\.training_collector\.buffer\._?(rollout|staging)": (
+        "what the last collection gathered: used up by its update, overwritten by the next collection"
+    ),
+    r"_collector\._episodes": "counts of the last collection, set to zero by the next one",
+    r"\.envs\b": "the envs themselves: restored by a reset with the seed of their episode",
+    r"\.adapter\._": "memory of the last step: rewritten by the reset that restores the env",
+    r"_collector\.adapter\.was_cut": "about the last load only",
+    r"test_collector": "every test step starts its envs and seeds from the beginning",
+    r"_bar\b": "what is shown",
+    r"_continues$|_is_started$": "that the next run continues is what restoring means",
+    r"_is_warmup$": "set at the start of every collection step",
+    r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",
+}
+UNWALKED = (type(re), type(len), type(lambda: 0), type, property)
+
+
+def walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield every leaf that can be reached, with its path."""
+    if any(re.search(pattern, path) for pattern in EXCEPTIONS):
+        return
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        yield path, value
+        return
+    if id(value) in seen or isinstance(value, UNWALKED):
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield path, value.detach().clone()
+    elif isinstance(value, np.ndarray):
+        yield path, torch.from_numpy(value.copy()) if value.dtype != object else str(value)
+    elif isinstance(value, torch.Generator):
+        yield path, value.get_state()
+    elif isinstance(value, np.random.Generator):
+        yield path, str(value.bit_generator.state)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from walk(item, f"{path}.{key if isinstance(key, str | int) else type(key).__name__}", seen)
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from walk(item, f"{path}.{i}", seen)
+    else:
+        yield from walk(attributes(value), path, seen)
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    if type(value).__module__.split(".")[0] not in ("rltrainer", "torch", "tests", "collections"):
+        return {}
+    if dataclasses.is_dataclass(value) and not hasattr(value, "__dict__"):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return dict(getattr(value, "__dict__", {}))
+
+
+def census(trainer: Any) -> dict[str, Any]:
+    return dict(walk(trainer, "trainer", set()))
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            return a.shape == b.shape and torch.equal(a, b)
+        return type(a) is type(b) and (a == b or a != a)
+
+    missing = object()
+    return [path for path in one | other if not same(one.get(path, missing), other.get(path, missing))]
+
+
+def saved_and_restored(name: str, path: Path) -> tuple[Any, Any]:
+    trainer = build(name)
+    trainer.execute_epoch()
+    trainer.save(path)
+    restored = build(name)
+    restored.restore(path)
+    return trainer, restored
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_that_changes_is_left_out(name: str, tmp_path: Path) -> None:
+    trainer, restored = saved_and_restored(name, tmp_path / "checkpoint")
+    found = census(trainer)
+    assert len(found) > 50
+    assert differences(found, census(restored)) == []
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
+def test_the_census_sees_what_training_changes(name: str) -> None:
+    trainer = build(name)
+    trainer.reset()
+    before = census(trainer)
+    trainer.execute_epoch()
+    changed = differences(before, census(trainer))
+    kinds = [r"policy.*weight", r"optimizer.*exp_avg", r"generator", r"moments.*mean|prepare", r"gradient_step$", r"_best|_epochs"]
+    for kind in kinds[:3] + kinds[4:]:
+        assert any(re.search(kind, path) for path in changed), kind
+
+
+@pytest.mark.parametrize("where", ["algorithm", "params.training_collector", "params.training_collector.buffer"])
+def test_a_counter_that_nobody_saves_is_found(where: str, tmp_path: Path) -> None:
+    trainer, restored = saved_and_restored("sac", tmp_path / "checkpoint")
+    owner = trainer
+    for attribute in where.split("."):
+        owner = getattr(owner, attribute)
+    owner.num_calls = 3
+    assert differences(census(trainer), census(restored)) == [f"trainer.{where}.num_calls"]

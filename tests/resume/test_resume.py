@@ -1,0 +1,232 @@
+"""N steps in one run equal k steps, save, restore, N - k steps: bit for bit, at every training step."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError
+from tests.resume.runs import RUNS, build, digest
+
+
+class Cut(Exception):
+    """Ends a run in the middle, as a kill would."""
+
+
+def cut_at(trainer: Any, path: Path, num_training_steps: int) -> None:
+    """Run until this many training steps are done, save there, and go no further."""
+    done = 0
+
+    def save(epoch: int, env_step: int, gradient_step: int) -> str:
+        nonlocal done
+        done += 1
+        if done == num_training_steps:
+            trainer.save(path)
+            raise Cut
+        return str(path)
+
+    object.__setattr__(trainer.params, "save_checkpoint_fn", save)
+    with pytest.raises(Cut):
+        trainer.run()
+
+
+def finished(name: str) -> Any:
+    trainer = build(name)
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_same_program_same_bits(name: str) -> None:
+    assert digest(finished(name)) == digest(finished(name))
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("num_training_steps", [1, 2, 5])
+def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -> None:
+    """Cut in the middle of the first epoch, at its end, and in the middle of the last one."""
+    if name == "ppo_episodes" and num_training_steps == 5:
+        num_training_steps = 6
+    whole = finished(name)
+    cut_at(build(name), tmp_path / "checkpoint", num_training_steps)
+    resumed = build(name)
+    resumed.restore(tmp_path / "checkpoint")
+    result = resumed.run()
+    assert digest(resumed) == digest(whole)
+    assert len(result.epochs) == 3
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
+def test_resume_in_a_new_process(name: str, tmp_path: Path) -> None:
+    cut_at(build(name), tmp_path / "checkpoint", 3)
+    command = [sys.executable, "-m", "tests.resume.runs", name, str(tmp_path / "checkpoint")]
+    root = Path(__file__).parents[2]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout
+    assert output.strip() == digest(finished(name))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "offline_bc"])
+def test_a_finished_run_returns_at_once(name: str, tmp_path: Path) -> None:
+    whole = finished(name)
+    whole.save(tmp_path / "checkpoint")
+    restored = build(name)
+    restored.restore(tmp_path / "checkpoint")
+    before = digest(restored)
+    result = restored.run()
+    assert (result.epoch, result.stop_reason, len(result.epochs)) == (3, "max_epochs", 3)
+    assert digest(restored) == before == digest(whole)
+
+
+def test_a_finished_run_goes_on_if_there_are_more_epochs(tmp_path: Path) -> None:
+    finished("offline_bc").save(tmp_path / "checkpoint")
+    longer = build("offline_bc", max_epochs=5)
+    longer.restore(tmp_path / "checkpoint")
+    assert longer.run().epoch == 5
+
+
+def test_another_setting_is_refused_by_name(tmp_path: Path) -> None:
+    finished("ppo").save(tmp_path / "checkpoint")
+    other = build("ppo")
+    object.__setattr__(other.params, "batch_size", 8)
+    before = digest(other)
+    with pytest.raises(CheckpointError, match="OnPolicyTrainerParams.batch_size was 4 when it was saved and is 8 now"):
+        other.restore(tmp_path / "checkpoint")
+    assert digest(other) == before
+
+
+def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path) -> None:
+    finished("ppo").save(tmp_path / "checkpoint")
+    with pytest.raises(CheckpointError, match="expected the parts .*buffer.*, found"):
+        build("dqn").restore(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("file", ["algorithm.safetensors", "buffer.safetensors", "trainer.safetensors", "manifest.json"])
+def test_a_damaged_file_is_named_and_nothing_changes(file: str, tmp_path: Path) -> None:
+    finished("dqn").save(tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint" / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    trainer = build("dqn")
+    before = digest(trainer)
+    with pytest.raises(CheckpointError, match=file.replace(".", r"\.")):
+        trainer.restore(tmp_path / "checkpoint")
+    assert digest(trainer) == before
+
+
+def test_a_missing_and_an_added_file_are_named(tmp_path: Path) -> None:
+    finished("dqn").save(tmp_path / "checkpoint")
+    added = tmp_path / "checkpoint" / "more.safetensors"
+    added.write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="more.safetensors: not in the manifest"):
+        build("dqn").restore(tmp_path / "checkpoint")
+    added.unlink()
+    (tmp_path / "checkpoint" / "buffer.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="buffer.safetensors: missing"):
+        build("dqn").restore(tmp_path / "checkpoint")
+
+
+def test_no_checkpoint_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+        build("dqn").restore(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="is no checkpoint: it has no manifest"):
+        build("dqn").restore(tmp_path)
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    trainer = finished("dqn")
+    trainer.save(tmp_path / "checkpoint")
+    trainer.save(tmp_path / "checkpoint")
+    build("dqn").restore(tmp_path / "checkpoint")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_save_that_fails_is_loud_and_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = finished("dqn")
+    trainer.save(tmp_path / "checkpoint")
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rltrainer.checkpoint.directory.write_state", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        trainer.save(tmp_path / "checkpoint")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    build("dqn").restore(tmp_path / "checkpoint")
+
+
+def test_an_env_in_the_middle_of_an_episode_starts_anew_with_a_warning(tmp_path: Path) -> None:
+    trainer = build("dqn")
+    trainer.reset()
+    trainer.params.training_collector.collect(num_steps=4)
+    trainer.save(tmp_path / "checkpoint")
+    other = build("dqn")
+    with pytest.warns(UserWarning, match="start a new episode"):
+        other.restore(tmp_path / "checkpoint")
+    other.run()
+
+
+def test_the_best_survives_a_resume(tmp_path: Path) -> None:
+    trainer = build("offline_bc")
+    trainer.execute_epoch()
+    trainer._best.score = 1000.0
+    trainer.save(tmp_path / "checkpoint")
+    saved = []
+    other = build("offline_bc")
+    object.__setattr__(other.params, "save_best_fn", lambda algorithm: saved.append(1))
+    other.restore(tmp_path / "checkpoint")
+    assert other.run().best_score == 1000.0
+    assert saved == []
+
+
+def test_the_log_goes_on_without_doubled_rows(tmp_path: Path) -> None:
+    def logger(name: str) -> rl.JSONLinesLogger:
+        return rl.JSONLinesLogger(tmp_path / name, training_interval=1, update_interval=1)
+
+    def rows(name: str) -> list[str]:
+        lines = (tmp_path / name).read_text().splitlines()
+        return [line for line in lines if "per_second" not in line]
+
+    build("ppo", logger=logger("whole.jsonl")).run()
+    cut = build("ppo", logger=logger("cut.jsonl"))
+    cut.execute_epoch()
+    cut.save(tmp_path / "checkpoint")
+    cut.execute_epoch()  # rows that the resumed run writes again
+    resumed = build("ppo", logger=logger("cut.jsonl"))
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    assert len(rows("cut.jsonl")) > 5
+    assert rows("cut.jsonl") == rows("whole.jsonl")
+
+
+def test_resume_from_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    build("ppo", logger=rl.JSONLinesLogger(path)).run()
+    trainer = build("ppo", max_epochs=5, logger=rl.JSONLinesLogger(path))
+    params = rl.OnPolicyTrainerParams(**{**vars(trainer.params), "resume_from_log": True, "test_fn": lambda e, s: tested.append(e)})
+    tested: list[int] = []
+    continued = rl.OnPolicyTrainer(trainer.algorithm, params)
+    assert (continued.epoch, continued.env_step, continued.update_step, continued.gradient_step) == (3, 60, 6, 36)
+    result = continued.run()
+    # No initial test, and the counters go on.
+    assert tested == [4, 5]
+    assert (result.epoch, result.env_step, result.best_score, result.best_epoch) == (5, 100, 5.0, 0)
+
+
+def test_resume_from_an_empty_log_starts(tmp_path: Path) -> None:
+    trainer = build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
+    params = rl.OnPolicyTrainerParams(**{**vars(trainer.params), "resume_from_log": True})
+    result = rl.OnPolicyTrainer(trainer.algorithm, params).run()
+    assert (result.epoch, result.env_step) == (3, 60)
+
+
+def test_loading_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
+    finished("sac").save(tmp_path / "checkpoint")
+    trainer = build("sac")
+    before = torch.get_rng_state()
+    trainer.restore(tmp_path / "checkpoint")
+    assert torch.equal(torch.get_rng_state(), before)

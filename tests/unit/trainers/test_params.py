@@ -1,0 +1,161 @@
+"""Every field of every params class against every kind of wrong value."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+
+
+def online(cls: type[Any], **changes: Any) -> Any:
+    envs = counting_envs()
+    policy = tiny_actor_critic(envs)
+    buffer = None
+    if cls is rl.OffPolicyTrainerParams:
+        buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    options = {"training_collector": rl.Collector(policy, envs, buffer), "test_collector": rl.Collector(policy, envs)}
+    return cls(**(options | changes))
+
+
+def offline(cls: type[Any], **changes: Any) -> Any:
+    envs = counting_envs()
+    policy = tiny_actor_critic(envs)
+    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    rl.Collector(policy, envs, buffer).collect(num_steps=10)
+    return cls(**({"buffer": buffer, "test_collector": rl.Collector(policy, envs)} | changes))
+
+
+MAKERS = {rl.OnPolicyTrainerParams: online, rl.OffPolicyTrainerParams: online, rl.OfflineTrainerParams: offline}
+# What each field accepts among BAD_VALUES; everything else must be refused by name.
+ACCEPTED: dict[str, list[Any]] = {
+    "resume_from_log": [True], "verbose": [True], "show_progress": [True], "test_in_training": [True],
+    "initial_test": [True], "seed": [0, None], "warmup_num_env_steps": [0],
+    "test_collector": [None], "training_fn": [None], "test_fn": [None], "stop_fn": [None], "compute_score_fn": [None],
+    "save_best_fn": [None], "save_checkpoint_fn": [None], "multi_agent_return_reduction": [None], "logger": [None],
+    "collection_step_num_env_steps": [None], "collection_step_num_episodes": [None],
+}  # fmt: skip
+CASES = [
+    (cls, field.name, value)
+    for cls in MAKERS
+    for field in dataclasses.fields(cls)
+    for value in BAD_VALUES
+    if not any(value is ok or (value == ok and type(value) is type(ok)) for ok in ACCEPTED.get(field.name, []))
+    and not (field.name == "batch_size" and cls is rl.OnPolicyTrainerParams and value is None)
+]
+
+
+@pytest.mark.parametrize(("cls", "field", "value"), CASES)
+def test_a_bad_value_is_refused_by_name(cls: type[Any], field: str, value: Any) -> None:
+    with pytest.raises(ParamsError) as caught:
+        MAKERS[cls](cls, **{field: value})
+    text = str(caught.value)
+    assert text.startswith(f"{cls.__name__}.{field}: must be ")
+    assert f"; got {value!r} ({type(value).__name__})" in text
+
+
+def test_the_text_of_the_contract() -> None:
+    expected = r"OnPolicyTrainerParams.batch_size: must be a positive integer or None; got -1 \(int\)"
+    with pytest.raises(ParamsError, match=expected):
+        online(rl.OnPolicyTrainerParams, batch_size=-1)
+    with pytest.raises(ValueError, match=expected):
+        online(rl.OnPolicyTrainerParams, batch_size=-1)
+
+
+def test_exactly_one_measure_of_a_collection_step() -> None:
+    rule = "collection_step_num_episodes: exactly one of collection_step_num_env_steps and collection_step_num_episodes"
+    with pytest.raises(ParamsError, match=rule):
+        online(rl.OnPolicyTrainerParams, collection_step_num_episodes=3)
+    with pytest.raises(ParamsError, match=rule):
+        online(rl.OnPolicyTrainerParams, collection_step_num_env_steps=None)
+    online(rl.OnPolicyTrainerParams, collection_step_num_env_steps=None, collection_step_num_episodes=3)
+
+
+@pytest.mark.parametrize("field", ["stop_fn", "test_fn", "save_best_fn", "compute_score_fn"])
+def test_what_acts_on_test_steps_needs_a_test_collector(field: str) -> None:
+    with pytest.raises(ParamsError, match=f"OnPolicyTrainerParams.{field}: needs a test_collector; got .*It acts on test"):
+        online(rl.OnPolicyTrainerParams, test_collector=None, **{field: lambda *args: 1.0})
+
+
+def test_test_in_training_needs_a_stop_fn() -> None:
+    with pytest.raises(ParamsError, match="OnPolicyTrainerParams.test_in_training: needs a stop_fn; got True"):
+        online(rl.OnPolicyTrainerParams, test_in_training=True)
+
+
+def test_resume_from_log_needs_a_logger() -> None:
+    with pytest.raises(ParamsError, match="OnPolicyTrainerParams.resume_from_log: needs a logger; got True"):
+        online(rl.OnPolicyTrainerParams, resume_from_log=True)
+
+
+def test_off_policy_needs_a_replay_buffer() -> None:
+    envs = counting_envs()
+    collector = rl.Collector(tiny_actor_critic(envs), envs)
+    with pytest.raises(ParamsError, match="OffPolicyTrainerParams.training_collector: must have a ReplayBuffer"):
+        online(rl.OffPolicyTrainerParams, training_collector=collector)
+
+
+def test_on_policy_refuses_a_replay_buffer() -> None:
+    envs = counting_envs()
+    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    collector = rl.Collector(tiny_actor_critic(envs), envs, buffer)
+    with pytest.raises(ParamsError, match="must have no buffer, or a RolloutBuffer"):
+        online(rl.OnPolicyTrainerParams, training_collector=collector)
+
+
+def test_offline_refuses_an_empty_buffer() -> None:
+    envs = counting_envs()
+    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(ParamsError, match="OfflineTrainerParams.buffer: must hold transitions; got .* It is empty"):
+        offline(rl.OfflineTrainerParams, buffer=buffer)
+
+
+def test_offline_refuses_a_buffer_from_other_spaces() -> None:
+    envs, other = counting_envs(), rl.make_vec("CartPole-v1", 2, backend="sync")
+    buffer = rl.ReplayBuffer(10, other.single_observation_space, other.single_action_space, num_envs=2)
+    rl.Collector(tiny_actor_critic(other), other, buffer).collect(num_steps=10)
+    params = rl.OfflineTrainerParams(buffer=buffer)
+    with pytest.raises(rl.errors.SpaceError, match="OfflineTrainerParams.buffer.observation_space: expected .*, found"):
+        rl.OfflineTrainer(ScriptedOffPolicy(tiny_actor_critic(envs)), params)
+
+
+def test_params_are_frozen_and_replaceable() -> None:
+    params = online(rl.OnPolicyTrainerParams)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        params.batch_size = 3
+    assert dataclasses.replace(params, batch_size=3).batch_size == 3
+
+
+@pytest.mark.parametrize("cls", MAKERS)
+def test_json_round_trip(cls: type[Any]) -> None:
+    params = MAKERS[cls](cls, seed=3, batch_size=7, training_fn=print)
+    live = {f.name: getattr(params, f.name) for f in dataclasses.fields(params) if not f.compare}
+    text = params.to_json()
+    assert cls.from_json(text, **live) == params
+    assert json.loads(text)["fields"]["training_fn"] == {"live": "print"}
+    with pytest.raises(ParamsError, match="JSON holds only the name"):
+        cls.from_json(text)
+    with pytest.raises(ParamsError, match="unknown field 'batch_sise'. Did you mean 'batch_size'"):
+        cls.from_json(text, batch_sise=3, **live)
+
+
+def test_live_objects_print_as_class_and_id() -> None:
+    params = online(rl.OnPolicyTrainerParams)
+    assert f"training_collector=Collector[id={id(params.training_collector)}]" in str(params)
+    assert "batch_size=64" in str(params)
+
+
+def test_several_agents_are_reduced() -> None:
+    stats = rl.CollectStats(4, 4, np.array([[1.0, 3.0], [2.0, 6.0]]), np.array([2, 2]), 0.1)
+    reduced = stats.reduce_agents(lambda returns: returns[:, 1])
+    assert reduced.returns.tolist() == [3.0, 6.0]
+    with pytest.raises(ParamsError, match="must be given for envs with 2 agents; got None"):
+        stats.reduce_agents(None)
+    with pytest.raises(ParamsError, match=r"must return shape \(2,\); got shape \(\)"):
+        stats.reduce_agents(lambda returns: returns.sum())
