@@ -24,7 +24,7 @@ class Params(ToStringMixin):  # type: ignore[misc]  # sensai ships no types
     """
 
     def __post_init__(self) -> None:
-        for name, rules in _field_rules(type(self)).items():
+        for name, rules in _field_rules(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
             value = getattr(self, name)
             if rules and not any(rule.accepts(value) for rule in rules):
                 self.refuse(name, "must be " + " or ".join(rule.text for rule in rules))
@@ -52,8 +52,10 @@ class Params(ToStringMixin):  # type: ignore[misc]  # sensai ships no types
         try:
             document = json.loads(text)
             written_by, values = document["params"], dict(document["fields"])
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise ParamsError(f"{cls.__name__}.from_json: the text is not JSON written by to_json ({error!r})") from error
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ParamsError(
+                f"{cls.__name__}.from_json: the text is not JSON written by to_json ({error!r})"
+            ) from error
         if written_by != cls.__name__:
             raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by}")
         known = [field.name for field in dataclasses.fields(cls)]
@@ -62,10 +64,11 @@ class Params(ToStringMixin):  # type: ignore[misc]  # sensai ships no types
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
                 raise ParamsError(f"{cls.__name__}.from_json: unknown field {name!r}.{hint}")
-        values.update(live)
-        for name, value in values.items():
-            if isinstance(value, dict) and set(value) == {"live"}:
-                raise ParamsError(f"{cls.__name__}.{name}: JSON holds only the name {value['live']!r}; pass {name}=...")
+        values = {name: _from_json(cls, name, value) for name, value in values.items() if name not in live} | live
+        for field in dataclasses.fields(cls):
+            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+            if field.name not in values and not has_default:
+                raise ParamsError(f"{cls.__name__}.{field.name}: the text lacks this field; pass {field.name}=...")
         return cls(**values)
 
     def _tostring_object_info(self) -> str:
@@ -86,6 +89,15 @@ def _as_json(value: object) -> object:
     if isinstance(value, tuple | list):
         return [_as_json(item) for item in value]
     return {"live": getattr(value, "__qualname__", type(value).__qualname__)}
+
+
+def _from_json(cls: type[Params], name: str, value: object) -> object:
+    """Return a field's value; JSON knows no tuples, and params are frozen, so a list was a tuple."""
+    if isinstance(value, list):
+        return tuple(_from_json(cls, name, item) for item in value)
+    if isinstance(value, dict):
+        raise ParamsError(f"{cls.__name__}.{name}: JSON holds only the name {value.get('live')!r}; pass {name}=...")
+    return value
 
 
 def _as_text(value: object, is_plain: bool) -> str:

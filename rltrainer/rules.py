@@ -31,7 +31,8 @@ def _is_int(value: object) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 PositiveInt = Annotated[int, Rule("a positive integer", lambda v: _is_int(v) and v > 0)]
@@ -63,7 +64,9 @@ def rules_of(annotation: Any) -> list[Rule]:
         return [rule for rule in get_args(annotation)[1:] if isinstance(rule, Rule)]
     if get_origin(annotation) is Literal:
         options = get_args(annotation)
-        return [Rule(f"one of {', '.join(map(repr, options))}", lambda value: isinstance(value, str) and value in options)]
+        return [
+            Rule(f"one of {', '.join(map(repr, options))}", lambda value: isinstance(value, str) and value in options)
+        ]
     if get_origin(annotation) in (Union, types.UnionType):
         return [rule for member in get_args(annotation) for rule in rules_of(member)]
     return []

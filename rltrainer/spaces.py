@@ -1,5 +1,6 @@
 """Gymnasium spaces: which tensors hold their values, how values are checked against them, how they go into a file."""
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -9,6 +10,9 @@ from gymnasium import spaces
 
 from rltrainer.errors import SpaceError
 from rltrainer.tree import Tree
+
+MAX_BOX_SIZE = 2**26
+"""Numbers in one value of a Box in a file: more than any observation has, so that no file asks for all memory."""
 
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -64,7 +68,7 @@ def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"space": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.MultiBinary):
-        return {"space": "MultiBinary", "n": list(space.shape)}
+        return {"space": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     raise SpaceError(f"unsupported space {space}")
 
 
@@ -77,11 +81,14 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
     try:
         match plain["space"]:
             case "Dict":
-                return spaces.Dict({key: from_plain(part) for key, part in plain["parts"].items()})
+                # Pairs keep their order; gymnasium sorts the keys of a dict.
+                return spaces.Dict([(key, from_plain(part)) for key, part in plain["parts"].items()])
             case "Tuple":
                 return spaces.Tuple([from_plain(part) for part in plain["parts"]])
             case "Box":
                 shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"]).type
+                if math.prod(shape) > MAX_BOX_SIZE:
+                    raise SpaceError(f"a Box of shape {shape} in the file: must hold at most {MAX_BOX_SIZE} numbers")
                 low = np.broadcast_to(np.asarray(plain["low"], dtype), shape)
                 high = np.broadcast_to(np.asarray(plain["high"], dtype), shape)
                 return spaces.Box(low, high, shape, dtype)
@@ -93,7 +100,9 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
                 return spaces.MultiBinary(plain["n"])
             case name:
                 raise SpaceError(f"unknown space {name!r} in the file")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except SpaceError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
         raise SpaceError(f"not the description of a space: {plain!r}") from error
 
 

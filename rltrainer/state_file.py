@@ -61,13 +61,17 @@ def read_state(path: str | Path, kind: str, error: type[Exception], device: torc
                 raise error(f"{path}: expected a file of kind {kind!r}, found {found or 'no rltrainer file'!r}")
             if int(metadata["version"]) > FORMAT_VERSION:
                 version = metadata["version"]
-                raise error(f"{path}: written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it.")
+                raise error(
+                    f"{path}: written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
+                )
             names = set(file.keys())
             state = _put_tensors(json.loads(metadata["state"]), names, file.get_tensor)
     except error:
         raise
-    except (SafetensorError, json.JSONDecodeError, KeyError, ValueError, TypeError, OSError) as cause:
-        raise error(f"{path}: not a readable {kind} file, damaged or cut short ({type(cause).__name__}: {cause})") from cause
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OSError) as cause:
+        raise error(
+            f"{path}: not a readable {kind} file, damaged or cut short ({type(cause).__name__}: {cause})"
+        ) from cause
     if not isinstance(state, dict):
         raise error(f"{path}: not a readable {kind} file: its state is no mapping")
     return state
@@ -77,6 +81,8 @@ def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Return `value` with each tensor replaced by a reference; collect the tensors under their path."""
     if isinstance(value, Tensor):
         # safetensors refuses shared memory: views of one storage (tied weights) are written one by one.
+        while name in tensors:  # {"a": {"b": t}, "a.b": t} would share a name
+            name += "'"
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, dict):

@@ -1,0 +1,314 @@
+"""CSV and JSON lines logs: contents, continuing after a kill, damage, reading progress."""
+
+import csv
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rltrainer.errors import ParamsError
+from rltrainer.loggers import CSVLogger, JSONLinesLogger
+
+FileLogger = CSVLogger | JSONLinesLogger
+PROGRESS = {
+    "epoch": 1,
+    "env_step": 20_000_001,
+    "update_step": 2,
+    "gradient_step": 32,
+    "best_score": 0.1 + 0.2,
+    "best_return": 21.5,
+    "best_return_std": None,
+    "best_epoch": 0,
+}
+
+both = pytest.mark.parametrize("make", [CSVLogger, JSONLinesLogger])
+
+
+def run(logger: FileLogger, *epochs: int) -> None:
+    """Log what one epoch of 100 steps logs, for each epoch."""
+    for epoch in epochs:
+        logger.log_training({"return": 10.0 * epoch}, 100 * epoch - 50)
+        logger.log_update({"loss": 0.5 / epoch}, 100 * epoch - 50, epoch)
+        logger.log_test({"score": float(epoch)}, 100 * epoch)
+        logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
+
+
+def test_csv_has_one_line_per_number(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "log.csv"
+    logger = CSVLogger(path)
+    logger.log_training({"return": 23.5, "length": 7}, 2048)
+    logger.log_test({"score": float("nan")}, 2048)
+    logger.log_update({"later": 1e-300}, 2048, 1)
+    assert path.read_text() == (
+        "step,name,value\n"
+        "2048,training/return,23.5\n"
+        "2048,training/length,7\n"
+        "2048,test/score,nan\n"
+        "2048,update/later,1e-300\n"
+    )
+
+
+def test_csv_names_with_commas_quotes_and_line_breaks_stay_one_field(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    CSVLogger(path).log_test({'a,b "c"\nd': 1.0}, 0)
+    with open(path, newline="") as file:
+        assert list(csv.reader(file))[1:] == [["0", 'test/a,b "c" d', "1.0"]]
+
+
+def test_json_lines_has_one_object_per_row(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "log.jsonl"
+    logger = JSONLinesLogger(path)
+    logger.log_training({"return": 23.5, "length": 7}, 2048)
+    logger.log_test({"score": float("nan")}, 2048)
+    assert path.read_text() == (
+        '{"kind": "training", "step": 2048, "training/return": 23.5, "training/length": 7}\n'
+        '{"kind": "test", "step": 2048, "test/score": NaN}\n'
+    )
+
+
+@both
+def test_rows_are_on_disk_without_closing(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    run(logger, 1)
+    assert "training/return" in (tmp_path / "log").read_text()
+    assert make(tmp_path / "log").read_progress() is not None
+
+
+@both
+def test_progress_comes_back_exactly(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    assert logger.read_progress() is None
+    logger.log_test({"score": 1.0}, 0)
+    assert logger.read_progress() is None
+    run(logger, 1)
+    last = {**PROGRESS, "epoch": 2}
+    logger.log_epoch(last)
+    found = make(tmp_path / "log").read_progress()
+    assert found == last
+    assert [type(value) for value in found.values()] == [type(value) for value in last.values()]
+
+
+@both
+def test_nan_scores_come_back(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    logger.log_epoch({**PROGRESS, "best_return": float("nan"), "best_return_std": float("inf")})
+    found = logger.read_progress()
+    assert found is not None
+    assert repr(found["best_return"]) == "nan"
+    assert found["best_return_std"] == float("inf")
+
+
+@both
+def test_an_existing_log_is_continued(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    run(make(tmp_path / "twice"), 1)
+    run(make(tmp_path / "twice"), 2)
+    logger = make(tmp_path / "once", training_interval=1, update_interval=1)
+    run(logger, 1, 2)
+    assert (tmp_path / "twice").read_text() == (tmp_path / "once").read_text()
+
+
+@both
+def test_a_resumed_log_has_no_doubled_and_no_missing_rows(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    options = {"training_interval": 10, "update_interval": 1}
+    run(make(tmp_path / "one run", **options), 1, 2, 3)
+
+    killed = make(tmp_path / "log", **options)
+    run(killed, 1)
+    state = json.loads(json.dumps(killed.state_dict()))
+    run(killed, 2)  # written after the checkpoint, then the kill
+    resumed = make(tmp_path / "log", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed.load_state_dict(state)
+    run(resumed, 2, 3)
+    assert (tmp_path / "log").read_bytes() == (tmp_path / "one run").read_bytes()
+
+
+@both
+def test_a_logger_in_use_is_cut_back_too(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    run(logger, 1)
+    before, state = (tmp_path / "log").read_bytes(), logger.state_dict()
+    run(logger, 2)
+    logger.load_state_dict(state)
+    assert (tmp_path / "log").read_bytes() == before
+    run(logger, 2)
+    assert logger.read_progress() == {**PROGRESS, "epoch": 2, "env_step": 200}
+
+
+@both
+def test_a_state_taken_before_the_first_row_empties_the_log(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    state = logger.state_dict()
+    run(logger, 1)
+    logger.load_state_dict(state)
+    run(logger, 1)
+    run(make(tmp_path / "other"), 1)
+    assert (tmp_path / "log").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+@both
+def test_a_missing_or_shorter_log_warns_and_goes_on(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    run(logger, 1)
+    state = logger.state_dict()
+    size = (tmp_path / "log").stat().st_size
+    short = make(tmp_path / "short")
+    short.log_test({"score": 1.0}, 0)
+    before = (tmp_path / "short").read_bytes()
+    text = rf"short: the log has {len(before)} bytes, at the checkpoint it had {size} bytes\. It goes on without"
+    with pytest.warns(RuntimeWarning, match=text):
+        short.load_state_dict(state)
+    assert (tmp_path / "short").read_bytes() == before
+    missing = make(tmp_path / "missing")
+    with pytest.warns(RuntimeWarning, match=rf"missing: the log is missing, at the checkpoint it had {size} bytes\."):
+        missing.load_state_dict(state)
+    run(missing, 2)
+    assert missing.read_progress() is not None
+    assert missing.num_dropped == 0
+
+
+@both
+def test_every_cut_in_the_last_row_is_skipped_in_reading(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logger = make(path)
+    run(logger, 1)
+    first = logger.read_progress()
+    size = path.stat().st_size
+    logger.log_epoch({**PROGRESS, "epoch": 2})
+    data = path.read_bytes()
+    for end in range(size + 1, len(data)):
+        path.write_bytes(data[:end])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert make(path).read_progress() == first
+        assert caught
+        assert str(path) in str(caught[0].message)
+
+
+@both
+def test_a_line_cut_short_is_dropped_before_the_next_one(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    run(make(path), 1)
+    whole = path.read_bytes()
+    last_line = whole[:-1].rfind(b"\n") + 1
+    path.write_bytes(whole[:-2])
+    make(path).log_test({"score": 7.0}, 300)
+    data = path.read_bytes()
+    assert data.startswith(whole[:last_line])
+    assert data.count(b"\n") == whole.count(b"\n")
+    assert b"7.0" in data[last_line:]
+
+
+def test_a_header_cut_short_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,na")
+    CSVLogger(path).log_test({"score": 7.0}, 300)
+    assert path.read_text() == "step,name,value\n300,test/score,7.0\n"
+
+
+def test_long_lines_are_found_back(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = json.dumps({"kind": "test", "step": 1, "test/" + "x" * 9000: 1.0}) + "\n"
+    path.write_text(whole + '{"kind": "test", "y": "' + "y" * 9000)
+    JSONLinesLogger(path).log_test({"score": 1.0}, 2)
+    assert path.read_text() == whole + '{"kind": "test", "step": 2, "test/score": 1.0}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{]",
+        "3",
+        "[]",
+        '{"step": 3}',
+        '{"kind": "epoch"}',
+        '{"kind": "epoch", "epoch/epoch": "code"}',
+        "[" * 10**5,
+        "\udcff",
+    ],
+)
+def test_broken_json_lines_are_skipped(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    logger = JSONLinesLogger(path)
+    run(logger, 1)
+    logger.close()
+    with open(path, "ab") as file:
+        file.write(line.encode(errors="surrogateescape") + b"\n")
+    with pytest.warns(RuntimeWarning, match=r"log.jsonl: skipped line 5, which is broken \("):
+        assert logger.read_progress() == {**PROGRESS, "env_step": 100}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("epoch/env_step,200", "epoch/env_step,2x0"), ("epoch/epoch,2", "epoch/epoch,-2"), ("epoch/update_step,2", "x,2")],
+)
+def test_broken_csv_epochs_are_skipped(change: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    logger = CSVLogger(path)
+    run(logger, 1, 2)
+    begin, end = path.read_text().rsplit("100,epoch/best_epoch", 1)
+    assert change[0] in end
+    path.write_text(begin + "100,epoch/best_epoch" + end.replace(*change))
+    with pytest.warns(RuntimeWarning, match=r"log.csv: skipped an incomplete epoch \(epoch/"):
+        assert logger.read_progress() == {**PROGRESS, "env_step": 100}
+
+
+@both
+@pytest.mark.parametrize("path", ["", None, 3, True])
+def test_what_is_no_path(make: Callable[..., FileLogger], path: object) -> None:
+    with pytest.raises(ParamsError, match=rf"^{make.__name__}.path: must be the path of a file; got "):
+        make(path)
+
+
+@both
+def test_a_folder_or_a_foreign_file_is_refused_and_left_alone(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=rf"^{make.__name__}.path: must be a file, not a folder; got "):
+        make(tmp_path)
+    foreign = tmp_path / "policy.safetensors"
+    foreign.write_bytes(b"weights that took a week")
+    with pytest.raises(
+        ParamsError, match=r"path: must be a new file or a log of this kind; got .*It would be damaged\."
+    ):
+        make(foreign)
+    assert foreign.read_bytes() == b"weights that took a week"
+
+
+@both
+def test_a_full_disk_warns_and_training_goes_on(make: Callable[..., FileLogger]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    logger = make("/dev/full")
+    with pytest.warns(RuntimeWarning, match=rf"^{make.__name__}\('/dev/full'\) could not write the training row"):
+        run(logger, 1)
+    assert logger.num_dropped == 4
+    strict = make("/dev/full", strict=True)
+    with pytest.raises(OSError, match="No space left"):
+        run(strict, 1)
+
+
+@both
+def test_a_short_write_leaves_whole_lines(
+    make: Callable[..., FileLogger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = make(tmp_path / "log")
+    run(logger, 1)
+    before = (tmp_path / "log").read_bytes()
+    file = logger._file._file
+    assert file is not None
+
+    class Nearly:
+        """The last bytes of the disk: five of them can still be written."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(file, name)
+
+        def write(self, data: bytes) -> int:
+            return file.write(data[:5])
+
+    monkeypatch.setattr(logger._file, "_file", Nearly())
+    with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
+        logger.log_test({"score": 1.0}, 300)
+    assert (tmp_path / "log").read_bytes() == before

@@ -1,0 +1,300 @@
+"""What all loggers share: intervals, names, failures, state."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rltrainer.errors import ParamsError
+from rltrainer.every import Every
+from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
+from rltrainer.loggers.logger import Kind, Row
+
+PROGRESS = {
+    "epoch": 2,
+    "env_step": 4096,
+    "update_step": 4,
+    "gradient_step": 64,
+    "best_score": 20.5,
+    "best_return": 21.5,
+    "best_return_std": 1.5,
+    "best_epoch": 1,
+}
+
+
+class ListLogger(Logger):
+    """Keep rows in a list; raise `failure` instead while there is one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows: list[tuple[str, int, dict[str, Any]]] = []
+        self.failure: Exception | None = None
+        self.num_flushes = 0
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.rows.append((kind, step, dict(values)))
+
+    def _flush(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.num_flushes += 1
+
+
+def test_names_carry_their_kind() -> None:
+    logger = ListLogger()
+    logger.log_training({"return": 1.5}, 8)
+    logger.log_test({"score": 2}, 8)
+    logger.log_update({"loss": 0.5}, 8, update_step=1)
+    assert logger.rows == [
+        ("training", 8, {"training/return": 1.5}),
+        ("test", 8, {"test/score": 2}),
+        ("update", 8, {"update/loss": 0.5}),
+    ]
+
+
+def test_training_rows_are_due_when_their_interval_was_crossed() -> None:
+    logger = ListLogger(training_interval=1000)
+    for step in range(0, 3001, 300):
+        logger.log_training({"return": 0.0}, step)
+    # The first, then the first behind 1000, 2000 and 3000.
+    assert [step for _, step, _ in logger.rows] == [0, 1200, 2100, 3000]
+
+
+def test_update_rows_are_due_by_update_steps_and_written_at_the_step() -> None:
+    logger = ListLogger(update_interval=10)
+    for update_step in range(1, 31):
+        logger.log_update({"loss": 0.0}, 2048 * update_step, update_step)
+    assert [step for _, step, _ in logger.rows] == [2048, 20480, 40960, 61440]
+
+
+def test_every_test_step_is_logged_by_default_also_at_step_0() -> None:
+    logger = ListLogger()
+    for step in (0, 2048, 4096):
+        logger.log_test({"score": 0.0}, step)
+    assert [step for _, step, _ in logger.rows] == [0, 2048, 4096]
+
+
+def test_due_asks_without_changing_anything() -> None:
+    logger = ListLogger(training_interval=100, update_interval=Every(2, "update_step"))
+    assert logger.due_training(0)
+    assert logger.due_training(0)
+    logger.log_training({}, 0)
+    assert [logger.due_training(step) for step in (0, 99, 100, 150)] == [False, False, True, True]
+    assert logger.due_update(1)
+    logger.log_update({}, 0, 1)
+    assert [logger.due_update(update_step) for update_step in (1, 2, 3)] == [False, True, True]
+
+
+def test_kinds_have_intervals_of_their_own() -> None:
+    logger = ListLogger(training_interval=1000, test_interval=1000)
+    logger.log_training({}, 500)
+    logger.log_test({}, 600)
+    assert [(kind, step) for kind, step, _ in logger.rows] == [("training", 500), ("test", 600)]
+
+
+def test_a_second_run_with_the_same_logger_starts_over() -> None:
+    logger = ListLogger(training_interval=1000)
+    logger.log_training({}, 5000)
+    assert logger.due_training(8)
+
+
+def test_an_interval_as_every_in_its_unit() -> None:
+    logger = ListLogger(training_interval=Every(1000, "env_step"), test_interval=Every(5, "gradient_step"))
+    logger.log_training({}, 1)
+    assert not logger.due_training(999)
+    assert logger.due_training(1000)
+
+
+@pytest.mark.parametrize("field", ["training_interval", "test_interval"])
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (0, "0 (int)"),
+        (-1, "-1 (int)"),
+        (True, "True (bool)"),
+        (None, "None (NoneType)"),
+        (1.5, "1.5 (float)"),
+        (float("nan"), "nan (float)"),
+        ("", "'' (str)"),
+        ([1], "[1] (list)"),
+        (Every(1, "epoch"), "Every(n=1, unit='epoch') (Every)"),
+        (Every(1, "second"), "Every(n=1, unit='second') (Every)"),
+    ],
+)
+def test_bad_intervals_in_steps(field: str, value: Any, got: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        ConsoleLogger(**{field: value})  # type: ignore[misc]  # the name is a parameter
+    rule = "must be a positive integer or an Every in env steps or gradient steps"
+    assert str(caught.value) == f"ConsoleLogger.{field}: {rule}; got {got}"
+
+
+@pytest.mark.parametrize("value", [0, None, "1", Every(1, "env_step")])
+def test_bad_update_intervals(value: Any) -> None:
+    text = r"^CSVLogger.update_interval: must be a positive integer or an Every in update steps; got "
+    with pytest.raises(ParamsError, match=text):
+        CSVLogger("unused.csv", update_interval=value)
+
+
+def test_strict_is_a_flag() -> None:
+    with pytest.raises(ParamsError, match=r"^ListLogger.strict: must be True or False; got 1 \(int\)"):
+        ListLogger(strict=1)
+
+
+def test_step_unit_of_the_trainer() -> None:
+    online, offline = Every(10, "env_step"), Every(10, "gradient_step")
+    for unit in ("env_step", "gradient_step"):
+        ListLogger(training_interval=10).check_step_unit(unit)
+    ListLogger(training_interval=online, test_interval=online).check_step_unit("env_step")
+    ListLogger(training_interval=offline).check_step_unit("gradient_step")
+    with pytest.raises(ParamsError) as caught:
+        ListLogger(test_interval=online).check_step_unit("gradient_step")
+    assert str(caught.value) == (
+        "ListLogger.test_interval: must be an integer or an Every in gradient steps, which this trainer counts; "
+        "got Every(n=10, unit='env_step') (Every)"
+    )
+    with pytest.raises(ParamsError, match="in env steps, which this trainer counts"):
+        MultiLogger(ListLogger(), ListLogger(training_interval=offline)).check_step_unit("env_step")
+
+
+def test_numbers_of_any_kind_become_plain_ones() -> None:
+    logger = ListLogger()
+    logger.log_test({"a": np.float32(1.5), "b": np.int64(3), "c": float("nan"), "d": 2}, 0)
+    values = logger.rows[0][2]
+    assert repr(values) == "{'test/a': 1.5, 'test/b': 3, 'test/c': nan, 'test/d': 2}"
+
+
+@pytest.mark.parametrize("value", [None, "1", True, [1.0], torch.tensor(1.0), np.zeros(1), np.bool_(True)])
+def test_what_is_no_number_is_named_and_not_caught(value: Any) -> None:
+    logger = ListLogger()
+    with pytest.raises(TypeError, match=r"^ListLogger.log_update\['loss'\]: must be a number; got ") as caught:
+        logger.log_update({"fine": 1.0, "loss": value}, 0, 0)
+    assert str(caught.value).endswith(f"({type(value).__name__})")
+    assert logger.rows == []
+    assert logger.num_dropped == 0
+
+
+def test_log_epoch_is_always_written_flushes_and_allows_none() -> None:
+    logger = ListLogger()
+    for epoch in (1, 2):
+        logger.log_epoch({**PROGRESS, "epoch": epoch, "best_score": None})
+    assert [row[:2] for row in logger.rows] == [("epoch", 4096), ("epoch", 4096)]
+    assert logger.rows[1][2]["epoch/epoch"] == 2
+    assert logger.rows[1][2]["epoch/best_score"] is None
+    assert logger.num_flushes == 2
+
+
+def test_offline_epochs_lie_at_their_gradient_step() -> None:
+    logger = ListLogger()
+    logger.log_epoch({**PROGRESS, "env_step": 0, "gradient_step": 64})
+    assert logger.rows[0][1] == 64
+
+
+def test_log_epoch_wants_all_names() -> None:
+    with pytest.raises(ValueError, match=r"^ListLogger.log_epoch: progress lacks gradient_step, best_score, "):
+        ListLogger().log_epoch({"epoch": 1, "env_step": 1, "update_step": 1})
+
+
+def test_a_failing_logger_warns_once_counts_and_goes_on() -> None:
+    logger = ListLogger()
+    logger.failure = OSError(28, "No space left on device")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(3):
+            logger.log_test({"score": 1.0}, step)
+        logger.log_epoch(PROGRESS)
+        logger.flush()
+        logger.close()
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert "ListLogger" in text
+    assert "could not write the test row of step 0 (OSError: [Errno 28] No space left on device)" in text
+    assert logger.num_dropped == 4
+    logger.failure = None
+    logger.log_test({"score": 1.0}, 7)
+    assert [row[1] for row in logger.rows] == [7]
+
+
+def test_any_exception_of_a_subclass_counts_as_a_failure() -> None:
+    logger = ListLogger()
+    logger.failure = KeyError("from a library")
+    with pytest.warns(RuntimeWarning, match="KeyError: 'from a library'"):
+        logger.log_test({}, 0)
+    assert logger.num_dropped == 1
+
+
+def test_interrupts_are_not_swallowed() -> None:
+    logger = ListLogger()
+    logger.failure = KeyboardInterrupt()  # type: ignore[assignment]  # no Exception, as is the point
+    with pytest.raises(KeyboardInterrupt):
+        logger.log_test({}, 0)
+
+
+def test_a_strict_logger_raises() -> None:
+    logger = ListLogger(strict=True)
+    logger.failure = OSError("disk full")
+    with pytest.raises(OSError, match="disk full"):
+        logger.log_test({}, 0)
+    with pytest.raises(OSError, match="disk full"):
+        logger.flush()
+
+
+def test_state_continues_the_intervals() -> None:
+    logger = ListLogger(training_interval=100, update_interval=10)
+    logger.log_training({}, 150)
+    logger.log_update({}, 150, 15)
+    again = ListLogger(training_interval=100, update_interval=10)
+    again.load_state_dict(logger.state_dict())
+    assert [again.due_training(step) for step in (199, 200)] == [False, True]
+    assert [again.due_update(step) for step in (19, 20)] == [False, True]
+    assert again.state_dict() == logger.state_dict()
+
+
+def test_state_keeps_the_count_of_dropped_rows() -> None:
+    logger = ListLogger()
+    logger.failure = OSError()
+    with pytest.warns(RuntimeWarning):
+        logger.log_test({}, 0)
+    again = ListLogger()
+    again.load_state_dict(logger.state_dict())
+    assert again.num_dropped == 1
+
+
+def test_a_state_is_a_copy() -> None:
+    logger = ListLogger()
+    logger.log_training({}, 5)
+    state = logger.state_dict()
+    logger.log_training({}, 5000)
+    assert state["last"]["training"] == 5
+    assert state["last_step"] == 5
+
+
+def test_another_class_of_logger_continues_only_the_intervals(tmp_path: Any) -> None:
+    before = CSVLogger(tmp_path / "log.csv", training_interval=100)
+    before.log_training({"return": 1.0}, 150)
+    after = JSONLinesLogger(tmp_path / "log.jsonl", training_interval=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        after.load_state_dict(before.state_dict())
+        after.load_state_dict(MultiLogger(before).state_dict())
+    assert not after.due_training(199)
+    assert after.due_training(200)
+
+
+def test_all_loggers_close_twice_and_log_again(tmp_path: Any) -> None:
+    loggers = [
+        CSVLogger(tmp_path / "log.csv", strict=True),
+        JSONLinesLogger(tmp_path / "log.jsonl", strict=True),
+        TensorBoardLogger(tmp_path / "board", strict=True),
+    ]
+    logger = MultiLogger(*loggers)
+    for epoch in (1, 2):
+        logger.log_test({"score": 1.0}, 100 * epoch)
+        logger.log_epoch({**PROGRESS, "epoch": epoch})
+        logger.close()
+        logger.close()
+    for each in loggers:
+        assert each.read_progress() == {**PROGRESS, "epoch": 2}

@@ -1,0 +1,254 @@
+"""TensorBoard logs, read with TensorBoard's own reader."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rltrainer.errors import ParamsError
+from rltrainer.loggers import TensorBoardLogger
+
+PROGRESS = {
+    "epoch": 1,
+    "env_step": 20_000_001,  # beyond float32
+    "update_step": 2,
+    "gradient_step": 32,
+    "best_score": 0.1 + 0.2,
+    "best_return": float("nan"),
+    "best_return_std": None,
+    "best_epoch": 0,
+}
+
+
+def scalars(path: Path, tag: str) -> list[tuple[int, float]]:
+    """Return the (step, value) of a tag, sorted: files of one second are read in no certain order."""
+    log = EventAccumulator(str(path))
+    log.Reload()
+    return sorted((event.step, event.value) for event in log.Scalars(tag))
+
+
+def event_files(path: Path) -> list[Path]:
+    return sorted(path.glob("events.out.tfevents.*"))
+
+
+def run(logger: TensorBoardLogger, *epochs: int) -> None:
+    for epoch in epochs:
+        logger.log_training({"return": 10.0 * epoch}, 100 * epoch)
+        logger.log_update({"loss": 0.5 * epoch}, 100 * epoch, epoch)
+        logger.log_test({"score": float(epoch)}, 100 * epoch)
+        logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
+
+
+def make(path: Path) -> TensorBoardLogger:
+    return TensorBoardLogger(path, training_interval=1, update_interval=1, strict=True)
+
+
+def test_scalars_have_names_steps_and_values(tmp_path: Path) -> None:
+    logger = make(tmp_path / "board")
+    run(logger, 1, 2)
+    path = tmp_path / "board"
+    assert scalars(path, "training/return") == [(100, 10.0), (200, 20.0)]
+    assert scalars(path, "update/loss") == [(100, 0.5), (200, 1.0)]
+    assert scalars(path, "test/score") == [(100, 1.0), (200, 2.0)]
+    assert scalars(path, "epoch/epoch") == [(100, 1.0), (200, 2.0)]
+    logger.close()
+
+
+def test_nan_is_written_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logger = make(tmp_path)
+    logger.log_test({"score": float("nan")}, 0)
+    logger.close()
+    assert repr(scalars(tmp_path, "test/score")) == "[(0, nan)]"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_comes_back_exactly(tmp_path: Path) -> None:
+    logger = make(tmp_path / "board")
+    assert logger.read_progress() is None
+    logger.log_test({"score": 1.0}, 0)
+    assert logger.read_progress() is None
+    run(logger, 1)
+    logger.log_epoch({**PROGRESS, "epoch": 2})
+    again = TensorBoardLogger(tmp_path / "board").read_progress()
+    assert repr(again) == repr({**PROGRESS, "epoch": 2})
+    logger.close()
+
+
+def test_many_epochs_are_read_to_the_last(tmp_path: Path) -> None:
+    logger = make(tmp_path)
+    run(logger, *range(1, 40))
+    found = logger.read_progress()
+    assert found is not None
+    assert found["epoch"] == 39
+    logger.close()
+
+
+def test_epochs_are_on_disk_without_closing(tmp_path: Path) -> None:
+    logger = make(tmp_path)
+    run(logger, 1)
+    assert scalars(tmp_path, "test/score") == [(100, 1.0)]
+    logger.close()
+
+
+def test_an_existing_log_is_continued(tmp_path: Path) -> None:
+    for epoch in (1, 2):
+        logger = make(tmp_path)
+        run(logger, epoch)
+        logger.close()
+    assert scalars(tmp_path, "test/score") == [(100, 1.0), (200, 2.0)]
+    found = logger.read_progress()
+    assert found is not None
+    assert found["epoch"] == 2
+
+
+def test_a_resumed_log_has_no_doubled_and_no_missing_rows(tmp_path: Path) -> None:
+    killed = make(tmp_path)
+    run(killed, 1)
+    state = json.loads(json.dumps(killed.state_dict()))
+    run(killed, 2)  # written after the checkpoint, then the kill
+    killed.flush()
+    resumed = make(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed.load_state_dict(state)
+    run(resumed, 2, 3)
+    resumed.close()
+    for tag, first in (("training/return", 10.0), ("update/loss", 0.5), ("test/score", 1.0), ("epoch/epoch", 1.0)):
+        assert scalars(tmp_path, tag) == [(100 * epoch, first * epoch) for epoch in (1, 2, 3)]
+
+
+def test_rows_at_the_checkpoints_own_step_are_not_doubled(tmp_path: Path) -> None:
+    # Saved after the update at step 100; the test at step 100 comes after it, and again after the resume.
+    logger = make(tmp_path)
+    logger.log_update({"loss": 0.5}, 100, 1)
+    state = logger.state_dict()
+    logger.log_test({"score": 1.0}, 100)
+    logger.load_state_dict(state)
+    logger.log_test({"score": 1.0}, 100)
+    logger.close()
+    assert scalars(tmp_path, "update/loss") == [(100, 0.5)]
+    assert scalars(tmp_path, "test/score") == [(100, 1.0)]
+
+
+def test_event_files_begun_after_the_checkpoint_are_purged_by_step(tmp_path: Path) -> None:
+    first = make(tmp_path)
+    run(first, 1)
+    state = first.state_dict()
+    first.close()
+    second = make(tmp_path)
+    second.load_state_dict(state)
+    run(second, 2, 3)
+    second.close()
+    third = make(tmp_path)
+    third.load_state_dict(state)
+    third.log_test({"score": -2.0}, 200)
+    third.close()
+    # TensorBoard reads the files of one second in the order of their names, so read the last one by itself.
+    newest = max(event_files(tmp_path), key=lambda file: int(file.name.rsplit(".", 1)[-1]))
+    log = EventAccumulator(str(newest))
+    log.Reload()
+    assert [(event.step, event.value) for event in log.Scalars("test/score")] == [(200, -2.0)]
+    starts = [event.step for event in _events(newest) if event.HasField("session_log")]
+    assert starts == [101]
+
+
+def _events(path: Path) -> list[Any]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    return list(EventFileLoader(str(path)).Load())
+
+
+def test_a_missing_log_warns_and_goes_on(tmp_path: Path) -> None:
+    before = make(tmp_path / "before")
+    run(before, 1)
+    after = TensorBoardLogger(tmp_path / "after")
+    with pytest.warns(RuntimeWarning, match=r"the log is missing, at the checkpoint it had \d+ bytes"):
+        after.load_state_dict(before.state_dict())
+    run(after, 2)
+    assert after.num_dropped == 0
+    assert scalars(tmp_path / "after", "test/score") == [(200, 2.0)]
+    before.close()
+    after.close()
+
+
+def test_a_name_in_a_state_cannot_leave_the_folder(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    logger = TensorBoardLogger(tmp_path / "board")
+    state = logger.state_dict()
+    for name in ("../victim", str(victim)):
+        state["files"] = {name: 0}
+        logger.load_state_dict(state)
+    assert victim.read_text() == "precious"
+
+
+def test_an_event_cut_short_is_skipped(tmp_path: Path) -> None:
+    logger = make(tmp_path)
+    run(logger, 1)
+    size = event_files(tmp_path)[0].stat().st_size
+    logger.log_epoch({**PROGRESS, "epoch": 2})
+    logger.close()
+    (file,) = event_files(tmp_path)
+    data = file.read_bytes()
+    for end in (size, size + 5, (size + len(data)) // 2, len(data) - 1):
+        file.write_bytes(data[:end])
+        found = logger.read_progress()
+        assert found is not None
+        assert found["epoch"] == 1
+
+
+@pytest.mark.parametrize("text", ["{", "3", "{}", "__import__('os')", "[" * 10**5])
+def test_broken_progress_is_skipped(text: str, tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    logger = make(tmp_path)
+    run(logger, 1)
+    writer = SummaryWriter(str(tmp_path))
+    writer.add_text("epoch/progress", text, 300)
+    writer.close()
+    with pytest.warns(RuntimeWarning, match="skipped the epoch row of step 300, which is broken"):
+        found = logger.read_progress()
+    assert found is not None
+    assert found["epoch"] == 1
+    logger.close()
+
+
+def test_a_file_that_is_no_log_does_not_break_reading(tmp_path: Path) -> None:
+    (tmp_path / "events.out.tfevents.0.host").write_bytes(os.urandom(64))
+    assert make(tmp_path).read_progress() is None
+
+
+@pytest.mark.parametrize("path", ["", None, 3])
+def test_what_is_no_path(path: Any) -> None:
+    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.path: must be the path of a folder; got "):
+        TensorBoardLogger(path)
+
+
+def test_a_file_as_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.path: must be a folder, not a file; got "):
+        TensorBoardLogger(tmp_path / "file")
+
+
+def test_a_folder_that_cannot_be_made_warns_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    logger = TensorBoardLogger(tmp_path / "file" / "board")
+    with pytest.warns(RuntimeWarning, match=r"^TensorBoardLogger\(.*\) could not write the training row of step 100"):
+        run(logger, 1)
+    # The rest is not due again: training, update, test and epoch.
+    assert logger.num_dropped == 4
+    (tmp_path / "file").unlink()
+    run(logger, 2000)
+    assert scalars(tmp_path / "file" / "board", "test/score") == [(200_000, 2000.0)]
+    logger.close()
+
+
+def test_tensorboard_is_imported_only_by_who_logs_there() -> None:
+    code = "import sys, rltrainer.loggers; assert not any(m.startswith('tensorboard') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

@@ -1,0 +1,46 @@
+"""Schedules over progress."""
+
+from typing import Any
+
+import pytest
+
+from rltrainer.errors import ParamsError
+from rltrainer.schedules import LinearSchedule, value_at
+
+
+def test_linear_to_the_end() -> None:
+    schedule = LinearSchedule(1.0, 0.2)
+    assert [schedule(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.6, 0.2])
+
+
+def test_linear_reaches_its_end_early_and_stays() -> None:
+    schedule = LinearSchedule(1.0, 0.05, until=0.2)
+    # At 0.1, half of the way: 1 - 0.95 / 2.
+    assert [schedule(p) for p in (0.0, 0.1, 0.2, 0.7, 1.3)] == pytest.approx([1.0, 0.525, 0.05, 0.05, 0.05])
+
+
+def test_linear_may_rise_and_ends_at_zero_by_default() -> None:
+    assert LinearSchedule(0.4, 1.0)(0.5) == pytest.approx(0.7)
+    assert LinearSchedule(3e-4)(1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"until": 0}, "LinearSchedule.until: must be in (0, 1]; got 0 (int)"),
+        ({"until": 1.5}, "LinearSchedule.until: must be in (0, 1]; got 1.5 (float)"),
+        ({"until": None}, "LinearSchedule.until: must be a finite number; got None (NoneType)"),
+        ({"start": float("nan")}, "LinearSchedule.start: must be a finite number; got nan (float)"),
+        ({"start": True}, "LinearSchedule.start: must be a finite number; got True (bool)"),
+        ({"end": "0"}, "LinearSchedule.end: must be a finite number; got '0' (str)"),
+    ],
+)
+def test_bad_values(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        LinearSchedule(**({"start": 1.0} | values))
+    assert str(caught.value) == text
+
+
+def test_value_at() -> None:
+    assert value_at(0.3, 0.9) == 0.3
+    assert value_at(lambda progress: 2 * progress, 0.25) == 0.5

@@ -1,0 +1,161 @@
+"""Spaces as trees, dtypes, plain descriptions and mismatches."""
+
+import json
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rltrainer.errors import SpaceError
+from rltrainer.spaces import describe_mismatch, from_plain, leaf_shape, leaf_spaces, numpy_dtype, stored_dtype, to_plain
+
+BOX = spaces.Box(-1.0, 1.0, (3,))
+ALL = [
+    spaces.Box(-np.inf, np.inf, (3,)),
+    spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    spaces.Box(np.array([0.1, -2.0]), np.array([1.0, np.inf]), dtype=np.float64),
+    spaces.Box(-1.0, 1.0, ()),
+    spaces.Box(-5, 5, (2,), np.int64),
+    spaces.Discrete(4),
+    spaces.Discrete(4, start=-1),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [0, 0]]),
+    spaces.MultiBinary(3),
+    spaces.MultiBinary([2, 3]),
+    spaces.Tuple([spaces.Discrete(2), BOX]),
+    spaces.Dict({"cam": spaces.Dict({"left": BOX}), "pair": spaces.Tuple([spaces.Discrete(2)])}),
+]
+
+
+def test_a_space_becomes_the_tree_of_its_values() -> None:
+    discrete = spaces.Discrete(2)
+    space = spaces.Dict({"a": spaces.Tuple([BOX, discrete]), "b": BOX})
+    assert leaf_spaces(space) == {"a": (BOX, discrete), "b": BOX}
+    assert leaf_spaces(BOX) is BOX
+
+
+@pytest.mark.parametrize("space", [spaces.Text(5), spaces.Dict({"a": spaces.Graph(BOX, None)})])
+def test_unsupported_spaces_are_named(space: gym.Space[Any]) -> None:
+    with pytest.raises(
+        SpaceError, match=r"^unsupported space (Text|Graph)\(.*MultiBinary, or a Dict or Tuple of these$"
+    ):
+        leaf_spaces(space)
+
+
+def test_unsupported_spaces_have_no_description() -> None:
+    with pytest.raises(SpaceError, match=r"^unsupported space Text"):
+        to_plain(spaces.Text(5))
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype", "as_numpy"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float64), torch.float32, np.float32),
+        (spaces.Box(-1, 1, (2,), np.float16), torch.float32, np.float32),
+        (spaces.Box(0, 255, (2,), np.uint8), torch.uint8, np.uint8),
+        (spaces.Box(0, 9, (2,), np.int32), torch.int32, np.int32),
+        (spaces.Discrete(3), torch.int64, np.int64),
+        (spaces.MultiDiscrete([2, 3]), torch.int64, np.int64),
+        (spaces.MultiBinary(3), torch.int8, np.int8),
+    ],
+)
+def test_stored_dtypes(space: gym.Space[Any], dtype: torch.dtype, as_numpy: type) -> None:
+    assert stored_dtype(space) == dtype
+    assert numpy_dtype(space) == np.dtype(as_numpy)
+
+
+def test_leaf_shapes() -> None:
+    assert leaf_shape(spaces.Box(0, 1, (2, 3))) == (2, 3)
+    assert leaf_shape(spaces.Discrete(3)) == ()
+    assert leaf_shape(spaces.MultiDiscrete([2, 3])) == (2,)
+
+
+@pytest.mark.parametrize("space", ALL, ids=str)
+def test_description_survives_a_file(space: gym.Space[Any]) -> None:
+    again = from_plain(json.loads(json.dumps(to_plain(space))))
+    assert again == space
+    assert again.dtype == space.dtype
+    assert again.shape == space.shape
+
+
+def test_description_keeps_the_order_of_keys() -> None:
+    space = spaces.Dict([("z", BOX), ("a", BOX)])
+    assert list(from_plain(to_plain(space)).spaces) == ["z", "a"]  # type: ignore[attr-defined]  # a Dict has it
+
+
+def test_equal_bounds_are_written_as_one_number() -> None:
+    assert to_plain(spaces.Box(0, 255, (84, 84, 4), np.uint8))["high"] == 255
+    assert to_plain(spaces.Box(np.array([0.0, 0.5], np.float32), np.float32(1.0)))["low"] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        5,
+        {},
+        {"space": "Box"},
+        {"space": "Discrete", "n": -1, "start": 0},
+        {"space": "Discrete", "n": "many", "start": 0},
+        {"space": "MultiBinary", "n": 0},
+        {"space": "Tuple", "parts": 5},
+        {"space": "Dict", "parts": ["a"]},
+        {"space": "Box", "low": 0, "high": 300, "shape": [1], "dtype": "uint8"},
+        {"space": "Box", "low": "a", "high": 1, "shape": [1], "dtype": "float32"},
+        {"space": "Box", "low": 0, "high": 1, "shape": [1], "dtype": "O"},
+        {"space": "Box", "low": 0, "high": 1, "shape": [1], "dtype": "nonsense"},
+        {"space": "Box", "low": [0, 0], "high": 1, "shape": [3], "dtype": "float32"},
+    ],
+    ids=str,
+)
+def test_what_describes_no_space(plain: Any) -> None:
+    with pytest.raises(SpaceError, match="^not the description of a space: "):
+        from_plain(plain)
+
+
+def test_a_name_in_a_file_is_never_looked_up() -> None:
+    with pytest.raises(SpaceError, match=r"^unknown space 'os.system' in the file$"):
+        from_plain({"space": "os.system"})
+    with pytest.raises(SpaceError, match=r"^unknown space 'Text' in the file$"):
+        from_plain({"space": "Tuple", "parts": [{"space": "Text"}]})
+
+
+def test_a_file_cannot_ask_for_all_memory() -> None:
+    with pytest.raises(SpaceError, match=r"^a Box of shape \(10000000000000,\) in the file: must hold at most"):
+        from_plain({"space": "Box", "low": 0, "high": 1, "shape": [10**13], "dtype": "float32"})
+
+
+@pytest.mark.parametrize("space", ALL, ids=str)
+def test_a_space_fits_itself(space: gym.Space[Any]) -> None:
+    assert describe_mismatch("obs", space, space) is None
+
+
+def test_bounds_and_float_width_may_differ() -> None:
+    assert describe_mismatch("obs", BOX, spaces.Box(-9.0, 9.0, (3,), np.float64)) is None
+    nested, wide = spaces.Dict({"a": BOX}), spaces.Dict({"a": spaces.Box(-9.0, 9.0, (3,))})
+    assert describe_mismatch("obs", nested, wide) is None
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        spaces.Box(-1.0, 1.0, (4,)),
+        spaces.Box(0, 1, (3,), np.uint8),
+        spaces.Discrete(3),
+        spaces.Dict({"a": BOX}),
+        spaces.Tuple([BOX]),
+    ],
+    ids=str,
+)
+def test_a_mismatch_says_what_was_expected_and_found(found: gym.Space[Any]) -> None:
+    assert describe_mismatch("buffer obs", BOX, found) == f"buffer obs: expected {BOX}, found {found}"
+
+
+def test_nested_and_discrete_mismatches() -> None:
+    assert describe_mismatch("action", spaces.Discrete(3), spaces.Discrete(4)) is not None
+    assert describe_mismatch("action", spaces.Discrete(3), spaces.Discrete(3, start=1)) is not None
+    assert describe_mismatch("obs", spaces.Dict({"a": BOX}), spaces.Dict({"b": BOX})) is not None
+    assert describe_mismatch("obs", spaces.Tuple([BOX]), spaces.Tuple([BOX, BOX])) is not None

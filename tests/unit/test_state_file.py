@@ -1,0 +1,217 @@
+"""State files: what comes back, and what damage says."""
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rltrainer import state_file
+from rltrainer.errors import CheckpointError
+from rltrainer.state_file import read_state, write_state
+
+
+def read(path: Path, kind: str = "tiny") -> dict[str, Any]:
+    return read_state(path, kind, CheckpointError)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "state.safetensors"
+    write_state(path, "tiny", {"w": torch.arange(4.0), "step": 3})
+    return path
+
+
+def test_round_trip_keeps_values_types_and_order(tmp_path: Path) -> None:
+    plain = {
+        "none": None,
+        "flag": True,
+        "int": -(2**70),
+        "float": 0.1 + 0.2,
+        "inf": float("-inf"),
+        "text": 'ü "quoted"\n',
+        "list": [1, [2.5, {"deep": None}]],
+        "empty": {},
+        "no items": [],
+        "tensor": "not a tensor",
+        "dict": {"dict": {"tensor": "x"}},
+    }
+    write_state(tmp_path / "f", "tiny", plain)
+    again = read(tmp_path / "f")
+    assert again == plain
+    assert list(again) == list(plain)
+    assert type(again["flag"]) is bool
+    assert type(again["int"]) is int
+
+
+def test_round_trip_of_tensors_keeps_bits_dtype_and_shape(tmp_path: Path) -> None:
+    state = {
+        "float64": torch.tensor([[0.1, float("nan")], [float("inf"), -0.0]], dtype=torch.float64),
+        "bool": torch.tensor([True, False]),
+        "uint8": torch.arange(5, dtype=torch.uint8),
+        "scalar": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        "strided": torch.arange(6.0).reshape(2, 3).T,
+        "nested": [{"generator": torch.get_rng_state()}],
+    }
+    write_state(tmp_path / "f", "tiny", state)
+    again = read(tmp_path / "f")
+    for name in ("float64", "bool", "uint8", "scalar", "empty", "strided"):
+        before, after = state[name], again[name]
+        assert isinstance(before, torch.Tensor)
+        assert after.dtype == before.dtype
+        assert after.shape == before.shape
+        assert after.numpy().tobytes() == before.contiguous().numpy().tobytes()
+    assert torch.equal(again["nested"][0]["generator"], torch.get_rng_state())
+
+
+def test_tied_weights_and_parameters_are_written_by_value(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    write_state(tmp_path / "f", "tiny", {"a": weight, "b": weight})
+    again = read(tmp_path / "f")
+    assert torch.equal(again["a"], torch.ones(2))
+    assert torch.equal(again["b"], torch.ones(2))
+    assert not again["a"].requires_grad
+
+
+def test_names_with_dots_do_not_collide(tmp_path: Path) -> None:
+    state = {"net": {"0.weight": torch.zeros(1)}, "net.0": {"weight": torch.ones(1)}, "net.0.weight": torch.ones(1) * 2}
+    write_state(tmp_path / "f", "tiny", state)
+    again = read(tmp_path / "f")
+    assert [again["net"]["0.weight"].item(), again["net.0"]["weight"].item(), again["net.0.weight"].item()] == [0, 1, 2]
+
+
+def test_parent_folders_are_made_and_no_other_file_is_left(tmp_path: Path) -> None:
+    write_state(tmp_path / "a" / "b" / "state", "tiny", {})
+    assert os.listdir(tmp_path / "a" / "b") == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"a": {"b": object}}, "tiny.a.b: a state holds tensors and plain values; got <class 'object'> (type)"),
+        ({"a": [1, np.int64(3)]}, "tiny.a.1: a state holds tensors and plain values; got np.int64(3) (int64)"),
+        ({"a": {3: 4}}, "tiny.a: keys of a state must be strings; got 3 (int)"),
+    ],
+)
+def test_what_is_not_plain_is_named_and_nothing_is_written(path: Path, state: dict[str, Any], text: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(TypeError) as caught:
+        write_state(path, "tiny", state)
+    assert str(caught.value) == text
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("function", ["save_file", "fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    def crash(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = path.read_bytes()
+    monkeypatch.setattr(state_file if function == "save_file" else os, function, crash)
+    with pytest.raises(OSError, match="No space left"):
+        write_state(path, "tiny", {"step": 4})
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_kill_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_written(tensors: object, name: str, metadata: object) -> None:
+        Path(name).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(state_file, "save_file", half_written)
+    with pytest.raises(KeyboardInterrupt):
+        write_state(path, "tiny", {"step": 4})
+    assert read(path)["step"] == 3
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nowhere: there is no such file$"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        read(tmp_path)
+
+
+def test_every_truncation_is_an_error(path: Path) -> None:
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(
+            CheckpointError, match=r"state.safetensors: not a readable tiny file, damaged or cut short \("
+        ):
+            read(path)
+
+
+def test_no_flipped_header_byte_is_another_kind_of_error(path: Path) -> None:
+    data = path.read_bytes()
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+    texts = []
+    for position in range(end):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :])
+        try:
+            read(path)
+        except CheckpointError as error:
+            texts.append(str(error))
+    assert len(texts) > 0.8 * end  # a letter flipped in a name, as in the state's keys, makes another valid file
+    assert all(text.startswith(f"{path}: ") for text in texts)
+
+
+def test_a_file_of_another_kind(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r": expected a file of kind 'algorithm', found 'tiny'$"):
+        read(path, "algorithm")
+    save_file({"w": torch.zeros(1)}, str(tmp_path / "foreign"))
+    with pytest.raises(CheckpointError, match=r": expected a file of kind 'tiny', found 'no rltrainer file'$"):
+        read(tmp_path / "foreign")
+
+
+def test_a_file_of_a_newer_release(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "FORMAT_VERSION", 7)
+    write_state(path, "tiny", {})
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads up to 1\. Upgrade it\.$"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        3,
+        [],
+        {"dict": []},
+        {"dict": {"w": {"tensor": "elsewhere"}}},
+        {"dict": {"w": {"tensor": ["tiny.w"]}}},
+        {"dict": {"w": {"code": "print(1)"}}},
+        None,
+    ],
+    ids=str,
+)
+def test_metadata_that_write_state_did_not_write(path: Path, plain: object) -> None:
+    metadata = {"rltrainer": "tiny", "version": "1", "state": json.dumps(plain)}
+    save_file({"tiny.w": torch.zeros(1)}, str(path), metadata)
+    with pytest.raises(CheckpointError, match=r"state.safetensors: not a readable tiny file"):
+        read(path)
+
+
+@pytest.mark.parametrize("version", ["", "one", "1.5"])
+def test_an_unreadable_version(path: Path, version: str) -> None:
+    save_file({}, str(path), {"rltrainer": "tiny", "version": version, "state": "{}"})
+    with pytest.raises(CheckpointError, match="not a readable tiny file"):
+        read(path)
+
+
+def test_metadata_nested_too_deep(path: Path) -> None:
+    save_file({}, str(path), {"rltrainer": "tiny", "version": "1", "state": "[" * 10**5})
+    with pytest.raises(CheckpointError, match=r"\(RecursionError"):
+        read(path)
+
+
+def test_the_error_class_is_the_callers(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="no such file"):
+        read_state(tmp_path / "nowhere", "tiny", LookupError)
