@@ -177,15 +177,17 @@ def test_a_missing_log_warns_and_goes_on(tmp_path: Path) -> None:
     after.close()
 
 
-def test_a_name_in_a_state_cannot_leave_the_folder(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    logger = TensorBoardLogger(tmp_path / "board")
+def test_a_name_in_a_state_reaches_event_files_of_the_folder_only(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    board.mkdir()
+    victims = [tmp_path / "events.out.tfevents.1", board / "best.safetensors"]
+    for victim in victims:
+        victim.write_text("precious")
+    logger = TensorBoardLogger(board)
     state = logger.state_dict()
-    for name in ("../victim", str(victim)):
-        state["files"] = {name: 0}
-        logger.load_state_dict(state)
-    assert victim.read_text() == "precious"
+    state["files"] = {"../events.out.tfevents.1": 0, str(victims[0]): 0, "best.safetensors": 0, "..": 0}
+    logger.load_state_dict(state)
+    assert [victim.read_text() for victim in victims] == ["precious", "precious"]
 
 
 def test_an_event_cut_short_is_skipped(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""A text file of lines that only grows: what CSV and JSON lines logs are made of.
+
+Knows nothing of what a line says. A line that a kill cut short is dropped before the next one is written.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+
+from rltrainer.errors import ParamsError, field_error_text
+
+
+class LineFile:
+    """Append lines to a file, which is opened, and its folder made, at the first line.
+
+    Every line goes to the operating system in one unbuffered write, so that a killed process loses none.
+
+    Args:
+        owner: the logger's class, for error texts.
+        path: the file; if it exists it is continued.
+        header: how every such file begins; a whole line is written into a new file.
+
+    Raises:
+        ParamsError: `path` is no path, a folder, or a file that does not begin with `header`.
+    """
+
+    def __init__(self, owner: str, path: str | os.PathLike[str], header: str) -> None:
+        self._file: FileIO | None = None
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
+        self.path = Path(path)
+        self._first_line = header.encode() if header.endswith("\n") else b""
+        if self.path.is_dir():
+            raise ParamsError(field_error_text(owner, "path", "must be a file, not a folder", path))
+        if self.path.is_file():
+            with open(self.path, "rb") as file:
+                begin = file.read(len(header))
+            # A kill while the file was begun may have left a part of the header.
+            if not header.encode().startswith(begin):
+                rule = "must be a new file or a log of this kind"
+                raise ParamsError(field_error_text(owner, "path", rule, path, "It would be damaged."))
+
+    def append(self, lines: str) -> None:
+        """Write whole lines, all or nothing.
+
+        Raises:
+            OSError: they could not be written; the file is as before.
+        """
+        self._file = self._file or self._open()
+        before = self._file.seek(0, os.SEEK_END)
+        data = (self._first_line if before == 0 else b"") + lines.encode()
+        num_written = self._file.write(data)
+        if num_written != len(data):
+            self._file.truncate(before)
+            raise OSError(f"{self.path}: only {num_written} of {len(data)} bytes could be written")
+
+    def close(self) -> None:
+        """Release the file; a later line opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def size(self) -> int:
+        """Return the file's bytes; 0 if there is none."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        """Remove what was written after the file had `size` bytes."""
+        self.close()
+        cut_file(self.path, size)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the whole lines without their ends; warn of a last line that was cut short."""
+        if not self.path.is_file():
+            return
+        with open(self.path, "rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    warnings.warn(
+                        f"{self.path}: the last line is cut short and was skipped", RuntimeWarning, stacklevel=2
+                    )
+                    return
+                yield line[:-1].decode(errors="replace")
+
+    def __del__(self) -> None:
+        # Nothing is lost in a logger that nobody closed, so it goes without Python's warning of an open file.
+        self.close()
+
+    def _open(self) -> FileIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  # stays open between lines
+        try:
+            end = _end_of_last_line(file)
+            if end < file.seek(0, os.SEEK_END):
+                file.truncate(end)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Cut a log back to `size` bytes; warn if it is missing or shorter than that, and leave it alone."""
+    found = path.stat().st_size if path.is_file() else None
+    if found is not None and found > size:
+        os.truncate(path, size)
+    elif (found or 0) < size:
+        state = "is missing" if found is None else f"has {found} bytes"
+        text = f"{path}: the log {state}, at the checkpoint it had {size} bytes. It goes on without the missing rows."
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _end_of_last_line(file: FileIO, chunk_size: int = 4096) -> int:
+    """Return the position after the last newline."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - chunk_size)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

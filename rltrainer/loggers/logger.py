@@ -1,0 +1,223 @@
+"""What all loggers share: which rows are due, what a failure to write does, what a checkpoint keeps.
+
+Knows no file format: a subclass writes one row.
+"""
+
+import numbers
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, TypedDict
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.every import Every
+from rltrainer.loggers.intervals import STEP_UNITS, Interval
+from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
+from rltrainer.types import State
+
+Kind = Literal["training", "test", "update", "epoch"]
+Row = Mapping[str, int | float | None]
+
+
+class LoggerOptions(TypedDict, total=False):
+    """The keywords of every logger's constructor; `Logger` explains them."""
+
+    training_interval: int | Every
+    test_interval: int | Every
+    update_interval: int | Every
+    strict: bool
+
+
+class Logger(ABC):
+    """Write the numbers of a run somewhere, each kind of row at its own interval.
+
+    A trainer calls `log_training` after each collection, `log_update` after each update step, `log_test` after each
+    test step and `log_epoch` at the end of an epoch, which also flushes. A row is written if its interval was crossed
+    since the last row of its kind; the first is always written. Names in the log carry the kind: `training/return`,
+    `test/score`, `update/loss`. `step`, the x axis of all rows, counts env steps, offline gradient steps.
+
+    A failure to write never stops training: the first one warns, all are counted in `num_dropped`.
+
+    Args:
+        training_interval: steps between training rows; an int, or an `Every` in env steps (offline gradient steps).
+        test_interval: the same for test rows.
+        update_interval: update steps between update rows; an int, or an `Every` in update steps.
+        strict: raise what goes wrong while writing.
+
+    Raises:
+        ParamsError: an interval or `strict` breaks its rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        training_interval: int | Every = 1000,
+        test_interval: int | Every = 1,
+        update_interval: int | Every = 1000,
+        strict: bool = False,
+    ) -> None:
+        owner = type(self).__name__
+        if not isinstance(strict, bool):
+            raise ParamsError(field_error_text(owner, "strict", "must be True or False", strict))
+        self.strict = strict
+        self._num_dropped = 0
+        self.last_step = -1
+        self._intervals = {
+            "training": Interval(owner, "training_interval", training_interval, *STEP_UNITS),
+            "test": Interval(owner, "test_interval", test_interval, *STEP_UNITS),
+            "update": Interval(owner, "update_interval", update_interval, "update_step"),
+        }
+        self._has_warned = False
+
+    @property
+    def num_dropped(self) -> int:
+        """The rows that could not be written."""
+        return self._num_dropped
+
+    def check_step_unit(self, unit: Literal["env_step", "gradient_step"]) -> None:
+        """Check the intervals against what the trainer's `step` counts.
+
+        Raises:
+            ParamsError: an interval is an `Every` in the other unit.
+        """
+        for kind in ("training", "test"):
+            self._intervals[kind].check_unit(unit)
+
+    def due_training(self, step: int) -> bool:
+        """Return whether `log_training` would write a row at this step."""
+        return self._intervals["training"].is_due(step)
+
+    def due_update(self, update_step: int) -> bool:
+        """Return whether `log_update` would write a row at this update step."""
+        return self._intervals["update"].is_due(update_step)
+
+    def log_training(self, values: Row, step: int) -> None:
+        """Write numbers of the last collection, if due.
+
+        Raises:
+            TypeError: a value is not a number; so in all `log_` methods.
+        """
+        self._log_if_due("training", values, step, step)
+
+    def log_test(self, values: Row, step: int) -> None:
+        """Write numbers of a test step, if due."""
+        self._log_if_due("test", values, step, step)
+
+    def log_update(self, values: Row, step: int, update_step: int) -> None:
+        """Write numbers of the last update step, if due."""
+        self._log_if_due("update", values, step, update_step)
+
+    def log_epoch(self, progress: Progress) -> None:
+        """Write how far the run has come, for `read_progress`; then flush.
+
+        Args:
+            progress: the counts `epoch`, `env_step`, `update_step`, `gradient_step`, and `best_score`, `best_return`,
+                `best_return_std`, `best_epoch`, None where there is none yet.
+
+        Raises:
+            ValueError: one of these is missing.
+        """
+        missing = [name for name in PROGRESS_NAMES if name not in progress]
+        if missing:
+            raise ValueError(f"{type(self).__name__}.log_epoch: progress lacks {', '.join(missing)}")
+        self._log("epoch", progress, int(progress["env_step"] or progress["gradient_step"] or 0))
+        self.flush()
+
+    def read_progress(self) -> Progress | None:
+        """Return what the last intact `log_epoch` wrote, or None if the log has none. Nothing in a log is run."""
+        return None
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system."""
+        with self._guarded("flush", num_rows=0):
+            self._flush()
+
+    def close(self) -> None:
+        """Flush and release files; a later row opens them again."""
+        with self._guarded("close", num_rows=0):
+            self._close()
+
+    def state_dict(self) -> State:
+        """Return where the last rows were, and how much of each file was written."""
+        sizes: dict[str, int] = {}
+        with self._guarded("measure its files", num_rows=0):
+            sizes = self._file_sizes()
+        return {
+            "logger": type(self).__name__,
+            "last_step": self.last_step,
+            "last": {kind: interval.last for kind, interval in self._intervals.items()},
+            "num_dropped": self._num_dropped,
+            "files": sizes,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue a log: rows written after `state` was taken are removed.
+
+        The state of another class of logger continues the intervals only, that of several loggers nothing.
+        """
+        if state["logger"] == "MultiLogger":
+            return
+        self.last_step, self._num_dropped = state["last_step"], state["num_dropped"]
+        for kind, interval in self._intervals.items():
+            interval.last = state["last"][kind]
+        if state["logger"] == type(self).__name__:
+            with self._guarded("continue its files", num_rows=0):
+                self._continue_files(state["files"])
+
+    @abstractmethod
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        """Write one row; the names in `values` carry their kind already. May raise anything."""
+
+    def _flush(self) -> None:
+        """Hand written rows to the operating system."""
+        return
+
+    def _close(self) -> None:
+        """Release files."""
+        return
+
+    def _file_sizes(self) -> dict[str, int]:
+        """Return the bytes written to each file, by name within the logger."""
+        return {}
+
+    def _continue_files(self, sizes: dict[str, int]) -> None:
+        """Cut the files back to what `_file_sizes` returned."""
+        return
+
+    def _log_if_due(self, kind: Kind, values: Row, step: int, position: int) -> None:
+        interval = self._intervals[kind]
+        if interval.is_due(position):
+            self._log(kind, values, step)
+            interval.last = position
+
+    def _log(self, kind: Kind, values: Row, step: int) -> None:
+        row = {f"{kind}/{name}": self._checked(kind, name, value) for name, value in values.items()}
+        self.last_step = step
+        with self._guarded(f"write the {kind} row of step {step}", num_rows=1):
+            self._write(kind, row, step)
+
+    def _checked(self, kind: Kind, name: str, value: object) -> int | float | None:
+        if not isinstance(value, bool) and isinstance(value, numbers.Real):
+            return int(value) if isinstance(value, numbers.Integral) else float(value)
+        if value is None and kind == "epoch":
+            return None
+        raise TypeError(field_error_text(type(self).__name__, f"log_{kind}[{name!r}]", "must be a number", value))
+
+    @contextmanager
+    def _guarded(self, action: str, num_rows: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a subclass's library raises, training goes on
+            if self.strict:
+                raise
+            self._num_dropped += num_rows
+            if not self._has_warned:
+                self._has_warned = True
+                cause = f"{type(error).__name__}: {error}"
+                warnings.warn(
+                    f"{self!r} could not {action} ({cause}). Training goes on; this is said once and dropped rows are "
+                    "counted in num_dropped. strict=True raises instead.",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )

@@ -1,0 +1,26 @@
+"""How far a run has come: the row of numbers that `log_epoch` writes and `resume_from_log` reads back."""
+
+from collections.abc import Mapping
+
+Progress = dict[str, int | float | None]
+
+COUNTS = ("epoch", "env_step", "update_step", "gradient_step")
+PROGRESS_NAMES = (*COUNTS, "best_score", "best_return", "best_return_std", "best_epoch")
+
+
+def parse_progress(row: Mapping[str, object]) -> Progress:
+    """Return the progress in a row that was read from a log, where names are `epoch/<name>`.
+
+    Raises:
+        ValueError: a name is missing or its value is none that `log_epoch` writes, as in a row that a kill cut short.
+    """
+    progress: Progress = {}
+    for name in PROGRESS_NAMES:
+        value = row.get(f"epoch/{name}", "missing")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in COUNTS and not (is_number and isinstance(value, int) and value >= 0):
+            raise ValueError(f"epoch/{name}: expected a count, found {value!r}")
+        if value is not None and not is_number:
+            raise ValueError(f"epoch/{name}: expected a number, found {value!r}")
+        progress[name] = value  # type: ignore[assignment]  # one of the three types, as just checked
+    return progress

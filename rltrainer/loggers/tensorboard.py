@@ -1,0 +1,109 @@
+"""Log to TensorBoard."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.loggers.line_file import cut_file
+from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
+from rltrainer.loggers.progress import Progress, parse_progress
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+PROGRESS_TAG = "epoch/progress"
+EVENT_FILES = "events.out.tfevents."
+
+
+class TensorBoardLogger(Logger):
+    """Write scalars for TensorBoard; look at them with `tensorboard --logdir <path>`.
+
+    An existing log is continued in a new event file. `log_epoch` also writes its row as JSON text, which keeps what
+    a scalar cannot: counts beyond float32 and None.
+
+    Args:
+        path: the folder of event files; it is made at the first row.
+        options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        ParamsError: the path is a file, or an option breaks its rule.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
+        super().__init__(**options)
+        # Imported by who logs there only: it takes longer than the rest of the package.
+        import torch.utils.tensorboard
+
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be the path of a folder", path))
+        self.path = Path(path)
+        if self.path.is_file():
+            raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be a folder, not a file", path))
+        self._make_writer = torch.utils.tensorboard.SummaryWriter
+        self._writer: SummaryWriter | None = None
+        self._purge_step: int | None = None
+
+    def read_progress(self) -> Progress | None:
+        """Return what the last intact `log_epoch` wrote, or None; broken ones are skipped with a warning."""
+        from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]  # has no types
+
+        self.flush()
+        if not self.path.is_dir():
+            return None
+        log = event_accumulator.EventAccumulator(str(self.path), size_guidance={"tensors": 0, "scalars": 1})
+        log.Reload()
+        tag = f"{PROGRESS_TAG}/text_summary"
+        events = log.Tensors(tag) if tag in log.Tags()["tensors"] else []
+        # By time, because event files of one second are read in no certain order.
+        for event in sorted(events, key=lambda event: event.wall_time, reverse=True):
+            try:
+                return parse_progress(json.loads(event.tensor_proto.string_val[0]))
+            except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+                text = f"{self.path}: skipped the epoch row of step {event.step}, which is broken ({error})"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
+
+    def __repr__(self) -> str:
+        return f"TensorBoardLogger({str(self.path)!r})"
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        try:
+            if self._writer is None:
+                self._writer = self._make_writer(str(self.path), purge_step=self._purge_step)
+                self._purge_step = None
+            for name, value in values.items():
+                if value is not None:
+                    self._writer.add_scalar(name, value, step)
+            if kind == "epoch":
+                self._writer.add_text(PROGRESS_TAG, json.dumps(dict(values)), step)
+        except Exception:
+            self._writer = None  # a writer whose thread died never recovers; the next row tries a new one
+            raise
+
+    def _flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _file_sizes(self) -> dict[str, int]:
+        self._flush()
+        return {file.name: file.stat().st_size for file in self._event_files()}
+
+    def _continue_files(self, sizes: dict[str, int]) -> None:
+        self._close()
+        for name, size in sizes.items():
+            # The names come from a checkpoint, which must not reach any other file.
+            if Path(name).name == name and name.startswith(EVENT_FILES):
+                cut_file(self.path / name, size)
+        # Files begun after the checkpoint are left in place; TensorBoard hides their rows from this step on.
+        self._purge_step = self.last_step + 1
+
+    def _event_files(self) -> list[Path]:
+        return sorted(self.path.glob(f"{EVENT_FILES}*"))
