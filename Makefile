@@ -1,0 +1,85 @@
+# `make train` and `make test` are all a fresh machine needs; each first makes the virtual environment if it is not there.
+#
+# PYTHON  the interpreter that the virtual environment is made from: 3.11 or 3.12
+# TORCH   the PyTorch build, as pip takes it; the environment remembers it, and naming another one makes a new environment
+#           make train TORCH="torch==2.13.0 --index-url ..."
+#           make train TORCH=installed     (the one that PYTHON has already)
+# ARGS    further arguments of the program that a target runs: make train ARGS="--seed 2", make test ARGS="-k replay"
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+INSTALLED_TORCH := $(shell cat $(STAMP) 2>/dev/null)
+TORCH ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+export MPLBACKEND ?= Agg
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint types tests learning examples docs bench format install clean FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+train: $(STAMP) ## train PPO on CartPole-v1: logs, best model, learning curve
+	$(BIN)/python examples/ppo_cartpole.py $(ARGS)
+
+test: lint types tests ## lint, format check, types, tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+tests: $(STAMP)
+	$(PYTEST) $(ARGS)
+
+learning: $(STAMP) ## the slow tests: do the algorithms learn?
+	$(PYTEST) -m slow --timeout 7200 $(ARGS)
+
+examples: $(STAMP) ## every example in its short form
+	@set -e; for example in examples/*.py; do \
+		[ -e "$$example" ] || continue; \
+		echo "== $$example"; $(BIN)/python "$$example" --short; \
+	done
+
+# No --quiet: it would hide the warnings from --strict too.
+docs: $(STAMP) ## the documentation into site/, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: $(STAMP) ## speed beside Stable-Baselines3, which gets a virtual environment of its own
+	$(BIN)/python benchmarks/ppo_speed.py $(ARGS)
+
+format: $(STAMP) ## format the code and fix what lint can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(STAMP) ## the virtual environment only
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) site build dist runs benchmarks/.peers .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first: left to the other packages, pip would choose its newest build.
+# The stamp is written last and holds the build, so an interrupted or another installation starts anew.
+$(STAMP): pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rltrainer needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+ifeq ($(TORCH),installed)
+	@$(PYTHON) -c 'import torch' || { echo 'TORCH=installed: $(PYTHON) has no torch; leave TORCH out to install one' >&2; exit 1; }
+	$(PYTHON) -m venv $(if $(INSTALLED_TORCH),,--clear) --system-site-packages $(VENV)
+else
+	$(PYTHON) -m venv $(if $(INSTALLED_TORCH),,--clear) $(VENV)
+	$(PIP) install $(TORCH)
+endif
+	$(PIP) install -r requirements/dev.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@echo '$(TORCH)' > $@
+
+ifneq ($(TORCH),$(INSTALLED_TORCH))
+override INSTALLED_TORCH :=
+$(STAMP): FORCE
+endif

@@ -1,0 +1,283 @@
+"""What each algorithm learns, against published scores: median of several seeds, one process, one thread.
+
+python benchmarks/learning.py                          every task, five seeds; prints the table
+python benchmarks/learning.py --task dqn_cartpole --seeds 1
+python benchmarks/learning.py --write                  also writes benchmarks/learning.md
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rltrainer as rl
+
+HERE = Path(__file__).parent
+QUIET: dict[str, Any] = {"show_progress": False, "verbose": False}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: the score it is judged by, the env steps (offline: gradient steps) it took, its reference."""
+
+    score: float
+    num_steps: int
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run per seed, and what its score must reach within the budget; None where it is only reported."""
+
+    run: Callable[[int], Outcome]
+    goal: float | None
+    budget: str
+    note: str = ""
+    env: str = field(default="", compare=False)
+
+
+def on_policy(
+    env: str, algorithm: Any, num_envs: int, stop: float, steps: int, epoch: int, test_episodes: int = 20,
+    policy: dict[str, Any] | None = None, **options: Any,
+) -> Callable[[int], Outcome]:  # fmt: skip
+    """Train an on-policy algorithm until a test step reaches `stop`, for at most `steps` env steps."""
+
+    def run(seed: int) -> Outcome:
+        rl.seed(seed)
+        envs, test_envs = rl.make_vec(env, num_envs), rl.make_vec(env, test_episodes)
+        agent = algorithm(rl.ActorCritic.for_envs(envs, **(policy or {})))
+        params = rl.OnPolicyTrainerParams(
+            training_collector=rl.Collector(agent.policy, envs), test_collector=rl.Collector(agent.policy, test_envs),
+            max_epochs=steps // epoch, epoch_num_steps=epoch, test_step_num_episodes=test_episodes, initial_test=False,
+            stop_fn=lambda score: score >= stop, seed=seed, **options, **QUIET,
+        )  # fmt: skip
+        result = rl.OnPolicyTrainer(agent, params).run()
+        return Outcome(float(result.best_score or 0.0), result.env_step)
+
+    return run
+
+
+def off_policy(
+    env: str, make: Callable[[Any], Any], stop: float, steps: int, epoch: int, test_episodes: int = 10, **options: Any
+) -> Callable[[int], Outcome]:
+    """Train an off-policy algorithm in one env until a test step reaches `stop`, for at most `steps` env steps."""
+
+    def run(seed: int) -> Outcome:
+        rl.seed(seed)
+        envs, test_envs = rl.make_vec(env, 1, backend="sync"), rl.make_vec(env, test_episodes)
+        agent = make(envs)
+        buffer = rl.ReplayBuffer(steps, envs.single_observation_space, envs.single_action_space)
+        params = rl.OffPolicyTrainerParams(
+            training_collector=rl.Collector(agent.policy, envs, buffer),
+            test_collector=rl.Collector(agent.policy, test_envs),
+            max_epochs=steps // epoch, epoch_num_steps=epoch, test_step_num_episodes=test_episodes, initial_test=False,
+            stop_fn=lambda score: score >= stop, seed=seed, **options, **QUIET,
+        )  # fmt: skip
+        result = rl.OffPolicyTrainer(agent, params).run()
+        return Outcome(float(result.best_score or 0.0), result.env_step)
+
+    return run
+
+
+def ppo_cartpole(envs_policy: Any) -> Any:
+    return rl.PPO(envs_policy, rl.PPOParams(lr=rl.LinearSchedule(1e-3)))
+
+
+def ppo_pendulum(policy: Any) -> Any:
+    return rl.PPO(policy, rl.PPOParams(lr=1e-3, gamma=0.9))
+
+
+def ppo_half_cheetah(policy: Any) -> Any:
+    return rl.PPO(policy, rl.PPOParams(lr=rl.LinearSchedule(3e-4)))
+
+
+def a2c_cartpole(policy: Any) -> Any:
+    return rl.A2C(policy, rl.A2CParams(lr=rl.LinearSchedule(2e-3), gae_lambda=0.95))
+
+
+def dqn(**params: Any) -> Callable[[Any], Any]:
+    return lambda envs: rl.DQN(rl.QNetwork.for_envs(envs), rl.DQNParams(**params))
+
+
+def sac(envs: Any) -> Any:
+    return rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(128, 128)), rl.SACParams(lr=1e-3))
+
+
+def td3(envs: Any) -> Any:
+    return rl.TD3(rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(128, 128)), rl.TD3Params(lr=1e-3))
+
+
+def behaviour_data(env: str, make: Callable[[Any], Any], steps: int, size: int, seed: int) -> tuple[Any, float]:
+    """Half-train an agent, let it explore, and return its data with the mean return in it."""
+    rl.seed(seed)
+    envs = rl.make_vec(env, 4)
+    agent = make(envs)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(agent.policy, envs, rl.ReplayBuffer(steps, *spaces, num_envs=4)),
+        max_epochs=1, epoch_num_steps=steps, collection_step_num_env_steps=4, batch_size=128,
+        update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000, seed=seed, **QUIET,
+    )  # fmt: skip
+    rl.OffPolicyTrainer(agent, params).run()
+    buffer = rl.ReplayBuffer(size, *spaces, num_envs=4)
+    stats = rl.Collector(agent.policy, envs, buffer).collect(num_steps=size)
+    return buffer, float(stats.returns.mean())
+
+
+def offline_pendulum(make: Callable[[Any, Any], Any]) -> Callable[[int], Outcome]:
+    """Train offline on a half-trained SAC's data; the reference is that data's mean return."""
+
+    def run(seed: int) -> Outcome:
+        buffer, reference = behaviour_data("Pendulum-v1", sac, 4000, 10_000, seed)
+        agent = make(buffer.observation_space, buffer.action_space)
+        return Outcome(train_offline(agent, buffer, "Pendulum-v1", 5000, seed), 5000, reference)
+
+    return run
+
+
+def bc_cartpole(seed: int) -> Outcome:
+    """Clone an expert: PPO trained to 475, acting greedily; the reference is its mean return."""
+    rl.seed(seed)
+    envs = rl.make_vec("CartPole-v1", 8)
+    expert = ppo_cartpole(rl.ActorCritic.for_envs(envs))
+    test_envs = rl.make_vec("CartPole-v1", 20)
+    params = rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(expert.policy, envs), test_collector=rl.Collector(expert.policy, test_envs),
+        max_epochs=25, epoch_num_steps=4096, collection_step_num_env_steps=1024, batch_size=256, seed=seed,
+        update_step_num_repetitions=10, test_step_num_episodes=20, stop_fn=lambda score: score >= 475, **QUIET,
+    )  # fmt: skip
+    rl.OnPolicyTrainer(expert, params).run()
+    buffer = rl.ReplayBuffer(10_000, envs.single_observation_space, envs.single_action_space, num_envs=8)
+    stats = rl.Collector(expert.policy, envs, buffer).collect(num_episodes=16, explore=False)
+    agent = rl.BC(rl.Actor.for_envs(envs))
+    return Outcome(train_offline(agent, buffer, "CartPole-v1", 2000, seed), 2000, float(stats.returns.mean()))
+
+
+def train_offline(agent: Any, buffer: Any, env: str, num_steps: int, seed: int) -> float:
+    """Return the score of the last test step: nothing is picked by testing in between."""
+    params = rl.OfflineTrainerParams(
+        buffer=buffer, test_collector=rl.Collector(agent.policy, rl.make_vec(env, 20)), test_step_num_episodes=20,
+        max_epochs=1, epoch_num_steps=num_steps, batch_size=256, initial_test=False, seed=seed, **QUIET,
+    )  # fmt: skip
+    return float(rl.OfflineTrainer(agent, params).run().best_score or 0.0)
+
+
+TASKS: dict[str, Task] = {
+    "ppo_cartpole": Task(
+        on_policy("CartPole-v1", ppo_cartpole, 8, 475, 100_352, 4096, collection_step_num_env_steps=1024,
+                  batch_size=256, update_step_num_repetitions=10), 475, "100k env steps"),
+    "a2c_cartpole": Task(
+        on_policy("CartPole-v1", a2c_cartpole, 8, 475, 200_000, 4000, collection_step_num_env_steps=64,
+                  batch_size=None), 475, "200k env steps"),
+    "dqn_cartpole": Task(
+        off_policy("CartPole-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), 475, 50_000, 1000,
+                   test_episodes=20, collection_step_num_env_steps=4, batch_size=128,
+                   update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000), 475, "50k env steps"),
+    "dqn_acrobot": Task(
+        off_policy("Acrobot-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), -100, 100_000, 5000,
+                   test_episodes=20, collection_step_num_env_steps=4, batch_size=128,
+                   update_step_num_gradient_steps_per_sample=0.25, warmup_num_env_steps=1000), -100, "100k env steps"),
+    "sac_pendulum": Task(
+        off_policy("Pendulum-v1", sac, -200, 20_000, 1000, test_episodes=20, collection_step_num_env_steps=1,
+                   batch_size=128, warmup_num_env_steps=1000), -200, "20k env steps"),
+    "td3_pendulum": Task(
+        off_policy("Pendulum-v1", td3, -200, 20_000, 1000, test_episodes=20, collection_step_num_env_steps=1,
+                   batch_size=128, warmup_num_env_steps=1000), -200, "20k env steps"),
+    "ppo_pendulum": Task(
+        on_policy("Pendulum-v1", ppo_pendulum, 4, -250, 200_704, 8192, collection_step_num_env_steps=4096,
+                  batch_size=64, update_step_num_repetitions=10), -250, "200k env steps"),
+    "bc_cartpole": Task(bc_cartpole, None, "2k gradient steps", "at least 0.9 of the expert"),
+    "td3_bc_pendulum": Task(
+        offline_pendulum(lambda obs, action: rl.TD3BC(
+            rl.DeterministicActorCritic.for_spaces(obs, action, hidden_sizes=(128, 128), normalize_obs=True))),
+        None, "5k gradient steps", "above the behaviour policy"),
+    "iql_pendulum": Task(
+        offline_pendulum(lambda obs, action: rl.IQL(
+            rl.GaussianActorCritic.for_spaces(obs, action, hidden_sizes=(128, 128)),
+            rl.IQLParams(lr=1e-3, expectile=0.8))),
+        None, "5k gradient steps", "above the behaviour policy"),
+    "ppo_half_cheetah": Task(
+        on_policy("HalfCheetah-v4", ppo_half_cheetah, 8, 1e9, 307_200, 20_480, 10,
+                  policy={"normalize_obs": True, "normalize_reward": True}, collection_step_num_env_steps=2048,
+                  batch_size=64, update_step_num_repetitions=10), None, "300k env steps", "reported"),
+}  # fmt: skip
+
+
+def passes(task: Task, outcomes: list[Outcome]) -> bool:
+    """Whether the median run reached the task's goal."""
+    if task.goal is not None:
+        return statistics.median(outcome.score for outcome in outcomes) >= task.goal
+    if task.note.startswith("at least"):
+        return statistics.median(o.score / (o.reference or 1.0) for o in outcomes) >= 0.9
+    if task.note.startswith("above"):
+        return statistics.median(o.score - (o.reference or 0.0) for o in outcomes) > 0
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, action="append")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="merge the figures into benchmarks/learning.json and .md")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    store = HERE / "learning.json"
+    rows: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
+    for name in args.task or TASKS:
+        task, outcomes, seconds = TASKS[name], [], []
+        for seed in range(1, args.seeds + 1):
+            started = time.perf_counter()
+            outcomes.append(task.run(seed))
+            seconds.append(time.perf_counter() - started)
+            print(f"{name} seed {seed}: {outcomes[-1]} in {seconds[-1]:.0f} s", flush=True)
+        rows[name] = {
+            "scores": [round(o.score, 1) for o in outcomes],
+            "steps": [o.num_steps for o in outcomes],
+            "references": [None if o.reference is None else round(o.reference, 1) for o in outcomes],
+            "seconds": round(statistics.median(seconds)),
+            "passes": passes(task, outcomes),
+        }
+        if args.write:
+            store.write_text(json.dumps(rows, indent=1) + "\n")
+            (HERE / "learning.md").write_text(table(rows))
+    print(table(rows))
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Return the figures as Markdown."""
+    lines = [
+        "# What the algorithms learn",
+        "",
+        "Made by `python benchmarks/learning.py --write`: one process, one thread, uncompiled. A run stops at the first",
+        "test step of 20 greedy episodes that reaches the goal; the score is the best test step's (offline: the only",
+        "one's). Steps are env steps, offline gradient steps; seconds are the median's, tests included.",
+        f"torch {torch.__version__.split('+')[0]}, Python {platform.python_version()}, CPU.",
+        "",
+        "| task | goal | budget | median score | scores by seed | median steps | seconds | reached |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in TASKS:
+        if name not in rows:
+            continue
+        row, task = rows[name], TASKS[name]
+        goal = f"{task.goal:g}" if task.goal is not None else task.note
+        scores = ", ".join(f"{score:g}" for score in row["scores"])
+        if row["references"][0] is not None:
+            scores += " (references " + ", ".join(f"{reference:g}" for reference in row["references"]) + ")"
+        median, steps = statistics.median(row["scores"]), statistics.median(row["steps"])
+        reached = "yes" if row["passes"] else "no"
+        lines.append(
+            f"| {name} | {goal} | {task.budget} | {median:g} | {scores} | {steps:,.0f} | {row['seconds']} | {reached} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""`import rltrainer` stays cheap beside `import torch, gymnasium`: it loads little that those two have not loaded.
+
+Modules are counted, not seconds, so that a busy machine cannot fail the test.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+import torch, gymnasium
+before = set(sys.modules)
+import rltrainer
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+# Third-party packages that are needed at once and take milliseconds.
+LIGHT = {"rltrainer", "safetensors", "sensai", "tqdm"}
+
+# Parts of torch and gymnasium that take tenths of a second, and that torch and gymnasium leave out themselves.
+HEAVY = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "torch.onnx",
+    "torch.profiler",
+    "torch.testing",
+    "torch.utils.tensorboard",
+    "gymnasium.envs.mujoco",
+    "gymnasium.wrappers.rendering",
+)
+
+
+@pytest.fixture(scope="module")
+def added() -> list[str]:
+    """The modules that `import rltrainer` loads after `import torch, gymnasium`."""
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def test_no_heavy_third_party_package_is_loaded(added: list[str]) -> None:
+    packages = {name.partition(".")[0] for name in added}
+    assert "rltrainer" in packages
+    third_party = {name for name in packages if name not in sys.stdlib_module_names and not name.startswith("_")}
+    assert third_party - {"torch", "gymnasium", "numpy"} <= LIGHT
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_no_heavy_part_of_torch_or_gymnasium_is_loaded(added: list[str], heavy: str) -> None:
+    assert [name for name in added if f"{name}.".startswith(f"{heavy}.")] == []
