@@ -120,8 +120,8 @@ def report(results: dict[str, dict[str, list[dict]]], num_runs: int, steps: int)
         [
             "# PPO on CartPole-v1: speed",
             "",
-            f"Written by `make bench ARGS=--write` on {datetime.date.today()}. Median of {num_runs} runs of {steps:,} env "
-            "steps each, after a warm-up; README.md here says what is measured.",
+            f"Written by `make bench ARGS=--write` on {datetime.date.today()}. Median of {num_runs} runs of {steps:,} "
+            "env steps each, after a warm-up; README.md here says what is measured.",
             "",
             f"- {machine()}",
             *version_lines,
