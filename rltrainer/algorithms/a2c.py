@@ -54,38 +54,19 @@ class A2C(OnPolicyAlgorithm):
         value, next_value = self._values(rollout)
         reward = self._normalized_reward(rollout)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
-        advantage, return_ = gae(
-            reward, value, next_value, rollout.terminated, rollout.done, gamma, lambda_
-        )
-        cells = rollout.valid_cells((obs, rollout.action, advantage, return_, value))
-        return Samples(
-            *cells,
-            log_prob=torch.zeros_like(cells[4]),
-            weight=torch.ones_like(cells[4]),
-        )
+        advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.done, gamma, lambda_)
+        obs, action, advantage, return_, value = rollout.valid_cells((obs, rollout.action, advantage, return_, value))
+        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), torch.ones_like(value))
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""
         distribution = self.policy.distribution(batch.obs)
-        policy_loss = weighted_mean(
-            self.policy_loss(distribution.log_prob(batch.action), batch), batch.weight
-        )
-        value_loss = weighted_mean(
-            self.value_loss(self.policy.value(batch.obs), batch), batch.weight
-        )
+        policy_loss = weighted_mean(self.policy_loss(distribution.log_prob(batch.action), batch), batch.weight)
+        value_loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
         entropy = weighted_mean(distribution.entropy(), batch.weight)
-        loss = (
-            policy_loss
-            + self.params.value_coef * value_loss
-            - self.params.entropy_coef * entropy
-        )
+        loss = policy_loss + self.params.value_coef * value_loss - self.params.entropy_coef * entropy
         self.optimizer.step(loss)
-        losses = {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-        }
+        losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         return UpdateResult({name: value.detach() for name, value in losses.items()})
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
@@ -98,19 +79,13 @@ class A2C(OnPolicyAlgorithm):
 
     def advantage(self, batch: Samples) -> Tensor:
         """Return the advantages [B], standardised if the params say so."""
-        return (
-            standardize(batch.advantage, batch.weight)
-            if self.params.normalize_advantage
-            else batch.advantage
-        )
+        return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
 
     def observe(self, rollout: Rollout) -> None:
         """Merge the rollout into the statistics of observations and rewards."""
         super().observe(rollout)
         if self.policy.reward_normalizer is not None:
-            self.policy.reward_normalizer.update(
-                rollout.reward, rollout.done, rollout.valid, self.params.gamma
-            )
+            self.policy.reward_normalizer.update(rollout.reward, rollout.done, rollout.valid, self.params.gamma)
 
     def _normalized_reward(self, rollout: Rollout) -> Tensor:
         normalizer = self.policy.reward_normalizer
@@ -120,12 +95,8 @@ class A2C(OnPolicyAlgorithm):
         """Return V(obs) and V(next_obs) [T, N]; every observation goes through the critic once."""
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
-        everything = map_tree(
-            lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs
-        )
+        everything = map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs)
         values = self.policy.value(self.policy.normalize(everything))
-        value, last, final = values.split(
-            [shape.numel(), shape[1], len(rollout.final_index)]
-        )
+        value, last, final = torch.split(values, [shape.numel(), shape[1], len(rollout.final_index)])
         value = value.view(shape)
         return value, rollout.successors(value, last, final)

@@ -33,11 +33,7 @@ class AlgorithmParams(Params):
     adam_eps: PositiveFloat = 1e-8
     """Epsilon of Adam."""
     optimizer: (
-        Annotated[
-            OptimizerFactory,
-            Rule("a callable (parameters) -> torch.optim.Optimizer", callable),
-        ]
-        | None
+        Annotated[OptimizerFactory, Rule("a callable (parameters) -> torch.optim.Optimizer", callable)] | None
     ) = dataclasses.field(default=None, compare=False)
     """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
 
@@ -68,12 +64,8 @@ class Algorithm(ABC):
     def __init__(self, policy: Policy, params: AlgorithmParams) -> None:
         name = type(self).__name__
         if not isinstance(policy, Policy):
-            raise ParamsError(
-                f"{name}.policy: must be a Policy; got {policy!r} ({type(policy).__name__})"
-            )
-        missing = [
-            attribute for attribute in self.needs if not hasattr(policy, attribute)
-        ]
+            raise ParamsError(f"{name}.policy: must be a Policy; got {policy!r} ({type(policy).__name__})")
+        missing = [attribute for attribute in self.needs if not hasattr(policy, attribute)]
         if missing:
             raise ParamsError(
                 f"{name}.policy: must have {', '.join(self.needs)}; {type(policy).__name__} lacks {missing[0]}"
@@ -109,9 +101,7 @@ class Algorithm(ABC):
             if isinstance(part, torch.Generator):
                 state[name] = part.get_state()
             else:
-                state[name] = (
-                    part if isinstance(part, Tensor) else dict(part.state_dict())
-                )
+                state[name] = part if isinstance(part, Tensor) else dict(part.state_dict())
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -141,16 +131,10 @@ class Algorithm(ABC):
         """
         self.load_state_dict(read_state(path, "algorithm", CheckpointError))
 
-    def make_optimizer(
-        self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module
-    ) -> Optimizer:
+    def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
-        factory = params.optimizer or partial(
-            torch.optim.Adam, eps=params.adam_eps, fused=True
-        )
-        return Optimizer(
-            modules, params.lr if lr is None else lr, params.max_grad_norm, factory
-        )
+        factory = params.optimizer or partial(torch.optim.Adam, eps=params.adam_eps, fused=True)
+        return Optimizer(modules, params.lr if lr is None else lr, params.max_grad_norm, factory)
 
     def _begin_update(self) -> None:
         progress = self.plan.progress()
@@ -173,25 +157,17 @@ class Algorithm(ABC):
         """The stateful attributes by name; networks inside the policy are saved with it, not twice."""
         of_policy = set(self.policy.modules()) - {self.policy}
         kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
-        return {
-            name: v
-            for name, v in vars(self).items()
-            if isinstance(v, kinds) and v not in of_policy
-        }
+        return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
 
     def _check_state(self, state: State) -> None:
         name = type(self).__name__
         if state.get("algorithm") != name:
-            raise CheckpointError(
-                f"{name}: the state was saved by {state.get('algorithm')!r}"
-            )
+            raise CheckpointError(f"{name}: the state was saved by {state.get('algorithm')!r}")
         for part_name, part in self._parts().items():
             if part_name not in state:
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")
             if isinstance(part, nn.Module):
-                _check_module(
-                    f"{name}.{part_name}", part, cast(State, state[part_name])
-                )
+                _check_module(f"{name}.{part_name}", part, cast(State, state[part_name]))
 
 
 def _check_module(name: str, module: nn.Module, state: State) -> None:
@@ -201,11 +177,7 @@ def _check_module(name: str, module: nn.Module, state: State) -> None:
             continue
         if key not in state or key not in own:
             where = "saved state" if key not in state else "policy"
-            raise CheckpointError(
-                f"{name}.{key}: missing in the {where}. Build the networks as they were when saved."
-            )
+            raise CheckpointError(f"{name}.{key}: missing in the {where}. Build the networks as they were when saved.")
         if own[key].shape != state[key].shape:
             shapes = f"expected shape {tuple(own[key].shape)}, found {tuple(state[key].shape)}"
-            raise CheckpointError(
-                f"{name}.{key}: {shapes}. Build the networks as they were when saved."
-            )
+            raise CheckpointError(f"{name}.{key}: {shapes}. Build the networks as they were when saved.")

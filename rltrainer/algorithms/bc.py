@@ -35,8 +35,6 @@ class BC(OffPolicyAlgorithm):
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Take one step on -log pi(action|obs)."""
-        loss = -weighted_mean(
-            self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight
-        )
+        loss = -weighted_mean(self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight)
         self.optimizer.step(loss)
         return UpdateResult({"loss": loss.detach()})

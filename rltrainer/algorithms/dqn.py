@@ -44,27 +44,19 @@ class DQN(OffPolicyAlgorithm):
         self.params = params or DQNParams()
         super().__init__(policy, self.params)
         self.policy.exploration = EpsilonGreedy(self.params.epsilon)
-        self.target_critic = TargetNetwork(
-            policy.critic, self.params.tau, self.params.target_update_interval
-        )
+        self.target_critic = TargetNetwork(policy.critic, self.params.tau, self.params.target_update_interval)
         self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Regress Q(obs, action) to reward + discount * next value."""
         with torch.no_grad():
             target = batch.reward + batch.discount * self.next_value(batch)
-        q = (
-            self.policy.critic(batch.obs)
-            .gather(1, batch.action.unsqueeze(1))
-            .squeeze(1)
-        )
+        q = self.policy.critic(batch.obs).gather(1, batch.action.unsqueeze(1)).squeeze(1)
         td_error = target - q
         loss = weighted_mean(huber(td_error), batch.weight)
         self.optimizer.step(loss)
         self.target_critic.follow(self.policy.critic)
-        return UpdateResult(
-            {"loss": loss.detach(), "q": q.detach().mean()}, td_error=td_error.detach()
-        )
+        return UpdateResult({"loss": loss.detach(), "q": q.detach().mean()}, td_error=td_error.detach())
 
     def next_value(self, batch: Transitions) -> Tensor:
         """Return max_a Q_target(next_obs, a) [B]."""

@@ -39,27 +39,21 @@ class IQL(OffPolicyAlgorithm):
     needs = ("distribution", "critic", "value", "value_network")
     policy: GaussianActorCritic
 
-    def __init__(
-        self, policy: GaussianActorCritic, params: IQLParams | None = None
-    ) -> None:
+    def __init__(self, policy: GaussianActorCritic, params: IQLParams | None = None) -> None:
         self.params = params or IQLParams()
         super().__init__(policy, self.params)
         self.critic = policy.critic
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
-        self.value_optimizer = self.make_optimizer(
-            self.params, value=policy.value_network
-        )
+        self.value_optimizer = self.make_optimizer(self.params, value=policy.value_network)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Train value, actor and critics once each, in the paper's order."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(0)
         advantage = q - self.policy.value(batch.obs)
-        value_loss = weighted_mean(
-            expectile(advantage, self.params.expectile), batch.weight
-        )
+        value_loss = weighted_mean(expectile(advantage, self.params.expectile), batch.weight)
         self.value_optimizer.step(value_loss)
         actor_loss = self.actor_loss(batch, advantage.detach())
         self.actor_optimizer.step(actor_loss)
@@ -67,14 +61,8 @@ class IQL(OffPolicyAlgorithm):
         critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
         self.critic_optimizer.step(critic_loss)
         self.target_critic.follow(self.critic)
-        losses = {
-            "value_loss": value_loss,
-            "actor_loss": actor_loss,
-            "critic_loss": critic_loss,
-        }
-        metrics: dict[str, Tensor | float] = {
-            name: loss.detach() for name, loss in losses.items()
-        }
+        losses = {"value_loss": value_loss, "actor_loss": actor_loss, "critic_loss": critic_loss}
+        metrics: dict[str, Tensor | float] = {name: loss.detach() for name, loss in losses.items()}
         return UpdateResult(metrics, td_error=td_error.detach().mean(0))
 
     @torch.no_grad()
@@ -84,12 +72,5 @@ class IQL(OffPolicyAlgorithm):
 
     def actor_loss(self, batch: Transitions, advantage: Tensor) -> Tensor:
         """Return -mean(exp(beta A) log pi(a|s)), advantage-weighted regression (eq. 7)."""
-        weight = (
-            (self.params.beta * advantage)
-            .exp()
-            .clamp(max=self.params.max_advantage_weight)
-        )
-        return -weighted_mean(
-            weight * self.policy.distribution(batch.obs).log_prob(batch.action),
-            batch.weight,
-        )
+        weight = (self.params.beta * advantage).exp().clamp(max=self.params.max_advantage_weight)
+        return -weighted_mean(weight * self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight)

@@ -70,17 +70,12 @@ class OffPolicyAlgorithm(Algorithm):
         if transitions.reward.dim() == 1:
             result = self._step(transitions)
         else:
-            result = UpdateResult.mean(
-                [self._step(transitions[k]) for k in range(len(transitions.reward))]
-            )
+            result = UpdateResult.mean([self._step(transitions[k]) for k in range(len(transitions.reward))])
         self._end_update()
         return result
 
     def _step(self, batch: Transitions) -> UpdateResult:
-        obs, next_obs = (
-            self.policy.normalize(batch.obs),
-            self.policy.normalize(batch.next_obs),
-        )
+        obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
         action = self.policy.unscale(batch.action)
         batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action)
         return self.gradient_step(batch, self.draw_noise(batch))

@@ -39,10 +39,7 @@ class Samples:
         """Return the cells at `index` [K * B] as K minibatches of shape (K, B)."""
         names = [field.name for field in dataclasses.fields(self)]
         taken = {name: _split(getattr(self, name), index, shape) for name in names}
-        return [
-            Samples(**{n: map_tree(lambda x, k=k: x[k], taken[n]) for n in names})
-            for k in range(shape[0])
-        ]
+        return [Samples(**{n: map_tree(lambda x, k=k: x[k], taken[n]) for n in names}) for k in range(shape[0])]
 
 
 class OnPolicyAlgorithm(Algorithm):
@@ -59,9 +56,7 @@ class OnPolicyAlgorithm(Algorithm):
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
 
-    def update(
-        self, rollout: Rollout, batch_size: int | None, repeat: int
-    ) -> UpdateResult:
+    def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
         """Update the policy from one rollout.
 
         Args:
@@ -88,9 +83,7 @@ class OnPolicyAlgorithm(Algorithm):
         return UpdateResult.mean(steps)
 
 
-def minibatches(
-    samples: Samples, batch_size: int | None, generator: torch.Generator
-) -> Iterator[Samples]:
+def minibatches(samples: Samples, batch_size: int | None, generator: torch.Generator) -> Iterator[Samples]:
     """Yield all samples in random order, in minibatches whose sizes differ by at most one.
 
     Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.
@@ -110,9 +103,7 @@ def minibatches(
     real = torch.arange(batch_size, device=index.device) < size
     padded = index.new_zeros((num_batches, batch_size))
     padded[real] = index
-    for batch, is_real in zip(
-        samples.gather(padded.flatten(), (num_batches, batch_size)), real, strict=True
-    ):
+    for batch, is_real in zip(samples.gather(padded.flatten(), (num_batches, batch_size)), real, strict=True):
         batch.weight = batch.weight * is_real
         yield batch
 

@@ -30,20 +30,10 @@ class Optimizer:
         max_grad_norm: float | None,
         factory: OptimizerFactory,
     ) -> None:
-        named = {
-            f"{name}.{key}": p
-            for name, module in modules.items()
-            for key, p in module.named_parameters()
-        }
+        named = {f"{name}.{key}": p for name, module in modules.items() for key, p in module.named_parameters()}
         # A shared encoder appears under two names and is trained once.
-        self._names = {
-            parameter: name
-            for name, parameter in reversed(named.items())
-            if parameter.requires_grad
-        }
-        self.parameters = list(
-            dict.fromkeys(p for p in named.values() if p.requires_grad)
-        )
+        self._names = {parameter: name for name, parameter in reversed(named.items()) if parameter.requires_grad}
+        self.parameters = list(dict.fromkeys(p for p in named.values() if p.requires_grad))
         self.lr, self.max_grad_norm = lr, max_grad_norm
         self.torch_optimizer = factory(self.parameters)
         self.fault: str | None = None
@@ -65,9 +55,7 @@ class Optimizer:
                 self._note_fault(loss, gradients)
                 return
             if self.max_grad_norm is not None:
-                torch._foreach_mul_(
-                    gradients, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-                )
+                torch._foreach_mul_(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         self.torch_optimizer.step()
@@ -75,36 +63,17 @@ class Optimizer:
     def state_dict(self) -> State:
         """Return the optimizer's moments and options; parameters are numbered in their order."""
         state = self.torch_optimizer.state_dict()
-        groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in state["param_groups"]
-        ]
-        return {
-            "state": {str(i): dict(entry) for i, entry in state["state"].items()},
-            "groups": groups,
-        }
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
+        return {"state": {str(i): dict(entry) for i, entry in state["state"].items()}, "groups": groups}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         current = self.torch_optimizer.state_dict()["param_groups"]
-        groups = [
-            {**saved, "params": group["params"]}
-            for saved, group in zip(state["groups"], current, strict=True)
-        ]
+        groups = [{**saved, "params": group["params"]} for saved, group in zip(state["groups"], current, strict=True)]
         moments = {int(i): entry for i, entry in state["state"].items()}
         self.torch_optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
     def _note_fault(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        bad = next(
-            (
-                p
-                for p, g in zip(self.parameters, gradients, strict=True)
-                if not torch.isfinite(g).all()
-            ),
-            None,
-        )
+        bad = next((p for p, g in zip(self.parameters, gradients, strict=True) if not torch.isfinite(g).all()), None)
         name = self._names[bad] if bad is not None else "all parameters together"
-        self.fault = (
-            self.fault
-            or f"the gradient of {name} is not finite (loss = {float(loss):g})"
-        )
+        self.fault = self.fault or f"the gradient of {name} is not finite (loss = {float(loss):g})"

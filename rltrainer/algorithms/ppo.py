@@ -41,9 +41,7 @@ class PPO(A2C):
     def process(self, rollout: Rollout) -> Samples:
         """Add the log-probability under the policy that collected the data."""
         samples = super().process(rollout)
-        samples.log_prob = self.policy.distribution(samples.obs).log_prob(
-            samples.action
-        )
+        samples.log_prob = self.policy.distribution(samples.obs).log_prob(samples.action)
         return samples
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
@@ -56,7 +54,5 @@ class PPO(A2C):
         plain = super().value_loss(value, batch)
         if self.params.value_clip is None:
             return plain
-        clipped = batch.value + (value - batch.value).clamp(
-            -self.params.value_clip, self.params.value_clip
-        )
+        clipped = batch.value + (value - batch.value).clamp(-self.params.value_clip, self.params.value_clip)
         return plain.maximum(super().value_loss(clipped, batch))

@@ -61,40 +61,25 @@ class SAC(OffPolicyAlgorithm):
     needs = ("distribution", "actor", "critic")
     policy: SquashedActorCritic
 
-    def __init__(
-        self, policy: SquashedActorCritic, params: SACParams | None = None
-    ) -> None:
+    def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         self.params = params or SACParams()
         super().__init__(policy, self.params)
         target = self.params.target_entropy
-        self.target_entropy = (
-            -float(leaf_shape(policy.action_space)[0]) if target is None else target
-        )
+        self.target_entropy = -float(leaf_shape(policy.action_space)[0]) if target is None else target
         self.critic = policy.critic
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         self.temperature = Temperature(self.params.temperature).to(self.device)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
-        self.critic_optimizer = self.make_optimizer(
-            self.params, lr=self.params.critic_lr, critic=policy.critic
-        )
-        self.temperature_optimizer = self.make_optimizer(
-            self.params, temperature=self.temperature
-        )
+        self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
+        self.temperature_optimizer = self.make_optimizer(self.params, temperature=self.temperature)
 
     def draw_noise(self, batch: Transitions) -> SACNoise:
         """Draw the noise of the current and the next action."""
-        return SACNoise(
-            *(
-                torch.empty_like(batch.action).normal_(generator=self.generator)
-                for _ in range(2)
-            )
-        )
+        return SACNoise(*(torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2)))
 
     def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
         """Train critics, actor and temperature once each."""
-        td_error = self.critic_target(batch, noise.next_action) - self.critic(
-            batch.obs, batch.action
-        )
+        td_error = self.critic_target(batch, noise.next_action) - self.critic(batch.obs, batch.action)
         critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
         self.critic_optimizer.step(critic_loss)
         actor_loss, log_prob = self.actor_loss(batch, noise.action)
@@ -113,13 +98,10 @@ class SAC(OffPolicyAlgorithm):
     @torch.no_grad()
     def critic_target(self, batch: Transitions, noise: Tensor) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
-        next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(
-            noise
-        )
+        next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise)
         next_q: Tensor = self.target_critic(batch.next_obs, next_action)
-        return batch.reward + batch.discount * (
-            next_q.amin(0) - self.temperature() * next_log_prob
-        )
+        next_value: Tensor = next_q.amin(0) - self.temperature() * next_log_prob
+        return batch.reward + batch.discount * next_value
 
     def actor_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) (eq. 9), and log pi [B] without gradient."""
@@ -130,6 +112,4 @@ class SAC(OffPolicyAlgorithm):
 
     def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
         """Return -log alpha * mean(log pi + target entropy) (eq. 18, with log alpha as everyone implements it)."""
-        return -self.temperature.log_alpha * weighted_mean(
-            log_prob + self.target_entropy, batch.weight
-        )
+        return -self.temperature.log_alpha * weighted_mean(log_prob + self.target_entropy, batch.weight)

@@ -9,13 +9,7 @@ from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
 from rltrainer.nets.target import TargetNetwork
-from rltrainer.rules import (
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Scheduled,
-    UnitFloat,
-)
+from rltrainer.rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.types import Transitions, UpdateResult
 
 
@@ -47,9 +41,7 @@ class TD3(OffPolicyAlgorithm):
     needs = ("actor", "critic")
     policy: DeterministicActorCritic
 
-    def __init__(
-        self, policy: DeterministicActorCritic, params: TD3Params | None = None
-    ) -> None:
+    def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
         self.params = params or TD3Params()
         super().__init__(policy, self.params)
         self.policy.exploration = GaussianNoise(self.params.exploration_noise)
@@ -62,19 +54,12 @@ class TD3(OffPolicyAlgorithm):
 
     def draw_noise(self, batch: Transitions) -> Tensor:
         """Draw the noise on the target's action [B, A]."""
-        noise = (
-            torch.empty_like(batch.action).normal_(generator=self.generator)
-            * self.params.target_noise
-        )
-        return noise.clamp_(
-            -self.params.target_noise_clip, self.params.target_noise_clip
-        )
+        noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
+        return noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip)
 
     def gradient_step(self, batch: Transitions, noise: Tensor) -> UpdateResult:
         """Train the critics; at every `actor_update_interval`-th step the actor too."""
-        td_error = self.critic_target(batch, noise) - self.critic(
-            batch.obs, batch.action
-        )
+        td_error = self.critic_target(batch, noise) - self.critic(batch.obs, batch.action)
         critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
@@ -96,6 +81,4 @@ class TD3(OffPolicyAlgorithm):
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -mean Q_1(obs, actor(obs))."""
-        return -weighted_mean(
-            self.critic(batch.obs, self.actor(batch.obs))[0], batch.weight
-        )
+        return -weighted_mean(self.critic(batch.obs, self.actor(batch.obs))[0], batch.weight)

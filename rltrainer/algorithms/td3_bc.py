@@ -28,9 +28,7 @@ class TD3BC(TD3):
         params: hyperparameters; None takes the defaults.
     """
 
-    def __init__(
-        self, policy: DeterministicActorCritic, params: TD3BCParams | None = None
-    ) -> None:
+    def __init__(self, policy: DeterministicActorCritic, params: TD3BCParams | None = None) -> None:
         self.params: TD3BCParams = params or TD3BCParams()
         super().__init__(policy, self.params)
 

@@ -46,15 +46,9 @@ class Collector:
     ) -> None:
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Make one with rl.make_vec(env_id, num_envs=1)."
-            raise ParamsError(
-                field_error_text(
-                    "Collector", "envs", "must be a gymnasium VectorEnv", envs, hint
-                )
-            )
+            raise ParamsError(field_error_text("Collector", "envs", "must be a gymnasium VectorEnv", envs, hint))
         if not isinstance(policy, Policy):
-            raise ParamsError(
-                field_error_text("Collector", "policy", "must be a Policy", policy)
-            )
+            raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy))
         self.policy, self.envs, self.exploration = policy, envs, exploration
         self.adapter = EnvAdapter(envs, policy.device)
         self.num_envs = self.adapter.num_envs
@@ -76,25 +70,17 @@ class Collector:
             ParamsError: it is no buffer, or made for another number of envs.
         """
         if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
-            raise ParamsError(
-                field_error_text(
-                    "Collector", "buffer", "must be a ReplayBuffer or None", buffer
-                )
-            )
+            raise ParamsError(field_error_text("Collector", "buffer", "must be a ReplayBuffer or None", buffer))
         _require_same_spaces("buffer", buffer, self.adapter)
         if buffer.num_envs != self.num_envs:
             rule = f"must be made for num_envs={self.num_envs}"
-            raise ParamsError(
-                field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs)
-            )
+            raise ParamsError(field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs))
         self.buffer = buffer
         if isinstance(buffer, RolloutBuffer):
             self.rollout_buffer = buffer
         else:
             spaces = (self.adapter.observation_space, self.adapter.action_space)
-            self.rollout_buffer = RolloutBuffer(
-                1, self.num_envs, *spaces, extra=buffer.extra
-            )
+            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces, extra=buffer.extra)
 
     def seed(self, seed: int) -> None:
         """Seed actions, and the envs that carry no seed of their own."""
@@ -119,11 +105,7 @@ class Collector:
             self.buffer.clear()
 
     def collect(
-        self,
-        num_steps: int | None = None,
-        num_episodes: int | None = None,
-        random: bool = False,
-        explore: bool = True,
+        self, num_steps: int | None = None, num_episodes: int | None = None, random: bool = False, explore: bool = True
     ) -> CollectStats:
         """Step the envs and store what happened; exactly one of the two counts is given.
 
@@ -160,9 +142,7 @@ class Collector:
         num_valid = self._episodes.num_valid
         return CollectStats(
             num_collected_steps=num_valid,
-            num_env_steps=num_valid
-            if num_episodes is not None
-            else num_rows * self.num_envs,
+            num_env_steps=num_valid if num_episodes is not None else num_rows * self.num_envs,
             returns=self._episodes.returns,
             lengths=self._episodes.lengths,
             collect_time=time.perf_counter() - started,
@@ -175,14 +155,7 @@ class Collector:
             ParamsError: the collector has no buffer.
         """
         if self.rollout_buffer is None:
-            raise ParamsError(
-                field_error_text(
-                    "Collector",
-                    "buffer",
-                    "must be given to look at what was stored",
-                    None,
-                )
-            )
+            raise ParamsError(field_error_text("Collector", "buffer", "must be given to look at what was stored", None))
         return self.rollout_buffer.rollout()
 
     def state_dict(self) -> State:
@@ -218,26 +191,16 @@ class Collector:
             action = self._choose(random, explore)
             env_action = adapter.to_env(action)
             step = adapter.step(env_action)
-            counted = episodes.add(
-                *map(_as_array, (step.reward, step.terminated, step.truncated)),
-                step.valid,
-            )
+            reward, terminated, truncated = map(_as_array, (step.reward, step.terminated, step.truncated))
+            counted = episodes.add(reward, terminated, truncated, step.valid)
             if buffer is not None:
                 if step.reward.ndim > 1:
                     raise SpaceError(
-                        f"Collector: rewards of shape {tuple(step.reward.shape)} are several agents'; no algorithm here "
+                        f"Collector: rewards of shape {tuple(step.reward.shape)} are several agents'; no algorithm "
                         "trains on them. Reduce them to one reward per env in a wrapper."
                     )
                 stored = env_action if stores_env_action else action
-                buffer.add(
-                    adapter.obs,
-                    stored,
-                    step.reward,
-                    step.next_obs,
-                    step.terminated,
-                    step.truncated,
-                    counted,
-                )
+                buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
             adapter.advance()
             row += 1
         self.num_rows += row
@@ -245,27 +208,17 @@ class Collector:
 
     def _choose(self, random: bool, explore: bool) -> Tensor:
         if random:
-            return random_action(
-                self.adapter.action_space, self.num_envs, self.generator
-            )
+            return random_action(self.adapter.action_space, self.num_envs, self.generator)
         if self.exploration is None or not explore:
-            return self.policy.act(
-                self.adapter.obs_tensor, explore=explore, generator=self.generator
-            )
-        greedy = self.policy.act(
-            self.adapter.obs_tensor, explore=False, generator=self.generator
-        )
-        return self.exploration(
-            greedy, self.adapter.action_space, self.policy.progress(), self.generator
-        )
+            return self.policy.act(self.adapter.obs_tensor, explore=explore, generator=self.generator)
+        greedy = self.policy.act(self.adapter.obs_tensor, explore=False, generator=self.generator)
+        return self.exploration(greedy, self.adapter.action_space, self.policy.progress(), self.generator)
 
     def _store(self) -> None:
         returns = self._episodes.returns
         if not np.isfinite(returns).all():
             episode = int(np.argwhere(~np.isfinite(returns))[0][0])
-            raise NonFiniteError(
-                f"episode {episode} of this collection: return = {returns[episode]}"
-            )
+            raise NonFiniteError(f"episode {episode} of this collection: return = {returns[episode]}")
         if self.rollout_buffer is None:
             return
         rollout = self.rollout_buffer.rollout()
@@ -281,29 +234,17 @@ class Collector:
 def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:
     if (num_steps is None) == (num_episodes is None):
         got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
-        raise ParamsError(
-            f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}"
-        )
+        raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
     for name, value in (("num_steps", num_steps), ("num_episodes", num_episodes)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value <= 0
-        ):
-            raise ParamsError(
-                field_error_text(
-                    "Collector.collect", name, "must be a positive integer", value
-                )
-            )
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+            raise ParamsError(field_error_text("Collector.collect", name, "must be a positive integer", value))
 
 
 def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
     for name in ("observation_space", "action_space"):
-        mismatch = describe_mismatch(
-            f"Collector.{what}.{name}", getattr(adapter, name), getattr(owner, name)
-        )
+        mismatch = describe_mismatch(f"Collector.{what}.{name}", getattr(adapter, name), getattr(owner, name))
         if mismatch:
-            raise SpaceError(
-                f"{mismatch}. Build the {what} for the spaces of these envs."
-            )
+            raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
 
 
 def _as_array(values: Any) -> np.ndarray[Any, Any]:

@@ -34,9 +34,7 @@ class EpisodeCounter:
             self._quota = share + (np.arange(self.num_envs) < rest)
             self.open = self._quota > 0
 
-    def add(
-        self, reward: Array, terminated: Array, truncated: Array, valid: Array | None
-    ) -> Array | None:
+    def add(self, reward: Array, terminated: Array, truncated: Array, valid: Array | None) -> Array | None:
         """Count one step of all envs.
 
         Args:

@@ -11,9 +11,7 @@ from torch import Tensor
 from rltrainer.errors import SpaceError
 
 
-def random_action(
-    space: gym.Space[Any], num_envs: int, generator: torch.Generator
-) -> Tensor:
+def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:
     """Draw one action per env [N, ...] from a generator, so that its state is part of a checkpoint.
 
     A Box without finite bounds is sampled from a standard normal.
@@ -30,29 +28,14 @@ def random_action(
         if not space.is_bounded():
             return torch.randn(shape, generator=generator, device=device)
         low_bound, high_bound = (
-            torch.from_numpy(bound.astype(np.float32)).to(device)
-            for bound in (space.low, space.high)
+            torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high)
         )
-        return low_bound + torch.rand(shape, generator=generator, device=device) * (
-            high_bound - low_bound
-        )
+        return low_bound + torch.rand(shape, generator=generator, device=device) * (high_bound - low_bound)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         shape = (num_envs, *space.shape)
-        sizes = (
-            space.nvec
-            if isinstance(space, spaces.MultiDiscrete)
-            else np.full(space.shape, 2)
-        )
-        start = (
-            space.start
-            if isinstance(space, spaces.MultiDiscrete)
-            else np.zeros(space.shape, np.int64)
-        )
-        uniform = torch.rand(
-            shape, generator=generator, device=device, dtype=torch.float64
-        )
+        sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.full(space.shape, 2)
+        start = space.start if isinstance(space, spaces.MultiDiscrete) else np.zeros(space.shape, np.int64)
+        uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
         choice = (uniform * torch.as_tensor(sizes, device=device)).long()
         return choice + torch.as_tensor(start, device=device)
-    raise SpaceError(
-        f"random actions need a Box, Discrete, MultiDiscrete or MultiBinary action space; got {space}"
-    )
+    raise SpaceError(f"random actions need a Box, Discrete, MultiDiscrete or MultiBinary action space; got {space}")

@@ -27,12 +27,7 @@ class SequenceSummaryStats:
         """Summarise an array; None if it is empty."""
         if values.size == 0:
             return None
-        return cls(
-            float(values.mean()),
-            float(values.std()),
-            float(values.max()),
-            float(values.min()),
-        )
+        return cls(float(values.mean()), float(values.std()), float(values.max()), float(values.min()))
 
 
 @dataclass(frozen=True)
@@ -85,9 +80,7 @@ class CollectStats:
             collect_time=sum(part.collect_time for part in parts),
         )
 
-    def reduce_agents(
-        self, reduction: Callable[[Array], Array] | None
-    ) -> "CollectStats":
+    def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
         """Return the same stats with one return per episode.
 
         Args:
@@ -101,26 +94,17 @@ class CollectStats:
         field = "TrainerParams.multi_agent_return_reduction"
         if reduction is None:
             num_agents = self.returns.shape[1]
-            raise ParamsError(
-                f"{field}: must be given for envs with {num_agents} agents; got None (NoneType)"
-            )
+            raise ParamsError(f"{field}: must be given for envs with {num_agents} agents; got None (NoneType)")
         reduced = np.asarray(reduction(self.returns))
         if reduced.shape != self.lengths.shape:
-            raise ParamsError(
-                f"{field}: must return shape {self.lengths.shape}; got shape {reduced.shape}"
-            )
+            raise ParamsError(f"{field}: must return shape {self.lengths.shape}; got shape {reduced.shape}")
         return replace(self, returns=reduced)
 
     def to_state(self) -> State:
         """Return the stats as tensors and plain values."""
-        return vars(self) | {
-            "returns": torch.from_numpy(self.returns),
-            "lengths": torch.from_numpy(self.lengths),
-        }
+        return vars(self) | {"returns": torch.from_numpy(self.returns), "lengths": torch.from_numpy(self.lengths)}
 
     @classmethod
     def from_state(cls, state: State) -> Self:
         """Rebuild stats from `to_state`."""
-        return cls(
-            **(state | {name: state[name].numpy() for name in ("returns", "lengths")})
-        )
+        return cls(**(state | {name: state[name].numpy() for name in ("returns", "lengths")}))

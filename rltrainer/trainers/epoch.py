@@ -42,11 +42,7 @@ class EpochRecord:
     def add_update(self, result: UpdateResult, seconds: float) -> None:
         """Note an update step; its td errors are not kept."""
         self.timing.update += seconds
-        self.updates.append(
-            UpdateResult(
-                result.metrics, result.num_gradient_steps, counts=result.counts
-            )
-        )
+        self.updates.append(UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts))
         if len(self.updates) >= MERGE_AT:
             self.updates = [UpdateResult.mean(self.updates)]
 
@@ -54,9 +50,7 @@ class EpochRecord:
         """Return the epoch's statistics."""
         return EpochStats(
             epoch=self.epoch,
-            collect_stats=CollectStats.merge(self.collected)
-            if self.collected
-            else None,
+            collect_stats=CollectStats.merge(self.collected) if self.collected else None,
             test_stats=self.test_stats,
             update=UpdateResult(**update_to_state(UpdateResult.mean(self.updates))),
             timing=self.timing,
@@ -78,9 +72,7 @@ class EpochRecord:
         """Rebuild a record from `to_state`."""
         parts = {
             "timing": Timing(**state["timing"]),
-            "collected": [
-                CollectStats.from_state(entry) for entry in state["collected"]
-            ],
+            "collected": [CollectStats.from_state(entry) for entry in state["collected"]],
             "updates": [UpdateResult(**entry) for entry in state["updates"]],
         }
         return cls(**(state | parts))

@@ -30,9 +30,7 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
         super().__post_init__()
         if not isinstance(self.training_collector.buffer, ReplayBuffer):
             self.refuse(
-                "training_collector",
-                "must have a ReplayBuffer",
-                "Pass Collector(..., buffer=ReplayBuffer(...)).",
+                "training_collector", "must have a ReplayBuffer", "Pass Collector(..., buffer=ReplayBuffer(...))."
             )
 
     def create_trainer(self, algorithm: Algorithm) -> "OffPolicyTrainer":
@@ -49,6 +47,9 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     """
 
     algorithm_class = OffPolicyAlgorithm
+    _num_samples: int
+    _num_steps_taken: int
+    _is_warmup: bool
     params_class = OffPolicyTrainerParams
 
     @property
@@ -67,15 +68,11 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         results = [self._gradient_step() for _ in range(self._num_due(stats))]
         self.algorithm.observe(self.params.training_collector.rollout())
         if results:
-            self._note_update(
-                record, UpdateResult.mean(results), time.perf_counter() - started
-            )
+            self._note_update(record, UpdateResult.mean(results), time.perf_counter() - started)
 
     def _gradient_step(self) -> UpdateResult:
         algorithm, buffer = self.algorithm, self.buffer
-        transitions = buffer.sample(
-            self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma
-        )
+        transitions = buffer.sample(self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma)
         result = algorithm.update(transitions)
         if result.td_error is not None:
             buffer.update_priorities(transitions.index, result.td_error)
@@ -90,10 +87,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         """
         if not self._is_warmup:
             self._num_samples += stats.num_collected_steps
-        owed = math.floor(
-            self.params.update_step_num_gradient_steps_per_sample * self._num_samples
-            + 1e-9
-        )
+        owed = math.floor(self.params.update_step_num_gradient_steps_per_sample * self._num_samples + 1e-9)
         due = owed - self._num_steps_taken
         self._num_steps_taken = owed
         return due
@@ -112,14 +106,8 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return super()._parts() | {"buffer": self.buffer}
 
     def _state(self) -> State:
-        return super()._state() | {
-            "num_samples": self._num_samples,
-            "num_steps_taken": self._num_steps_taken,
-        }
+        return super()._state() | {"num_samples": self._num_samples, "num_steps_taken": self._num_steps_taken}
 
     def _load_state(self, state: State) -> None:
         super()._load_state(state)
-        self._num_samples, self._num_steps_taken = (
-            state["num_samples"],
-            state["num_steps_taken"],
-        )
+        self._num_samples, self._num_steps_taken = (state["num_samples"], state["num_steps_taken"])

@@ -54,24 +54,15 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
 
     algorithm_class = OffPolicyAlgorithm
     params_class = OfflineTrainerParams
-    step_unit = " gradient steps"
+    step_unit = "gradient_step"
 
-    def __init__(
-        self, algorithm: OffPolicyAlgorithm, params: OfflineTrainerParams
-    ) -> None:
+    def __init__(self, algorithm: OffPolicyAlgorithm, params: OfflineTrainerParams) -> None:
         super().__init__(algorithm, params)
         for name in ("observation_space", "action_space"):
-            expected, found = (
-                getattr(algorithm.policy, name),
-                getattr(params.buffer, name),
-            )
-            mismatch = describe_mismatch(
-                f"OfflineTrainerParams.buffer.{name}", expected, found
-            )
+            expected, found = (getattr(algorithm.policy, name), getattr(params.buffer, name))
+            mismatch = describe_mismatch(f"OfflineTrainerParams.buffer.{name}", expected, found)
             if mismatch:
-                raise SpaceError(
-                    f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...)."
-                )
+                raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         params.buffer.check_finite()
 
     def _set_up(self) -> None:
@@ -80,9 +71,7 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     def _training_step(self, record: EpochRecord) -> None:
         started = time.perf_counter()
         algorithm, buffer = self.algorithm, self.params.buffer
-        transitions = buffer.sample(
-            self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma
-        )
+        transitions = buffer.sample(self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma)
         result = algorithm.update(transitions)
         if result.td_error is not None:
             buffer.update_priorities(transitions.index, result.td_error)
@@ -113,10 +102,7 @@ class _Sampling:
         self.buffer = buffer
 
     def state_dict(self) -> State:
-        return {
-            "generator": self.buffer.generator.get_state(),
-            "num_transitions": len(self.buffer),
-        }
+        return {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
 
     def load_state_dict(self, state: State) -> None:
         self.buffer.generator.set_state(state["generator"].cpu())

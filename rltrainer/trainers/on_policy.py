@@ -25,9 +25,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         buffer = self.training_collector.buffer
         if buffer is not None and not isinstance(buffer, RolloutBuffer):
             self.refuse(
-                "training_collector",
-                "must have no buffer, or a RolloutBuffer",
-                "Leave out Collector's buffer.",
+                "training_collector", "must have no buffer, or a RolloutBuffer", "Leave out Collector's buffer."
             )
 
     def create_trainer(self, algorithm: Algorithm) -> "OnPolicyTrainer":
@@ -48,28 +46,18 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
     algorithm_class = OnPolicyAlgorithm
     params_class = OnPolicyTrainerParams
 
-    def __init__(
-        self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams
-    ) -> None:
+    def __init__(self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams) -> None:
         super().__init__(algorithm, params)
         collector = params.training_collector
         if collector.buffer is None:
-            num_rows = -(
-                -(params.collection_step_num_env_steps or 1) // collector.num_envs
-            )
+            num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
-            collector.attach_buffer(
-                RolloutBuffer(
-                    num_rows, collector.num_envs, *spaces, device=algorithm.device
-                )
-            )
+            collector.attach_buffer(RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device))
 
     def _update(self, record: EpochRecord, stats: CollectStats) -> None:
         if stats.num_collected_steps == 0:
             return
         started = time.perf_counter()
         rollout = self.params.training_collector.rollout()
-        result = self.algorithm.update(
-            rollout, self.params.batch_size, self.params.update_step_num_repetitions
-        )
+        result = self.algorithm.update(rollout, self.params.batch_size, self.params.update_step_num_repetitions)
         self._note_update(record, result, time.perf_counter() - started)

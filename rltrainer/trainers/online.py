@@ -27,18 +27,14 @@ class OnlineTrainerParams(TrainerParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.collection_step_num_env_steps is None) == (
-            self.collection_step_num_episodes is None
-        ):
+        if (self.collection_step_num_env_steps is None) == (self.collection_step_num_episodes is None):
             rule = "exactly one of collection_step_num_env_steps and collection_step_num_episodes must be given"
-            hint = f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
+            hint = (
+                f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
+            )
             self.refuse("collection_step_num_episodes", rule, hint)
         if self.test_in_training and self.stop_fn is None:
-            self.refuse(
-                "test_in_training",
-                "needs a stop_fn",
-                "It asks stop_fn whether the training data is good enough.",
-            )
+            self.refuse("test_in_training", "needs a stop_fn", "It is shown the training data's score.")
 
     @property
     def planned_num_steps(self) -> int:
@@ -57,7 +53,7 @@ TParams = TypeVar("TParams", bound=OnlineTrainerParams)
 class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     """Collects in each training step and leaves the update to its subclasses."""
 
-    step_unit = " env steps"
+    step_unit = "env_step"
 
     def _training_step(self, record: EpochRecord) -> None:
         stats = self._collect()
@@ -76,22 +72,13 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         """Make the update step that follows a collection step."""
 
     def _collect(self, random: bool = False) -> CollectStats:
-        num_steps, num_episodes = (
-            self.params.collection_step_num_env_steps,
-            self.params.collection_step_num_episodes,
-        )
-        return self.params.training_collector.collect(
-            num_steps, num_episodes, random=random
-        )
+        num_steps, num_episodes = (self.params.collection_step_num_env_steps, self.params.collection_step_num_episodes)
+        return self.params.training_collector.collect(num_steps, num_episodes, random=random)
 
     def _passes_test(self, stats: CollectStats) -> bool:
         """Whether the training data, and then a test step, satisfy `stop_fn`."""
         params = self.params
-        if (
-            not params.test_in_training
-            or params.stop_fn is None
-            or params.test_collector is None
-        ):
+        if not params.test_in_training or params.stop_fn is None or params.test_collector is None:
             return False
         if stats.num_collected_episodes == 0 or not params.stop_fn(self._score(stats)):
             return False
@@ -101,19 +88,10 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         if self._bar.wants_values():
             self._bar.show({"env_steps/s": stats.collect_speed})
         logger = self.params.logger
-        if (
-            logger is None
-            or stats.num_collected_episodes == 0
-            or not logger.due_training(self.env_step)
-        ):
+        if logger is None or stats.num_collected_episodes == 0 or not logger.due_training(self.env_step):
             return
-        values = {
-            "return": float(stats.returns.mean()),
-            "length": float(stats.lengths.mean()),
-        }
-        logger.log_training(
-            values | {"env_steps_per_second": stats.collect_speed}, self.env_step
-        )
+        values = {"return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
+        logger.log_training(values | {"env_steps_per_second": stats.collect_speed}, self.env_step)
 
     def _num_steps_left(self, record: EpochRecord) -> int:
         return self.params.epoch_num_steps - record.num_env_steps
@@ -123,7 +101,4 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return self.env_step
 
     def _collectors(self) -> dict[str, Collector]:
-        return {
-            "training_collector": self.params.training_collector,
-            **super()._collectors(),
-        }
+        return {"training_collector": self.params.training_collector, **super()._collectors()}

@@ -15,18 +15,11 @@ from rltrainer.rules import Flag, NonNegativeInt, PositiveInt, a_callable, insta
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
 StopFn = Annotated[Callable[[float], bool], a_callable("(score) -> bool")]
-ScoreFn = Annotated[
-    Callable[[CollectStats], float], a_callable("(CollectStats) -> float")
-]
+ScoreFn = Annotated[Callable[[CollectStats], float], a_callable("(CollectStats) -> float")]
 SaveBestFn = Annotated[Callable[[Any], object], a_callable("(algorithm)")]
-CheckpointFn = Annotated[
-    Callable[[int, int, int], str],
-    a_callable("(epoch, env_step, gradient_step) -> str"),
-]
+CheckpointFn = Annotated[Callable[[int, int, int], str], a_callable("(epoch, env_step, gradient_step) -> str")]
 Array = np.ndarray[Any, Any]
-ReductionFn = Annotated[
-    Callable[[Array], Array], a_callable("(returns [E, A]) -> returns [E]")
-]
+ReductionFn = Annotated[Callable[[Array], Array], a_callable("(returns [E, A]) -> returns [E]")]
 TestCollector = Annotated[Collector, instance_of(Collector)]
 AnyLogger = Annotated[Logger, instance_of(Logger)]
 
@@ -47,7 +40,7 @@ class TrainerParams(Params):
     max_epochs: PositiveInt = 100
     """Epochs to train for; fewer if `stop_fn` says so."""
     epoch_num_steps: PositiveInt = 30000
-    """Steps per epoch: env steps online (an epoch takes as many training steps as reach them), training steps offline."""
+    """Steps per epoch: env steps online (as many training steps as reach them), training steps offline."""
     test_collector: TestCollector | None = live(None)
     """Collects the test episodes; None makes no test steps."""
     test_step_num_episodes: PositiveInt = 1
@@ -84,17 +77,9 @@ class TrainerParams(Params):
         if self.test_collector is None:
             for field in ("stop_fn", "test_fn", "save_best_fn", "compute_score_fn"):
                 if getattr(self, field) is not None:
-                    self.refuse(
-                        field,
-                        "needs a test_collector",
-                        "It acts on test steps, and there are none.",
-                    )
+                    self.refuse(field, "needs a test_collector", "It acts on test steps, and there are none.")
         if self.resume_from_log and self.logger is None:
-            self.refuse(
-                "resume_from_log",
-                "needs a logger",
-                "Pass logger=..., or trainer.restore(path) a checkpoint.",
-            )
+            self.refuse("resume_from_log", "needs a logger", "Pass logger=..., or trainer.restore(path) a checkpoint.")
 
     @abstractmethod
     def create_trainer(self, algorithm: Algorithm) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
 from rltrainer.trainers.stats import Best, EpochStats
 
@@ -18,11 +18,9 @@ class ProgressBar:
     """
 
     def __init__(self, total: int, shown: bool, verbose: bool, unit: str) -> None:
-        self._bar: tqdm[Any] | None = None
+        self._bar: Any = None
         if shown:
-            self._bar = tqdm(
-                total=total, unit=unit, unit_scale=True, dynamic_ncols=True
-            )
+            self._bar = tqdm(total=total, unit=f" {unit.replace('_', ' ')}s", unit_scale=True, dynamic_ncols=True)
         self._verbose = verbose
         self._values: dict[str, str] = {}
 
@@ -34,11 +32,7 @@ class ProgressBar:
     def show(self, values: dict[str, float | None]) -> None:
         """Show these values beside the bar; earlier ones stay."""
         if self._bar is not None:
-            self._values |= {
-                name: f"{value:.4g}"
-                for name, value in values.items()
-                if value is not None
-            }
+            self._values |= {name: f"{value:.4g}" for name, value in values.items() if value is not None}
             self._bar.set_postfix(self._values, refresh=False)
 
     def wants_values(self) -> bool:
@@ -57,9 +51,7 @@ class ProgressBar:
             parts.append(f"best {best.score:.4g} (epoch {best.epoch})")
         if stats.collect_stats is not None:
             parts.append(f"{stats.collect_stats.num_env_steps:,} env steps")
-        parts.append(
-            f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s"
-        )
+        parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
         line = ", ".join(parts)
         if self._bar is not None:
             self._bar.write(line)

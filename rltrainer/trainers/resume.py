@@ -18,9 +18,7 @@ def plain_fields(params: Params, algorithm: Algorithm) -> State:
     """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
     settings = _fields(params)
     algorithm_params = getattr(algorithm, "params", None)
-    return settings | (
-        _fields(algorithm_params) if isinstance(algorithm_params, Params) else {}
-    )
+    return settings | (_fields(algorithm_params) if isinstance(algorithm_params, Params) else {})
 
 
 def check_same_run(path: str | Path, saved: State, current: State) -> None:
@@ -32,18 +30,10 @@ def check_same_run(path: str | Path, saved: State, current: State) -> None:
     for name in sorted({*saved, *current}):
         if saved.get(name) != current.get(name):
             text = f"{path}: {name} was {saved.get(name)!r} when it was saved and is {current.get(name)!r} now"
-            raise CheckpointError(
-                f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change."
-            )
+            raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
 
 
 def _fields(params: Params) -> State:
     values: dict[str, Any] = json.loads(params.to_json())["fields"]
-    compared = {
-        field.name for field in dataclasses.fields(params) if field.compare
-    } - set(MAY_DIFFER)
-    return {
-        f"{type(params).__name__}.{name}": values[name]
-        for name in values
-        if name in compared
-    }
+    compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
+    return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}

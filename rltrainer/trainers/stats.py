@@ -20,9 +20,7 @@ class Timing:
     def add(self, other: "Timing") -> None:
         """Add another's seconds to these."""
         for entry in dataclasses.fields(self):
-            setattr(
-                self, entry.name, getattr(self, entry.name) + getattr(other, entry.name)
-            )
+            setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
 
 
 @dataclass
@@ -47,9 +45,7 @@ class EpochStats:
         """Return the stats as tensors and plain values."""
         return {
             "epoch": self.epoch,
-            "collect_stats": self.collect_stats.to_state()
-            if self.collect_stats
-            else None,
+            "collect_stats": self.collect_stats.to_state() if self.collect_stats else None,
             "test_stats": self.test_stats.to_state() if self.test_stats else None,
             "update": update_to_state(self.update),
             "timing": vars(self.timing),
@@ -108,8 +104,4 @@ class InfoStats:
 def update_to_state(update: UpdateResult) -> State:
     """Return an update's numbers; td errors are of the moment and not kept."""
     counts = dict(update.counts)
-    return {
-        "metrics": update.floats(),
-        "num_gradient_steps": update.num_gradient_steps,
-        "counts": counts,
-    }
+    return {"metrics": update.floats(), "num_gradient_steps": update.num_gradient_steps, "counts": counts}

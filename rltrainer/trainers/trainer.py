@@ -8,7 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
@@ -39,8 +39,19 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = Algorithm
-    params_class: ClassVar[type[TrainerParams]] = TrainerParams
-    step_unit: ClassVar[str] = " steps"
+    params_class: ClassVar[type[TrainerParams]]
+    step_unit: ClassVar[Literal["env_step", "gradient_step"]] = "env_step"
+    """What logs and progress are counted in."""
+
+    epoch: int
+    env_step: int
+    update_step: int
+    gradient_step: int
+    _best: Best
+    _epochs: list[EpochStats]
+    _record: EpochRecord | None
+    _stop_reason: str | None
+    _timing: Timing
 
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         name = type(self).__name__
@@ -49,29 +60,23 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             ("params", params, self.params_class),
         ):
             if not isinstance(value, cls):
-                raise ParamsError(
-                    field_error_text(
-                        name, field, f"must be of class {cls.__name__}", value
-                    )
-                )
+                raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value))
         self.algorithm, self.params = algorithm, params
         for field, collector in self._collectors().items():
             if collector.policy is not algorithm.policy:
                 params.refuse(
-                    field,
-                    "must use the algorithm's policy",
-                    "Make it with Collector(algorithm.policy, envs).",
+                    field, "must use the algorithm's policy", "Make it with Collector(algorithm.policy, envs)."
                 )
         self._bar = ProgressBar(0, shown=False, verbose=False, unit="")
+        if params.logger is not None:
+            params.logger.check_step_unit(self.step_unit)
         self._start_counting()
         self._is_started = self._continues = False
         algorithm.attach(UpdatePlan(progress=self._progress))
         if params.resume_from_log:
             self._resume_from_log()
 
-    def run(
-        self, reset_collectors: bool = True, reset_collector_buffers: bool = False
-    ) -> InfoStats:
+    def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
         """Train from the beginning, or go on after `restore`.
 
         Args:
@@ -86,10 +91,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self.reset(reset_collectors, reset_collector_buffers)
             self._continues = False
             self._bar = ProgressBar(
-                self.params.planned_num_steps,
-                self.params.show_progress,
-                self.params.verbose,
-                self.step_unit,
+                self.params.planned_num_steps, self.params.show_progress, self.params.verbose, self.step_unit
             )
             while not self._is_finished():
                 self.execute_epoch()
@@ -103,9 +105,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self.params.logger.flush()
         return self._info()
 
-    def reset(
-        self, reset_collectors: bool = True, reset_collector_buffers: bool = False
-    ) -> None:
+    def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, and the initial test step.
 
         Args:
@@ -153,9 +153,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             CheckpointError: it could not be written.
         """
         write_checkpoint(
-            path,
-            {name: dict(part.state_dict()) for name, part in self._parts().items()}
-            | {"trainer": self._state()},
+            path, {name: dict(part.state_dict()) for name, part in self._parts().items()} | {"trainer": self._state()}
         )
 
     def restore(self, path: str | Path) -> None:
@@ -167,23 +165,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         states = read_checkpoint(path)
         parts = self._parts()
         if set(states) != {*parts, "trainer"}:
-            raise CheckpointError(
-                f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}"
-            )
-        check_same_run(
-            path, states["trainer"]["params"], plain_fields(self.params, self.algorithm)
-        )
+            raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
+        check_same_run(path, states["trainer"]["params"], plain_fields(self.params, self.algorithm))
         self._set_up()
-        before = {
-            name: copy.deepcopy(dict(part.state_dict()))
-            for name, part in parts.items()
-            if name != "buffer"
-        }
+        before = {name: copy.deepcopy(dict(part.state_dict())) for name, part in parts.items() if name != "buffer"}
         try:
             # The buffer checks its whole state before it changes, so nothing that follows it can fail half-way.
-            for name, part in sorted(
-                parts.items(), key=lambda item: item[0] == "buffer"
-            ):
+            for name, part in sorted(parts.items(), key=lambda item: item[0] == "buffer"):
                 part.load_state_dict(states[name])
         except BaseException:
             for name, state in before.items():
@@ -207,18 +195,12 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _collectors(self) -> dict[str, Collector]:
         """Return the collectors by the name of their field."""
-        return (
-            {"test_collector": self.params.test_collector}
-            if self.params.test_collector is not None
-            else {}
-        )
+        return {"test_collector": self.params.test_collector} if self.params.test_collector is not None else {}
 
     def _parts(self) -> dict[str, Any]:
         """Return the objects with a state of their own, by name; a checkpoint holds one file for each."""
         parts: dict[str, Any] = {"algorithm": self.algorithm, **self._collectors()}
-        return parts | (
-            {"logger": self.params.logger} if self.params.logger is not None else {}
-        )
+        return parts | ({"logger": self.params.logger} if self.params.logger is not None else {})
 
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
@@ -233,9 +215,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     def _start_counting(self) -> None:
         self.epoch = self.env_step = self.update_step = self.gradient_step = 0
         self._best = Best()
-        self._epochs: list[EpochStats] = []
-        self._record: EpochRecord | None = None
-        self._stop_reason: str | None = None
+        self._epochs = []
+        self._record = self._stop_reason = None
         self._timing = Timing()
 
     def _progress(self) -> float:
@@ -255,15 +236,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self.params.test_fn(self.epoch, self.env_step)
         self.algorithm.policy.eval()
         collector.reset(first_episode=True)
-        stats = collector.collect(
-            num_episodes=self.params.test_step_num_episodes, explore=False
-        )
+        stats = collector.collect(num_episodes=self.params.test_step_num_episodes, explore=False)
         self.algorithm.policy.train()
         stats = stats.reduce_agents(self.params.multi_agent_return_reduction)
         score = self._score(stats)
-        is_best = not math.isnan(score) and (
-            self._best.score is None or score > self._best.score
-        )
+        is_best = not math.isnan(score) and (self._best.score is None or score > self._best.score)
         if is_best:
             summary = stats.returns_stat
             assert summary is not None, "a test step has at least one episode"
@@ -275,11 +252,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._record.timing.test += time.perf_counter() - started
         self._bar.show({"score": score, "best": self._best.score})
         if self.params.logger is not None:
-            values = {
-                "score": score,
-                "return": float(stats.returns.mean()),
-                "length": float(stats.lengths.mean()),
-            }
+            values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
             self.params.logger.log_test(values, self._step)
         return score
 
@@ -288,9 +261,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             return float(self.params.compute_score_fn(stats))
         return float(stats.returns.mean())
 
-    def _note_update(
-        self, record: EpochRecord, result: UpdateResult, seconds: float
-    ) -> None:
+    def _note_update(self, record: EpochRecord, result: UpdateResult, seconds: float) -> None:
         """Count an update step and log it."""
         self.update_step += 1
         self.gradient_step += result.num_gradient_steps
@@ -306,9 +277,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _save_checkpoint(self) -> None:
         if self.params.save_checkpoint_fn is not None:
-            self.params.save_checkpoint_fn(
-                self.epoch, self.env_step, self.gradient_step
-            )
+            self.params.save_checkpoint_fn(self.epoch, self.env_step, self.gradient_step)
 
     def _end_epoch(self, record: EpochRecord) -> EpochStats:
         stats = record.stats()
@@ -318,8 +287,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._bar.end_epoch(stats, record.score, self._best)
         if self.params.logger is not None:
             self.params.logger.log_epoch(
-                self._counters()
-                | {f"best_{k.strip('_')}": v for k, v in vars(self._best).items()}
+                self._counters() | {f"best_{k.strip('_')}": v for k, v in vars(self._best).items()}
             )
             self.params.logger.flush()
         return stats
@@ -359,17 +327,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._stop_reason = state["stop_reason"]
         self._timing = Timing(**state["timing"])
         self._epochs = [EpochStats.from_state(entry) for entry in state["epochs"]]
-        self._record = (
-            None if state["record"] is None else EpochRecord.from_state(state["record"])
-        )
+        self._record = None if state["record"] is None else EpochRecord.from_state(state["record"])
 
     def _resume_from_log(self) -> None:
         """Take up the counters of a log; networks and buffers are the user's to restore."""
-        progress = (
-            self.params.logger.read_progress()
-            if self.params.logger is not None
-            else None
-        )
+        progress = self.params.logger.read_progress() if self.params.logger is not None else None
         if progress is None:
             return
         for name in self._counters():

@@ -1,0 +1,13 @@
+"""Learning against published scores: median of five seeds. Slow: `make learning`."""
+
+import pytest
+
+from benchmarks.learning import TASKS, passes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", TASKS)
+def test_learning(name: str) -> None:
+    outcomes = [TASKS[name].run(seed) for seed in range(1, 6)]
+    assert passes(TASKS[name], outcomes), outcomes
