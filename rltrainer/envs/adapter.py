@@ -1,0 +1,280 @@
+"""Between a vector env and everything else: the only place that knows autoreset modes, seeds of episodes, dtypes."""
+
+import logging
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.envs.actions import ActionConverter
+from rltrainer.envs.autoreset import find_autoreset, layers
+from rltrainer.envs.checks import check_flag, check_obs, check_reward
+from rltrainer.envs.episodes import EpisodeClock, Mask, Rows
+from rltrainer.envs.memory import ObsMemory, copy_tree, device_of, take_rows
+from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.spaces import leaf_spaces
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import State
+
+
+@dataclass(slots=True)
+class EnvStep:
+    """What one step of all envs returned; the adapter reuses it, so it is good until the next step.
+
+    Args:
+        next_obs: tree [N, ...], the true successors: at the end of an episode its final observation.
+        reward: [N] float32, or [N, A] for A agents.
+        terminated, truncated: [N] bool.
+        valid: [N] bool, False where the env spent the step on its reset; None if all are valid.
+    """
+
+    next_obs: Tree
+    reward: Any
+    terminated: Any
+    truncated: Any
+    valid: Any = None
+
+
+class EnvAdapter:
+    """Steps any vector env so that every autoreset mode looks the same.
+
+    ```
+    adapter.reset()
+    while ...:
+        env_action = adapter.to_env(policy.act(adapter.obs_tensor))
+        step = adapter.step(env_action)        # adapter.obs is still what was acted on
+        buffer.add(adapter.obs, env_action, step.reward, step.next_obs, ...)
+        adapter.advance()                      # adapter.obs is what to act on next
+    ```
+
+    Where single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
+    env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
+    episode, and no cell is lost. Other envs reset themselves and are seeded as a whole.
+
+    gymnasium's sync env in mode SAME_STEP hands out a reference to the final observation and then resets the env: an
+    env that writes all its observations into one array destroys it. Use another mode for such an env.
+
+    Args:
+        envs: the vector env; numpy arrays or torch tensors.
+        device: where the policy is.
+
+    Attributes:
+        obs: tree [N, ...], the observation to act on: the env's arrays or tensors, floats as float32, choices as
+            int64, in memory of the adapter's own.
+        obs_tensor: the same as tensors on `device`; on the CPU in the same memory.
+        was_cut: [N] bool, the envs that the last reset or load took out of the middle of an episode; None if none.
+
+    Raises:
+        ParamsError: `envs` is no vector env.
+        SpaceError: a space is not supported.
+        EnvError: the autoreset mode is not one of gymnasium's.
+    """
+
+    obs: Tree
+    obs_tensor: Tree
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
+        _require_vector_env(envs)
+        self.envs = envs
+        self.num_envs = envs.num_envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        # torch.device("cuda") and the device of a tensor on it are not equal; this one is the tensor's.
+        self.device = torch.empty(0, device=device).device
+        self.was_cut: Mask | None = None
+        self._space = leaf_spaces(self.observation_space)
+        self._convert = ActionConverter(self.action_space)
+        self._autoreset = find_autoreset(envs)
+        seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
+        explicit_seed = next((seed for seed in seeds if seed is not None), None)
+        self._has_explicit_seed = explicit_seed is not None
+        self._clock = EpisodeClock(self.num_envs, explicit_seed)
+        self._env_device: torch.device | None = None
+        self._now: ObsMemory | None = None
+        self._next: ObsMemory
+        self._result: EnvStep | None = None
+        # Envs that will spend the next step on their reset, and envs whose next episode begins with `advance`.
+        self._resetting: Rows | None = None
+        self._starting: Rows | None = None
+        self._first_obs: Tree = None
+
+    def seed(self, seed: int) -> None:
+        """Set what the seeds of the next reset and episodes derive from, unless `make_vec(seed=...)` said it."""
+        if not self._has_explicit_seed:
+            self._clock.seed = seed
+
+    def reset(self, first_episode: bool = False) -> None:
+        """Start all envs anew, each with the next episode that it has not stepped in yet.
+
+        Args:
+            first_episode: go back to the first episodes and their seeds.
+        """
+        self._restart(self._clock.restart(first_episode))
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return what the env receives for a policy's action [N, ...].
+
+        A Box's values are clipped to its bounds; the dtype is the action space's; arrays for an env of arrays,
+        tensors on its device for an env of tensors. Shares the action's memory where nothing has to change.
+        """
+        return self._convert(action)
+
+    def step(self, env_action: Any) -> EnvStep:
+        """Step all envs; `obs` keeps what was acted on until `advance`.
+
+        Raises:
+            SpaceError: at the first step, what the vector env returns does not fit its spaces.
+            EnvError: `reset` was not called, or the final observation of an episode is missing.
+        """
+        if self._now is None:
+            raise EnvError("EnvAdapter.step: reset must be called first")
+        obs, reward, terminated, truncated, info = self.envs.step(env_action)
+        if self._result is None:
+            self._result = self._first_result(obs, reward, terminated, truncated)
+        result, memory = self._result, self._next
+        memory.write(obs)
+        result.next_obs = memory.obs
+        copy_tree(result.reward, reward)
+        copy_tree(result.terminated, terminated)
+        copy_tree(result.truncated, truncated)
+        reset_rows = self._resetting
+        result.valid = None if reset_rows is None else self._void(result, reset_rows)
+        done = result.terminated | result.truncated
+        if self._env_device is not None:
+            done = done.cpu().numpy()
+        self._clock.num_steps += 1
+        finished = np.flatnonzero(done) if np.count_nonzero(done) else None
+        if finished is not None:
+            self._finish(finished, info)
+        if self._autoreset.spends_step:
+            self._starting, self._resetting = reset_rows, finished
+        else:
+            self._starting = finished
+        return result
+
+    def advance(self) -> None:
+        """Make the successors the current observations; where an episode ended, the first of the next one."""
+        if self._now is None:
+            raise EnvError("EnvAdapter.advance: reset must be called first")
+        self._now, self._next = self._next, self._now
+        self.obs, self.obs_tensor = self._now.obs, self._now.tensor
+        if self._starting is not None:
+            self._begin(self._now, self._starting)
+            self._starting = None
+        self._now.upload()
+
+    def state_dict(self) -> State:
+        """Return where each env is: episode, steps within it; and what the seeds derive from."""
+        return {"is_started": self._now is not None, "clock": self._clock.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restart every env where `state_dict` found it, if it was at the start of an episode.
+
+        An env in the middle of an episode, or one that cannot be reset by itself, starts a new episode, with a
+        warning; `was_cut` tells the envs of the first kind.
+
+        Raises:
+            CheckpointError: the state is of another number of envs.
+        """
+        self._clock.load_state_dict(state["clock"])
+        if not state["is_started"]:
+            return
+        is_masked, has_stepped = self._autoreset.is_masked, self._clock.num_steps > 0
+        is_cut = self._clock.restart()
+        is_lost = is_cut if is_masked else np.full(self.num_envs, has_stepped)
+        if is_lost.any():
+            why = "were in the middle of an episode" if is_masked else "cannot be reset one by one"
+            text = f"envs {np.flatnonzero(is_lost).tolist()} {why}: they start a new episode instead of going on"
+            warnings.warn(text, stacklevel=2)
+        self._restart(is_cut)
+
+    def close(self) -> None:
+        """Close the envs; never raises."""
+        try:
+            self.envs.close()
+        except Exception as error:
+            logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
+
+    def _restart(self, is_cut: Mask) -> None:
+        """Reset all envs, with the seeds of the episodes where the clock is."""
+        is_masked = self._autoreset.is_masked
+        every = np.arange(self.num_envs)
+        seed: Any = self._clock.episode_seeds(every) if is_masked else self._clock.reset_seed()
+        obs, _ = self.envs.reset(seed=seed)
+        memory = self._now or self._allocate(obs)
+        memory.write(obs)
+        memory.upload()
+        self._now, self.obs, self.obs_tensor = memory, memory.obs, memory.tensor
+        self.was_cut = is_cut if is_cut.any() else None
+        self._starting = None
+        if not is_masked:
+            self._resetting = None
+        elif self._resetting is not None:
+            # These will spend the next step on the reset that was due, and begin this episode once more after it.
+            self._clock.postpone(self._resetting)
+
+    def _allocate(self, obs: Tree) -> ObsMemory:
+        check_obs("vector env obs", self._space, obs, (self.num_envs,))
+        self._env_device = device_of(obs)
+        self._convert = ActionConverter(self.action_space, self._env_device)
+        layout = (self._space, self.num_envs, self.device, self._env_device)
+        self._next = ObsMemory.allocate(*layout)
+        return ObsMemory.allocate(*layout)
+
+    def _first_result(self, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> EnvStep:
+        batch = (self.num_envs,)
+        check_obs("vector env obs", self._space, obs, batch)
+        check_reward("vector env reward", reward, batch)
+        check_flag("vector env terminated", terminated, batch)
+        check_flag("vector env truncated", truncated, batch)
+        if self._env_device is None:
+            return EnvStep(
+                None, np.zeros(reward.shape, np.float32), np.zeros(batch, np.bool_), np.zeros(batch, np.bool_)
+            )
+        float32 = torch.zeros(reward.shape, dtype=torch.float32, device=self._env_device)
+        return EnvStep(None, float32, torch.zeros_like(terminated), torch.zeros_like(truncated))
+
+    def _void(self, result: EnvStep, rows: Rows) -> Any:
+        """Mark the cells that their envs spent on a reset; return which are valid [N]."""
+        valid = np.ones(self.num_envs, np.bool_)
+        valid[rows] = False
+        if self._env_device is not None:
+            valid = torch.from_numpy(valid).to(self._env_device)  # type: ignore[assignment]  # tensors for a tensor env
+        result.reward[~valid] = 0.0
+        result.terminated &= valid
+        result.truncated &= valid
+        return valid
+
+    def _finish(self, rows: Rows, info: dict[str, Any]) -> None:
+        """Count the episodes that ended; put their final observations where the next episodes' first ones came."""
+        self._clock.finish(rows, delay=int(self._autoreset.spends_step))
+        if not self._autoreset.has_final_info:
+            return
+        if not self._autoreset.is_masked:
+            self._first_obs = take_rows(self._next.obs, rows)
+        for n in rows.tolist():
+            row = map_tree(lambda leaf, n=n: leaf[n], info["final_obs"]) if "final_obs" in info else None
+            if row is None:
+                raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
+            self._next.write_row(n, row)
+
+    def _begin(self, memory: ObsMemory, rows: Rows) -> None:
+        """Write the first observations of the episodes that begin now."""
+        if self._autoreset.is_masked:
+            mask = np.zeros(self.num_envs, np.bool_)
+            mask[rows] = True
+            seeds: Any = self._clock.episode_seeds(rows)
+            obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})
+            memory.write_rows(rows, take_rows(obs, rows))
+        elif self._autoreset.has_final_info:
+            memory.write_rows(rows, self._first_obs)
+
+
+def _require_vector_env(envs: object) -> None:
+    if not isinstance(envs, gym.vector.VectorEnv):
+        rule, hint = "must be a gymnasium.vector.VectorEnv", "rltrainer.make_vec makes one."
+        raise ParamsError(field_error_text("EnvAdapter", "envs", rule, envs, hint))

@@ -1,0 +1,97 @@
+"""Where each env is in its sequence of episodes, and the seeds that follow from it."""
+
+from typing import Any
+
+import numpy as np
+
+from rltrainer.errors import CheckpointError
+from rltrainer.seeding import derive_seed, draw_seed
+from rltrainer.types import State
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class EpisodeClock:
+    """Counts episodes and steps of N envs.
+
+    Args:
+        num_envs: N.
+        seed: what all seeds derive from; None until `seed` or the first seed that is asked for.
+    """
+
+    def __init__(self, num_envs: int, seed: int | None) -> None:
+        self.seed = seed
+        self.num_envs = num_envs
+        self._episode = np.zeros(num_envs, np.int64)
+        # Both are counted since the last whole reset, so that one number per step is enough.
+        self.num_steps = 0
+        self._began = np.zeros(num_envs, np.int64)
+        self._num_resets = 0
+
+    @property
+    def episode_steps(self) -> Rows:
+        """How many steps each env is into its episode [N]; 0 while its reset is due."""
+        return np.maximum(self.num_steps - self._began, 0)
+
+    def finish(self, rows: Rows, delay: int) -> None:
+        """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
+        self._episode[rows] += 1
+        self._began[rows] = self.num_steps + delay
+
+    def postpone(self, rows: Rows) -> None:
+        """Let these envs' episodes begin one step from now."""
+        self._began[rows] = self.num_steps + 1
+
+    def restart(self, first_episode: bool = False) -> Mask:
+        """Go to each env's next episode that nobody stepped in, or to its very first.
+
+        Returns:
+            which envs were in the middle of an episode [N].
+        """
+        is_cut: Mask = self.episode_steps > 0
+        self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + is_cut
+        self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
+        self.num_steps = 0
+        self._began = np.zeros(self.num_envs, np.int64)
+        return is_cut
+
+    def reset_seed(self) -> int:
+        """Return the seed of the last whole reset."""
+        return derive_seed(self._root(), "reset", self._num_resets)
+
+    def episode_seeds(self, rows: Rows) -> list[int | None]:
+        """Return the seeds of these envs' episodes, None for the other envs."""
+        seeds: list[int | None] = [None] * self.num_envs
+        for n in rows.tolist():
+            seeds[n] = derive_seed(self._root(), n, int(self._episode[n]))
+        return seeds
+
+    def state_dict(self) -> State:
+        """Return seed, episodes and steps."""
+        return {
+            "seed": self.seed,
+            "episode": self._episode.tolist(),
+            "episode_step": self.episode_steps.tolist(),
+            "num_steps": self.num_steps,
+            "num_resets": self._num_resets,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            CheckpointError: it is of another number of envs.
+        """
+        if len(state["episode"]) != self.num_envs:
+            raise CheckpointError(f"the state is of {len(state['episode'])} envs, but there are {self.num_envs}")
+        self.seed = state["seed"]
+        self._episode = np.array(state["episode"], np.int64)
+        self.num_steps = state["num_steps"]
+        self._began = self.num_steps - np.array(state["episode_step"], np.int64)
+        self._num_resets = state["num_resets"]
+
+    def _root(self) -> int:
+        if self.seed is None:
+            self.seed = draw_seed()
+        return self.seed

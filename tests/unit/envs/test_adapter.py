@@ -1,0 +1,443 @@
+"""Seeds, memory, actions, state and errors of the adapter."""
+
+import logging
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import ClipReward
+
+from rltrainer.envs import EnvAdapter, make_vec
+from rltrainer.errors import CheckpointError, EnvError, ParamsError, SpaceError
+from rltrainer.seeding import derive_seed
+from tests.unit.envs.scripted import SEED, ScriptedEnv, ScriptedVectorEnv, TensorVectorEnv, expected_cells, record
+
+ZEROS = np.zeros(2, np.int64)
+
+
+class FakeVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """Two envs that return what they are told to.
+
+    Args:
+        obs: what reset and step return as observations.
+        step: what step returns after them.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  # as in gymnasium
+
+    def __init__(self, obs: Any = None, step: Any = None, space: Any = None, action_space: Any = None) -> None:
+        self.num_envs = 2
+        self.single_observation_space = space or Box(-1, 1, (3,), np.float32)
+        self.single_action_space = action_space or Discrete(2)
+        self.obs = np.zeros((2, 3), np.float32) if obs is None else obs
+        self.outcome = step or (np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {})
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self.obs, {}
+
+    def step(self, actions: Any) -> Any:
+        return self.obs, *self.outcome
+
+
+def scripted(num_envs: int = 2, seed: int | None = SEED) -> EnvAdapter:
+    return EnvAdapter(make_vec(ScriptedEnv, num_envs, backend="sync", seed=seed))
+
+
+# Seeds
+
+
+def test_each_env_and_episode_has_its_own_seed() -> None:
+    envs = ScriptedVectorEnv(2, AutoresetMode.DISABLED)
+    adapter = EnvAdapter(envs)
+    adapter.seed(SEED)
+    adapter.reset()
+    record(adapter, 5)
+    # Env 0: episodes of 1, 6 steps; env 1: 4, 3.
+    tree = {(n, e): derive_seed(SEED, n, e) for n in range(2) for e in range(2)}
+    assert envs.seeds == [[tree[0, 0], tree[1, 0]], [tree[0, 1], None], [None, tree[1, 1]]]
+    assert len(set(tree.values())) == 4
+
+
+def test_the_same_seed_gives_the_same_data_and_another_seed_other_data() -> None:
+    def first_obs(seed: int) -> list[Any]:
+        adapter = EnvAdapter(make_vec("Pendulum-v1", 2))
+        adapter.seed(seed)
+        adapter.reset()
+        return adapter.obs.tolist()
+
+    assert first_obs(1) == first_obs(1)
+    assert first_obs(1) != first_obs(2)
+    assert len({tuple(row) for row in first_obs(1)}) == 2
+
+
+def test_an_unseeded_adapter_draws_its_seed_from_torch() -> None:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        adapter = EnvAdapter(make_vec("Pendulum-v1", 2))
+        adapter.reset()
+        states.append(adapter.obs.tolist())
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda envs: envs, lambda envs: ClipReward(envs, max_reward=1.0)])
+def test_the_seed_of_make_vec_wins(wrap: Any) -> None:
+    adapter = EnvAdapter(wrap(make_vec(ScriptedEnv, 2, backend="sync", seed=SEED)))
+    adapter.seed(SEED + 1)
+    adapter.reset()
+    assert adapter.obs[:, :2].tolist() == [[0, 0], [1, 0]]
+
+
+def test_a_reset_goes_on_with_the_next_episode_nobody_stepped_in() -> None:
+    adapter = scripted()
+    adapter.reset()
+    adapter.reset()
+    assert adapter.obs[:, 1].tolist() == [0, 0]
+    record(adapter, 1)  # env 0 ended episode 0, env 1 is in the middle of it
+    adapter.reset()
+    assert adapter.obs[:, 1].tolist() == [1, 1]
+    assert adapter.was_cut is not None
+    assert adapter.was_cut.tolist() == [False, True]
+    adapter.reset()
+    assert adapter.was_cut is None
+
+
+def test_a_restart_at_the_first_episode_repeats_the_data() -> None:
+    adapter = scripted()
+    adapter.reset(first_episode=True)
+    first = record(adapter, 9)
+    adapter.reset(first_episode=True)
+    assert record(adapter, 9) == first == [expected_cells(n, 9) for n in range(2)]
+
+
+def test_a_native_env_is_seeded_as_a_whole() -> None:
+    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
+    adapter = EnvAdapter(envs)
+    adapter.seed(SEED)
+    adapter.reset()
+    adapter.step(ZEROS)
+    adapter.reset()
+    adapter.step(ZEROS)
+    adapter.reset(first_episode=True)
+    assert envs.seeds == [derive_seed(SEED, "reset", i) for i in (0, 1, 0)]
+
+
+# Memory
+
+
+def test_obs_and_its_tensor_share_memory_and_dtype_is_the_stored_one() -> None:
+    space = Dict({"a": Box(-1, 1, (3,), np.float64), "b": MultiDiscrete([4, 4], dtype=np.int32), "c": MultiBinary(2)})
+    obs = {"c": np.ones((2, 2), np.int8), "b": np.full((2, 2), 3, np.int32), "a": np.full((2, 3), 0.5)}
+    adapter = EnvAdapter(FakeVectorEnv(obs, space=space))
+    adapter.reset()
+    assert {key: str(leaf.dtype) for key, leaf in adapter.obs.items()} == {"a": "float32", "b": "int64", "c": "int8"}
+    obs["a"][:] = 9.0
+    assert adapter.obs["a"].tolist() == [[0.5] * 3] * 2
+    for _ in range(2):
+        adapter.obs["a"][0, 0] = 0.25
+        assert adapter.obs_tensor["a"][0, 0] == 0.25
+        adapter.step(ZEROS)
+        adapter.advance()
+
+
+def test_without_an_end_advance_only_swaps() -> None:
+    adapter = EnvAdapter(FakeVectorEnv())
+    adapter.reset()
+    first = adapter.obs
+    successor = adapter.step(ZEROS).next_obs
+    assert successor is not first
+    adapter.advance()
+    assert adapter.obs is successor
+    assert adapter.step(ZEROS).next_obs is first
+
+
+def test_another_device_gets_copies() -> None:
+    adapter = EnvAdapter(make_vec(ScriptedEnv, 2, backend="sync", seed=SEED), device="meta")
+    adapter.reset()
+    adapter.step(ZEROS)
+    adapter.advance()
+    assert adapter.obs_tensor.device.type == "meta"
+    assert isinstance(adapter.obs, np.ndarray)
+
+
+@pytest.mark.gpu
+def test_the_policy_is_on_a_gpu() -> None:
+    adapter = EnvAdapter(make_vec(ScriptedEnv, 2, backend="sync", seed=SEED), device="cuda")
+    adapter.reset()
+    for _ in range(9):
+        env_action = adapter.to_env(torch.ones(2, dtype=torch.int64, device="cuda"))
+        assert isinstance(env_action, np.ndarray)
+        adapter.step(env_action)
+        adapter.advance()
+        assert adapter.obs_tensor.is_cuda
+        assert adapter.obs_tensor.tolist() == adapter.obs.tolist()
+
+
+@pytest.mark.gpu
+def test_an_env_of_tensors_on_a_gpu() -> None:
+    envs = TensorVectorEnv(ScriptedVectorEnv(3, AutoresetMode.NEXT_STEP), device="cuda")
+    adapter = EnvAdapter(envs, device="cuda")
+    adapter.reset()
+    assert adapter.obs is adapter.obs_tensor
+    for n, cells in enumerate(record(adapter, 20)):
+        assert cells == expected_cells(n, len(cells))
+    assert adapter.to_env(torch.tensor([0, 1, 2])).is_cuda
+
+
+# Actions
+
+
+def to_env(space: gym.Space[Any], action: torch.Tensor) -> Any:
+    return EnvAdapter(FakeVectorEnv(action_space=space)).to_env(action)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_box_is_clipped_and_cast(dtype: Any) -> None:
+    space = Box(np.array([-0.1, 0.0], dtype), np.array([0.1, np.inf], dtype), dtype=dtype)
+    result = to_env(space, torch.tensor([[-2.0, -3.0], [0.05, 7.0]]))
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, np.array([[-0.1, 0.0], [np.float32(0.05), 7.0]], dtype))
+    assert all(space.contains(row) for row in result)
+
+
+def test_a_box_without_bounds_is_passed_on_without_a_copy() -> None:
+    action = torch.tensor([[-2e9], [3.0]])
+    result = to_env(Box(-np.inf, np.inf, (1,), np.float32), action)
+    assert result.tolist() == [[-2e9], [3.0]]
+    assert np.shares_memory(result, action.numpy())
+
+
+def test_clipping_leaves_the_action_and_the_last_env_action_alone() -> None:
+    adapter = EnvAdapter(FakeVectorEnv(action_space=Box(-1, 1, (1,), np.float32)))
+    action = torch.tensor([[-2.0], [3.0]])
+    last = adapter.to_env(action)
+    adapter.to_env(torch.zeros(2, 1))
+    assert action.tolist() == [[-2.0], [3.0]]
+    assert last.tolist() == [[-1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [(Discrete(3), np.int64), (MultiDiscrete([3, 3]), np.int64), (MultiDiscrete([3, 3], np.int32), np.int32)],
+)
+def test_choices_keep_their_values_and_get_the_dtype_of_the_space(space: Any, dtype: Any) -> None:
+    action = torch.ones(2, *space.shape, dtype=torch.int64)
+    result = to_env(space, action)
+    assert result.dtype == dtype
+    assert np.shares_memory(result, action.numpy()) == (dtype == np.int64)
+    assert result.tolist() == action.tolist()
+
+
+def test_actions_of_a_tensor_env_stay_tensors() -> None:
+    envs = FakeVectorEnv(torch.zeros(2, 3), action_space=Box(-1, 1, (2,), np.float64))
+    adapter = EnvAdapter(envs)
+    adapter.reset()
+    result = adapter.to_env(torch.tensor([[-2.0, 0.5], [3.0, 1.0]]))
+    assert result.dtype == torch.float64
+    assert result.tolist() == [[-1.0, 0.5], [1.0, 1.0]]
+
+
+def test_an_action_space_of_parts() -> None:
+    with pytest.raises(SpaceError, match="unsupported action space Dict.*must be Box, Discrete"):
+        EnvAdapter(FakeVectorEnv(action_space=Dict({"a": Discrete(2)})))
+
+
+# Rewards
+
+
+def test_rewards_of_several_agents() -> None:
+    rewards = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    flags = np.zeros(2, np.bool_)
+    adapter = EnvAdapter(FakeVectorEnv(step=(rewards, flags, flags, {})))
+    adapter.reset()
+    step = adapter.step(ZEROS)
+    assert step.reward.dtype == np.float32
+    assert step.reward.tolist() == rewards.tolist()
+
+
+# State
+
+
+def test_a_state_at_the_start_of_episodes_continues_bit_for_bit() -> None:
+    whole = scripted()
+    whole.reset()
+    record(whole, 7)  # env 0: episodes of 1 + 6 steps, env 1: of 4 + 3
+    state = whole.state_dict()
+    assert state["clock"]["episode"] == [2, 2]
+    assert state["clock"]["episode_step"] == [0, 0]
+    resumed = scripted(seed=None)
+    resumed.load_state_dict(state)
+    assert resumed.was_cut is None
+    assert record(resumed, 9) == record(whole, 9)
+
+
+def test_a_state_in_the_middle_of_an_episode_warns_and_cuts() -> None:
+    whole = scripted()
+    whole.reset()
+    record(whole, 4)  # env 0 is in its second episode, env 1 at the start of its second
+    resumed = scripted()
+    with pytest.warns(UserWarning, match=r"envs \[0\] were in the middle of an episode") as warned:
+        resumed.load_state_dict(whole.state_dict())
+    assert len(warned) == 1
+    assert resumed.was_cut is not None
+    assert resumed.was_cut.tolist() == [True, False]
+    assert resumed.obs[:, 1].tolist() == [2, 1]
+
+
+def test_a_native_env_cannot_continue() -> None:
+    adapter = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
+    adapter.seed(SEED)
+    adapter.reset()
+    adapter.step(ZEROS)  # env 0 ended its episode
+    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
+    resumed = EnvAdapter(envs)
+    with pytest.warns(UserWarning, match=r"envs \[0, 1\] cannot be reset one by one"):
+        resumed.load_state_dict(adapter.state_dict())
+    assert resumed.was_cut is not None
+    assert resumed.was_cut.tolist() == [False, True]
+    assert envs.seeds == [derive_seed(SEED, "reset", 1)]
+
+
+def test_a_native_env_that_nobody_stepped_since_its_reset_continues() -> None:
+    adapter = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
+    adapter.seed(SEED)
+    adapter.reset()
+    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
+    resumed = EnvAdapter(envs)
+    resumed.load_state_dict(adapter.state_dict())
+    assert envs.seeds == [derive_seed(SEED, "reset", 0)]
+    assert resumed.was_cut is None
+
+
+def test_the_state_of_an_adapter_that_never_started_resets_nothing() -> None:
+    fresh = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
+    fresh.seed(SEED)
+    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
+    resumed = EnvAdapter(envs)
+    resumed.load_state_dict(fresh.state_dict())
+    assert envs.seeds == []
+    resumed.reset()
+    assert envs.seeds == [derive_seed(SEED, "reset", 0)]
+
+
+def test_a_state_of_another_number_of_envs() -> None:
+    with pytest.raises(CheckpointError, match="the state is of 3 envs, but there are 2"):
+        scripted(2).load_state_dict(scripted(3).state_dict())
+
+
+# Errors
+
+
+def test_something_else_than_a_vector_env() -> None:
+    env = gym.make("CartPole-v1")
+    with pytest.raises(
+        ParamsError, match=r"EnvAdapter.envs: must be a .*VectorEnv; got .* rltrainer.make_vec makes one"
+    ):
+        EnvAdapter(env)  # type: ignore[arg-type]  # on purpose
+    env.close()
+
+
+def test_a_space_that_is_not_supported() -> None:
+    with pytest.raises(SpaceError, match="unsupported space Text"):
+        EnvAdapter(FakeVectorEnv(space=gym.spaces.Text(5)))
+
+
+@pytest.mark.parametrize("command", ["step", "advance"])
+def test_nothing_before_the_reset(command: str) -> None:
+    adapter = EnvAdapter(FakeVectorEnv())
+    with pytest.raises(EnvError, match=f"EnvAdapter.{command}: reset must be called first"):
+        adapter.step(ZEROS) if command == "step" else adapter.advance()
+
+
+CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("obs", "text"),
+    [
+        (
+            {"cam": np.zeros((2, 84, 84, 3), np.uint8)},
+            r'vector env obs["cam"]: expected float32 (2, 84, 84), got uint8 (2, 84, 84, 3)',
+        ),
+        (
+            {"cam": np.zeros((2, 84, 84))},
+            r'obs["cam"]: expected float32 (2, 84, 84), got float64 (2, 84, 84) (the dtype differs: cast it,',
+        ),
+        (
+            {"eye": np.zeros(2)},
+            "vector env obs: expected a dict with the keys ['cam'], got a dict with the keys ['eye']",
+        ),
+        (np.zeros((2, 3), np.float32), "vector env obs: expected a dict with the keys ['cam'], got float32 (2, 3)"),
+        ({"cam": [0.0]}, 'vector env obs["cam"]: expected float32 (2, 84, 84), got list [0.0]'),
+    ],
+)
+def test_observations_that_do_not_fit(obs: Any, text: str) -> None:
+    with pytest.raises(SpaceError, match=re.escape(text)):
+        EnvAdapter(FakeVectorEnv(obs, space=CAMERA)).reset()
+
+
+NO_FLAGS = np.zeros(2, np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (
+            (np.zeros(3), NO_FLAGS, NO_FLAGS),
+            r"vector env reward: expected numbers \(2,\), or \(2, 'num_agents'\), got .* \(3,\)",
+        ),
+        ((np.array(["a", "b"]), NO_FLAGS, NO_FLAGS), r"vector env reward: expected numbers .*, got <U1 \(2,\)"),
+        ((np.zeros((2, 1, 1)), NO_FLAGS, NO_FLAGS), r"vector env reward: expected numbers .*, got float64 \(2, 1, 1\)"),
+        ((np.zeros(2), np.zeros(2, int), NO_FLAGS), r"vector env terminated: expected bool \(2,\), got int64 \(2,\)"),
+        ((np.zeros(2), NO_FLAGS, np.zeros(3, bool)), r"vector env truncated: expected bool \(2,\), got bool \(3,\)"),
+        ((np.zeros(2), NO_FLAGS, None), r"vector env truncated: expected bool \(2,\), got NoneType None"),
+    ],
+)
+def test_outcomes_that_do_not_fit(outcome: Any, text: str) -> None:
+    adapter = EnvAdapter(FakeVectorEnv(step=(*outcome, {})))
+    adapter.reset()
+    with pytest.raises(SpaceError, match=text):
+        adapter.step(ZEROS)
+
+
+def test_an_observation_of_another_shape_at_the_first_step() -> None:
+    envs = FakeVectorEnv()
+    adapter = EnvAdapter(envs)
+    adapter.reset()
+    envs.obs = np.zeros((2, 1), np.float32)
+    with pytest.raises(SpaceError, match=r"vector env obs: expected float32 \(2, 3\), got float32 \(2, 1\)"):
+        adapter.step(ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("info", "error", "text"),
+    [
+        ({}, EnvError, r'env 1 ended its episode, but info\["final_obs"\] holds no final observation of it'),
+        ({"final_obs": np.array([None, None])}, EnvError, r'env 1 ended its episode, but info\["final_obs"\] holds no'),
+        ({"final_obs": np.zeros((2, 1))}, SpaceError, r"env 1 final_obs: expected shape \(3,\), got float64 \(1,\)"),
+    ],
+)
+def test_a_final_observation_that_is_missing_or_does_not_fit(info: Any, error: type[Exception], text: str) -> None:
+    envs = FakeVectorEnv(step=(np.zeros(2), np.array([False, True]), NO_FLAGS, info))
+    envs.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    adapter = EnvAdapter(envs)
+    adapter.reset()
+    with pytest.raises(error, match=text):
+        adapter.step(ZEROS)
+
+
+def test_close_never_raises(caplog: pytest.LogCaptureFixture) -> None:
+    envs = FakeVectorEnv()
+
+    def fail(**kwargs: Any) -> None:
+        raise OSError("gone")
+
+    envs.close_extras = fail  # type: ignore[method-assign]  # a fake
+    with caplog.at_level(logging.WARNING, "rltrainer"):
+        EnvAdapter(envs).close()
+    assert "the vector env failed during close: OSError('gone')" in caplog.text

@@ -1,0 +1,201 @@
+"""Which backend `make_vec` takes, and how it refuses."""
+
+import logging
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from rltrainer.envs import EnvAdapter, make_vec
+from rltrainer.envs.native import NativeVectorEnv
+from rltrainer.envs.sync import SyncVectorEnv
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError
+from rltrainer.seeding import derive_seed
+from tests.unit.envs.scripted import ScriptedEnv
+
+
+def backend_of(envs: Any) -> str:
+    return {SyncVectorEnv: "sync", NativeVectorEnv: "native"}[type(envs)]
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "options", "backend"),
+    [
+        ("CartPole-v1", 7, {}, "sync"),
+        ("CartPole-v1", 8, {}, "native"),
+        ("CartPole-v1", 8, {"max_episode_steps": 9, "sutton_barto_reward": True}, "native"),
+        ("CartPole-v1", 8, {"disable_env_checker": False}, "sync"),  # the native one does not know it
+        ("CartPole-v1", 8, {"wrappers": [gym.wrappers.TimeAwareObservation]}, "sync"),
+        ("Pendulum-v1", 8, {}, "sync"),
+        (ScriptedEnv, 8, {}, "sync"),
+    ],
+)
+def test_auto(env: Any, num_envs: int, options: Any, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        envs = make_vec(env, num_envs, **options)
+    assert backend_of(envs) == backend
+    assert envs.num_envs == num_envs
+    name = env if isinstance(env, str) else "ScriptedEnv"
+    assert caplog.messages == [f"make_vec: {name} with num_envs={num_envs} runs on backend={backend!r}"]
+
+
+@pytest.mark.parametrize("backend", ["native", "sync"])
+def test_a_backend_that_was_asked_for(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        envs = make_vec("CartPole-v1", 2, backend=backend, seed=3, max_episode_steps=5)
+    assert backend_of(envs) == backend
+    assert caplog.messages == []
+    assert envs.base_seed == 3  # type: ignore[attr-defined]  # what make_vec returns has it
+    envs.reset()
+    ends = [envs.step(np.array([i % 2] * 2))[3].tolist() for i in range(5)]
+    assert ends == [[False, False]] * 4 + [[True, True]]
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    make_vec("CartPole-v1", 8).close()
+    make_vec("CartPole-v1", 2).close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_native_is_the_envs_own() -> None:
+    envs = make_vec("CartPole-v1", 3, backend="native", seed=3)
+    assert isinstance(envs.unwrapped, CartPoleVectorEnv)
+    expected, _ = CartPoleVectorEnv(3).reset(seed=derive_seed(3, "reset", 0))
+    first, again = envs.reset()[0], envs.reset()[0]
+    np.testing.assert_array_equal(first, expected)
+    assert not np.array_equal(first, again)
+    np.testing.assert_array_equal(envs.reset(seed=derive_seed(3, "reset", 0))[0], expected)
+
+
+def test_native_and_sync_train_the_same_env() -> None:
+    """One step of CartPole from the same state, through the adapter."""
+    sync = EnvAdapter(make_vec("CartPole-v1", 2, backend="sync", seed=3))
+    native = EnvAdapter(make_vec("CartPole-v1", 2, backend="native", seed=3))
+    for adapter in (sync, native):
+        adapter.reset()
+    native.envs.unwrapped.state = sync.obs.T.copy()  # type: ignore[attr-defined]  # CartPole's own
+    results = [adapter.step(np.array([0, 1])) for adapter in (sync, native)]
+    np.testing.assert_allclose(results[0].next_obs, results[1].next_obs, atol=1e-6)
+    assert results[0].reward.tolist() == results[1].reward.tolist() == [1.0, 1.0]
+
+
+def test_wrappers_and_arguments_reach_each_env() -> None:
+    wrappers = [gym.wrappers.FlattenObservation, partial(gym.wrappers.TimeLimit, max_episode_steps=3)]
+    envs = make_vec("Pendulum-v1", 2, wrappers=wrappers, g=1.0)
+    assert envs.get_attr("g") == (1.0, 1.0)  # type: ignore[attr-defined]  # of the sync backend
+    outermost = [type(env) for env in envs.envs]  # type: ignore[attr-defined]  # of the sync backend
+    assert outermost == [gym.wrappers.TimeLimit] * 2
+
+
+def test_a_module_before_the_id() -> None:
+    assert make_vec("gymnasium.envs:CartPole-v1", 1).num_envs == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"env": 3}, r"make_vec.env: must be a gymnasium id or a factory of envs; got 3 \(int\)"),
+        ({"env": list}, r"make_vec.env: must be a gymnasium id or a factory of envs; got <class 'list'>"),
+        ({"num_envs": 0}, r"make_vec.num_envs: must be a positive integer; got 0 \(int\)"),
+        ({"num_envs": True}, r"make_vec.num_envs: must be a positive integer; got True \(bool\)"),
+        ({"num_envs": 2.0}, r"make_vec.num_envs: must be a positive integer; got 2.0 \(float\)"),
+        ({"seed": -1}, r"make_vec.seed: must be a non-negative integer or None; got -1 \(int\)"),
+        ({"seed": "1"}, r"make_vec.seed: must be a non-negative integer or None; got '1' \(str\)"),
+        (
+            {"backend": "snyc"},
+            r"make_vec.backend: must be one of 'auto', 'native', 'sync'; got 'snyc' \(str\). Did you mean 'sync'\?",
+        ),
+        ({"backend": "workers"}, r"make_vec.backend: must be one of 'auto', 'native', 'sync'; got 'workers' \(str\)$"),
+        ({"backend": None}, r"make_vec.backend: must be one of .*; got None \(NoneType\)"),
+        ({"wrappers": [3]}, r"make_vec.wrappers: must be a sequence of callables .*; got \[3\] \(list\)"),
+        ({"wrappers": gym.wrappers.FlattenObservation}, r"make_vec.wrappers: must be a sequence of callables"),
+        (
+            {"env": ScriptedEnv, "g": 1},
+            r"make_vec.env_kwargs: only a gymnasium id takes arguments; got \{'g': 1\} \(dict\)",
+        ),
+        (
+            {"env": ScriptedEnv, "backend": "native"},
+            r"make_vec.backend: 'native' needs a gymnasium id; .*backend='sync'",
+        ),
+        (
+            {"backend": "native", "wrappers": [gym.wrappers.FlattenObservation]},
+            r"make_vec.wrappers: 'native' has no single envs to wrap; got .* Use backend='sync'",
+        ),
+        (
+            {"env": "Pendulum-v1", "backend": "native"},
+            r"make_vec.backend: 'native' needs an env with a vector implementation of its own; .*Pendulum-v1 has none",
+        ),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError, match=text):
+        make_vec(**{"env": "CartPole-v1", "num_envs": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ("CartPol-v1", "make_vec.env: Environment `CartPol` doesn't exist. Did you mean: `CartPole`?"),
+        ("CartPole-v9", "make_vec.env: Environment version `v9` for environment `CartPole` doesn't exist"),
+        ("a b", "make_vec.env: Malformed environment ID: a b"),
+    ],
+)
+def test_an_unknown_id(env: str, text: str) -> None:
+    with pytest.raises(EnvError) as caught:
+        make_vec(env, 2)
+    assert str(caught.value).startswith(text)
+
+
+def test_an_argument_the_env_does_not_know() -> None:
+    with pytest.raises(EnvError, match=r"env 0: the factory raised TypeError: .*wheels"):
+        make_vec("Pendulum-v1", 2, wheels=3)
+    with pytest.raises(EnvError, match=r"make_vec.env: CartPole-v1 cannot be made: TypeError: .*wheels"):
+        make_vec("CartPole-v1", 2, backend="native", wheels=3)
+
+
+def test_a_factory_that_raises() -> None:
+    def fail() -> Any:
+        raise ValueError("no licence")
+
+    with pytest.raises(EnvError, match="env 0: the factory raised ValueError: no licence"):
+        make_vec(fail, 2)
+
+
+def missing(**kwargs: Any) -> Any:
+    raise gym.error.DependencyNotInstalled("Wheels is not installed, run `pip install wheels`")
+
+
+@pytest.fixture
+def registered() -> Any:
+    """Register an env that misses a package, as if it were one of gymnasium's MuJoCo envs, and one of nobody's."""
+    package = __name__
+    gym.register("Wheels-v0", entry_point=f"{package}:missing", vector_entry_point=missing)
+    gym.register("Hull-v0", entry_point="gymnasium.envs.mujoco.no_such_file:Hull")
+    yield
+    del gym.registry["Wheels-v0"], gym.registry["Hull-v0"]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("backend", ["sync", "native"])
+def test_a_missing_package(backend: str) -> None:
+    advice = "Wheels is not installed, run `pip install wheels`."
+    with pytest.raises(MissingExtraError) as caught:
+        make_vec("Wheels-v0", 2, backend=backend)
+    assert str(caught.value) == f"make_vec.env: Wheels-v0 needs a package that is not installed: {advice}"
+    assert isinstance(caught.value.__cause__, gym.error.DependencyNotInstalled)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_missing_package_that_an_extra_brings() -> None:
+    with pytest.raises(MissingExtraError, match=r'Hull-v0 needs a package .* Run: pip install "rltrainer\[mujoco\]"'):
+        make_vec("Hull-v0", 2)
+
+
+def test_atari_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5 .*ale_py.*rltrainer\[atari\]"):
+        make_vec("ALE/Pong-v5", 2)
