@@ -169,7 +169,11 @@ class EnvAdapter:
 
     def state_dict(self) -> State:
         """Return where each env is: episode, steps within it; and what the seeds derive from."""
-        return {"is_started": self._now is not None, "clock": self._clock.state_dict()}
+        clock = self._clock.state_dict()
+        if self._autoreset.is_masked:
+            # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
+            clock |= {"num_steps": 0, "num_resets": 0}
+        return {"is_started": self._now is not None, "clock": clock}
 
     def load_state_dict(self, state: State) -> None:
         """Restart every env where `state_dict` found it, if it was at the start of an episode.

@@ -169,7 +169,10 @@ class ScriptedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 self.state[n] = (int(n), 0, 0, 0)
         self.is_pending[mask] = False
         self.flags[:, mask] = False
-        return self._write(), {}
+        obs = self._write()
+        for leaf in leaves(obs):
+            leaf[~mask] = -50  # nobody may look at the envs that were not reset
+        return obs, {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         finals: list[Any] = [None] * self.num_envs

@@ -35,7 +35,7 @@ class FakeVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.single_observation_space = space or Box(-1, 1, (3,), np.float32)
         self.single_action_space = action_space or Discrete(2)
         self.obs = np.zeros((2, 3), np.float32) if obs is None else obs
-        self.outcome = step or (np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {})
+        self.outcome: Any = step or (np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {})
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return self.obs, {}
@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_data_and_another_seed_other_data() -> None
         adapter = EnvAdapter(make_vec("Pendulum-v1", 2))
         adapter.seed(seed)
         adapter.reset()
-        return adapter.obs.tolist()
+        return list(adapter.obs.tolist())
 
     assert first_obs(1) == first_obs(1)
     assert first_obs(1) != first_obs(2)
@@ -132,7 +132,7 @@ def test_a_native_env_is_seeded_as_a_whole() -> None:
 
 def test_obs_and_its_tensor_share_memory_and_dtype_is_the_stored_one() -> None:
     space = Dict({"a": Box(-1, 1, (3,), np.float64), "b": MultiDiscrete([4, 4], dtype=np.int32), "c": MultiBinary(2)})
-    obs = {"c": np.ones((2, 2), np.int8), "b": np.full((2, 2), 3, np.int32), "a": np.full((2, 3), 0.5)}
+    obs: dict[str, Any] = {"c": np.ones((2, 2), np.int8), "b": np.full((2, 2), 3, np.int32), "a": np.full((2, 3), 0.5)}
     adapter = EnvAdapter(FakeVectorEnv(obs, space=space))
     adapter.reset()
     assert {key: str(leaf.dtype) for key, leaf in adapter.obs.items()} == {"a": "float32", "b": "int64", "c": "int8"}
@@ -287,6 +287,16 @@ def test_a_state_in_the_middle_of_an_episode_warns_and_cuts() -> None:
     assert resumed.was_cut is not None
     assert resumed.was_cut.tolist() == [True, False]
     assert resumed.obs[:, 1].tolist() == [2, 1]
+
+
+def test_the_cell_of_a_reset_is_no_step_of_the_episode() -> None:
+    adapter = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
+    adapter.seed(SEED)
+    adapter.reset()
+    for steps in ([0, 1], [0, 2], [1, 3]):  # env 0: its only step, the reset, the first of its second episode
+        adapter.step(ZEROS)
+        adapter.advance()
+        assert adapter.state_dict()["clock"]["episode_step"] == steps
 
 
 def test_a_native_env_cannot_continue() -> None:

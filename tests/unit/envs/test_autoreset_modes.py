@@ -85,7 +85,7 @@ def test_a_native_env(kind: str, mode: AutoresetMode, object_info: bool) -> None
     ],
 )
 def test_gymnasium_async(mode: AutoresetMode, shared_memory: bool, cell_is_lost: bool) -> None:
-    options = {"autoreset_mode": mode, "shared_memory": shared_memory, "copy": False}
+    options: dict[str, Any] = {"autoreset_mode": mode, "shared_memory": shared_memory, "copy": False}
     envs = gym.vector.AsyncVectorEnv([partial(ScriptedEnv, "dict")] * 2, **options)
     try:
         check(envs, cell_is_lost)
@@ -100,6 +100,11 @@ def test_a_whole_reset_while_a_workers_autoreset_is_due() -> None:
     try:
         adapter.step(np.zeros(2, np.int64))  # env 0's first episode has one step
         adapter.advance()
+        adapter.reset(first_episode=True)
+        step = adapter.step(np.zeros(2, np.int64))
+        assert step.valid.tolist() == [False, True]
+        adapter.advance()
+        assert adapter.state_dict()["clock"]["episode_step"] == [0, 1]
         adapter.reset(first_episode=True)
         for n, cells in enumerate(record(adapter, 12)):
             assert cells == expected_cells(n, len(cells))

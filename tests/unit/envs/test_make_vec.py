@@ -84,7 +84,7 @@ def test_native_and_sync_train_the_same_env() -> None:
 
 
 def test_wrappers_and_arguments_reach_each_env() -> None:
-    wrappers = [gym.wrappers.FlattenObservation, partial(gym.wrappers.TimeLimit, max_episode_steps=3)]
+    wrappers: list[Any] = [gym.wrappers.FlattenObservation, partial(gym.wrappers.TimeLimit, max_episode_steps=3)]
     envs = make_vec("Pendulum-v1", 2, wrappers=wrappers, g=1.0)
     assert envs.get_attr("g") == (1.0, 1.0)  # type: ignore[attr-defined]  # of the sync backend
     outermost = [type(env) for env in envs.envs]  # type: ignore[attr-defined]  # of the sync backend
