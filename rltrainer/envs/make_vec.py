@@ -1,7 +1,6 @@
 """Make a vector env from a gymnasium id or a factory, with the backend that suits it."""
 
 import difflib
-import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec
 
 from rltrainer.envs.native import NativeVectorEnv
 from rltrainer.envs.sync import Env, SyncVectorEnv
@@ -107,13 +107,12 @@ def _announce(env: Any, num_envs: int, backend: str, chosen: str) -> None:
 
 def _find_spec(env_id: str) -> EnvSpec:
     """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids, whose package registers them."""
-    module, _, name = env_id.rpartition(":")
-    if not module and name.startswith("ALE/"):
-        module = "ale_py"
+    if env_id.startswith("ALE/"):
+        env_id = f"ale_py:{env_id}"
+    module = env_id.partition(":")[0]
     with _translated_errors(env_id, module):
-        if module:
-            importlib.import_module(module)
-        return gym.spec(name)
+        # gymnasium's public lookup imports no module, and its private one warns of every id that has a newer version.
+        return registration._find_spec(env_id) if ":" in env_id else gym.spec(env_id)
 
 
 def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
@@ -121,7 +120,7 @@ def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
     entry_point = spec.vector_entry_point
     if not isinstance(entry_point, str) or not entry_point.startswith("gymnasium.envs.classic_control."):
         return False
-    understood = inspect.signature(load_env_creator(entry_point)).parameters
+    understood = inspect.signature(registration.load_env_creator(entry_point)).parameters
     return not spec.additional_wrappers and all(name in understood for name in env_kwargs)
 
 

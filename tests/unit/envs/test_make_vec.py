@@ -199,3 +199,9 @@ def test_atari_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5 .*ale_py.*rltrainer\[atari\]"):
         make_vec("ALE/Pong-v5", 2)
+
+
+def test_a_module_that_is_not_installed() -> None:
+    text = "make_vec.env: no_such_module:Foo-v0 needs a package that is not installed: No module named 'no_such_module'"
+    with pytest.raises(MissingExtraError, match=text):
+        make_vec("no_such_module:Foo-v0", 2)
