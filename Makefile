@@ -3,7 +3,7 @@
 # PYTHON  the interpreter that the virtual environment is made from: 3.11 or 3.12
 # TORCH   the PyTorch build, as pip takes it; the environment remembers it, and naming another one makes a new environment
 #           make train TORCH="torch==2.13.0 --index-url ..."
-#           make train TORCH=installed     (the one that PYTHON has already)
+#           make train TORCH=installed     (the one in the site-packages of PYTHON)
 # ARGS    further arguments of the program that a target runs: make train ARGS="--seed 2", make test ARGS="-k replay"
 
 PYTHON ?= python3
@@ -69,8 +69,8 @@ clean: ## remove everything that make made
 $(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rltrainer needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
 ifeq ($(TORCH),installed)
-	@$(PYTHON) -c 'import torch' || { echo 'TORCH=installed: $(PYTHON) has no torch; leave TORCH out to install one' >&2; exit 1; }
 	$(PYTHON) -m venv $(if $(INSTALLED_TORCH),,--clear) --system-site-packages $(VENV)
+	@$(BIN)/python -c 'import torch' || { echo 'TORCH=installed: the site-packages of $(PYTHON) (not of a virtual environment) have no torch; leave TORCH out to install one' >&2; exit 1; }
 else
 	$(PYTHON) -m venv $(if $(INSTALLED_TORCH),,--clear) $(VENV)
 	$(PIP) install $(TORCH)
