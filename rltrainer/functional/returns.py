@@ -5,13 +5,7 @@ from torch import Tensor
 
 
 def gae(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    done: Tensor,
-    gamma: float,
-    lambda_: float,
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, gamma: float, lambda_: float
 ) -> tuple[Tensor, Tensor]:
     """Estimate advantages and returns (Schulman et al. 2016, Generalized Advantage Estimation, eq. 16).
 
@@ -42,9 +36,7 @@ def gae(
     return advantage, advantage + value
 
 
-def discounted_returns(
-    reward: Tensor, done: Tensor, initial: Tensor, gamma: float
-) -> tuple[Tensor, Tensor]:
+def discounted_returns(reward: Tensor, done: Tensor, initial: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """Accumulate R_t = gamma * R_{t-1} + r_t forwards in time, restarting after each done: what scales rewards.
 
     Args:

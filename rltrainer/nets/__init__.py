@@ -1,11 +1,7 @@
 """Networks, action distributions, exploration, normalisers and the policies built of them."""
 
 from rltrainer.nets.actor_critic import Actor, ActorCritic
-from rltrainer.nets.continuous import (
-    DeterministicActorCritic,
-    GaussianActorCritic,
-    SquashedActorCritic,
-)
+from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork

@@ -52,9 +52,7 @@ class Actor(Policy):
         """Return the distribution over actions for normalised observations [B, ...]."""
         return cast(Distribution, self.actor(obs))
 
-    def choose(
-        self, obs: Tree, explore: bool, generator: torch.Generator | None
-    ) -> Tensor:
+    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Sample an action, or take the likeliest one."""
         distribution = self.distribution(obs)
         return distribution.sample(generator) if explore else distribution.mode()
@@ -91,16 +89,10 @@ class ActorCritic(Actor):
             activation=activation,
             normalize_obs=normalize_obs,
         )
-        encoder = (
-            cast(Encoder, self.actor[0])
-            if share_encoder
-            else Encoder(observation_space)
-        )
+        encoder = cast(Encoder, self.actor[0]) if share_encoder else Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         self.critic = nn.Sequential(
-            encoder,
-            orthogonal_(mlp(sizes, activation), SQRT_2),
-            orthogonal_(nn.Linear(sizes[-1], 1), 1.0),
+            encoder, orthogonal_(mlp(sizes, activation), SQRT_2), orthogonal_(nn.Linear(sizes[-1], 1), 1.0)
         )
         self.reward_normalizer = RewardNormalizer() if normalize_reward else None
 

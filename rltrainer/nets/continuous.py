@@ -43,15 +43,9 @@ class ContinuousActorCritic(UnitBoxPolicy):
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
-        self.actor = nn.Sequential(
-            encoder, mlp(sizes, activation), self._make_head(sizes[-1], box)
-        )
+        self.actor = nn.Sequential(encoder, mlp(sizes, activation), self._make_head(sizes[-1], box))
         self.critic = Critic(
-            observation_space,
-            box,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            num_members=num_critics,
+            observation_space, box, hidden_sizes=hidden_sizes, activation=activation, num_members=num_critics
         )
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
@@ -64,9 +58,7 @@ class DeterministicActorCritic(ContinuousActorCritic):
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return nn.Sequential(nn.Linear(in_features, space.shape[0]), nn.Tanh())
 
-    def choose(
-        self, obs: Tree, explore: bool, generator: torch.Generator | None
-    ) -> Tensor:
+    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Return the actor's action in the env's scale; exploration is added by `act`."""
         return self.scale(self.actor(obs))
 
@@ -81,33 +73,22 @@ class SquashedActorCritic(ContinuousActorCritic):
         """Return the distribution over actions in (-1, 1) for normalised observations [B, ...]."""
         return cast(SquashedGaussian, self.actor(obs))
 
-    def choose(
-        self, obs: Tree, explore: bool, generator: torch.Generator | None
-    ) -> Tensor:
+    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Sample, or take tanh of the mean, in the env's scale."""
         distribution = self.distribution(obs)
-        return self.scale(
-            distribution.sample(generator) if explore else distribution.mode()
-        )
+        return self.scale(distribution.sample(generator) if explore else distribution.mode())
 
 
 class GaussianActorCritic(ContinuousActorCritic):
     """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics: IQL."""
 
-    def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        **options: Any,
-    ) -> None:
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], **options: Any) -> None:
         super().__init__(observation_space, action_space, **options)
         encoder = Encoder(observation_space)
         hidden_sizes = options.get("hidden_sizes", (256, 256))
         sizes = (encoder.out_features, *hidden_sizes)
         self.value_network = nn.Sequential(
-            encoder,
-            mlp(sizes, options.get("activation", nn.ReLU)),
-            nn.Linear(sizes[-1], 1),
+            encoder, mlp(sizes, options.get("activation", nn.ReLU)), nn.Linear(sizes[-1], 1)
         )
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
@@ -122,14 +103,8 @@ class GaussianActorCritic(ContinuousActorCritic):
         value: Tensor = self.value_network(obs)
         return value.squeeze(-1)
 
-    def choose(
-        self, obs: Tree, explore: bool, generator: torch.Generator | None
-    ) -> Tensor:
+    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Sample within the bounds, or take the mean, in the env's scale."""
         distribution = self.distribution(obs)
-        action = (
-            distribution.sample(generator).clamp(-1, 1)
-            if explore
-            else distribution.mode()
-        )
+        action = distribution.sample(generator).clamp(-1, 1) if explore else distribution.mode()
         return self.scale(action)

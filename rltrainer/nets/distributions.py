@@ -143,11 +143,10 @@ class SquashedGaussian:
 
     def entropy(self) -> Tensor:
         """Raise: a squashed Gaussian's entropy has no closed form; use -log_prob of a sample."""
-        raise NotImplementedError(
-            "SquashedGaussian.entropy: there is no closed form. Use -rsample(noise)[1]."
-        )
+        raise NotImplementedError("SquashedGaussian.entropy: there is no closed form. Use -rsample(noise)[1].")
 
 
 def _log_det_tanh(u: Tensor) -> Tensor:
-    """log |d tanh(u) / du| summed over actions: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), stable for large u."""
+    """Return log |d tanh(u) / du| summed over actions."""
+    # log(1 - tanh(u)^2), written so that it stays finite for large u.
     return (2 * (math.log(2) - u - F.softplus(-2 * u))).sum(-1)

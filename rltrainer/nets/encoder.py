@@ -9,9 +9,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rltrainer.errors import SpaceError
+from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.spaces import leaf_shape, leaf_spaces
-from rltrainer.tree import Tree, leaves
+from rltrainer.tree import Tree, leaves, map_tree
 
 
 class FlatEncoder(nn.Module):
@@ -23,7 +23,7 @@ class FlatEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, ...] to float32 [B, out_features]."""
-        return x.flatten(1).float() if x.dim() != 2 else x.float()
+        return x.float() if x.dim() == 2 else x.reshape(len(x), self.out_features).float()
 
 
 class OneHotEncoder(nn.Module):
@@ -31,20 +31,16 @@ class OneHotEncoder(nn.Module):
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         super().__init__()
-        sizes = (
-            [space.n] if isinstance(space, spaces.Discrete) else space.nvec.flatten()
-        )
+        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.flatten()
         self.sizes = [int(size) for size in sizes]
         self.start = np.asarray(space.start).flatten().tolist()
         self.out_features = sum(self.sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map int64 [B] or [B, ...] to float32 [B, out_features]."""
-        columns = x.reshape(len(x), -1).unbind(1)
+        columns = x.reshape(len(x), len(self.sizes)).unbind(1)
         choices = zip(columns, self.start, self.sizes, strict=True)
-        return torch.cat(
-            [F.one_hot(column - start, size) for column, start, size in choices], dim=1
-        ).float()
+        return torch.cat([F.one_hot(column - start, size) for column, start, size in choices], dim=1).float()
 
 
 class ConvEncoder(nn.Module):
@@ -55,16 +51,12 @@ class ConvEncoder(nn.Module):
 
     def __init__(self, space: spaces.Box, features: int = 512) -> None:
         super().__init__()
-        height, width = (
-            space.shape[:2]
-            if (last := space.shape[2] < space.shape[0])
-            else space.shape[1:]
-        )
+        height, width = space.shape[:2] if (last := space.shape[2] < space.shape[0]) else space.shape[1:]
         channels = space.shape[2] if last else space.shape[0]
         if min(height, width) < 36:
-            raise SpaceError(
-                f"ConvEncoder: images must be at least 36 x 36; got {space.shape}. Resize them in a wrapper."
-            )
+            rule = "images (a Box of three axes) must be at least 36 x 36"
+            hint = "Resize them, or flatten what is no image, in a wrapper of the env."
+            raise SpaceError(field_error_text("ConvEncoder", "observation_space", rule, space, hint))
         self.channels_last = last
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.conv = nn.Sequential(
@@ -97,16 +89,16 @@ class Encoder(nn.Module):
 
     def __init__(self, observation_space: gym.Space[Any]) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(
-            _leaf_encoder(space) for space in leaves(leaf_spaces(observation_space))
-        )
+        tree = leaf_spaces(observation_space)
+        self.parts = nn.ModuleList(_leaf_encoder(space) for space in leaves(tree))
+        self.structure = map_tree(lambda _: None, tree)
         self.out_features = sum(part.out_features for part in self.parts)  # type: ignore[misc]  # an int by construction
 
     def forward(self, obs: Tree) -> Tensor:
         """Map an observation tree [B, ...] to features [B, out_features]."""
-        features = [
-            part(leaf) for part, leaf in zip(self.parts, leaves(obs), strict=True)
-        ]
+        # By key: a dict whose keys come in another order than the space's must not meet the wrong encoders.
+        ordered = leaves(map_tree(lambda _, leaf: leaf, self.structure, obs))
+        features = [part(leaf) for part, leaf in zip(self.parts, ordered, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, dim=1)
 
 

@@ -12,19 +12,17 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.errors import SpaceError
-from rltrainer.schedules import Schedule, value_at
+from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.params import Params
+from rltrainer.rules import NonNegativeFloat, Scheduled, UnitFloat
+from rltrainer.schedules import value_at
 
 
 class Exploration(Protocol):
     """Replaces a greedy action by one that explores."""
 
     def __call__(
-        self,
-        action: Tensor,
-        action_space: gym.Space[Any],
-        progress: float,
-        generator: torch.Generator | None,
+        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
     ) -> Tensor:
         """Return the explored actions [N, ...].
 
@@ -36,57 +34,53 @@ class Exploration(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class EpsilonGreedy:
+@dataclass(frozen=True, repr=False)
+class EpsilonGreedy(Params):
     """With probability `epsilon`, a uniformly random choice instead (Watkins 1989).
 
     Args:
         epsilon: probability in [0, 1], or a schedule of it.
+
+    Raises:
+        ParamsError: `epsilon` is neither.
     """
 
-    epsilon: float | Schedule = 0.1
+    epsilon: UnitFloat | Scheduled = 0.1
 
     def __call__(
-        self,
-        action: Tensor,
-        action_space: gym.Space[Any],
-        progress: float,
-        generator: torch.Generator | None,
+        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
     ) -> Tensor:
+        """Replace some choices [N]."""
         if not isinstance(action_space, spaces.Discrete):
-            raise SpaceError(
-                f"EpsilonGreedy: the action space must be Discrete; got {action_space}"
-            )
+            hint = "Explore continuous actions with GaussianNoise."
+            raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
         low, high = int(action_space.start), int(action_space.start + action_space.n)
-        choice = torch.randint(
-            low, high, action.shape, generator=generator, device=action.device
-        )
-        explore = torch.rand(
-            action.shape, generator=generator, device=action.device
-        ) < value_at(self.epsilon, progress)
+        choice = torch.randint(low, high, action.shape, generator=generator, device=action.device)
+        explore = torch.rand(action.shape, generator=generator, device=action.device) < value_at(self.epsilon, progress)
         return torch.where(explore, choice, action)
 
 
-@dataclass(frozen=True)
-class GaussianNoise:
+@dataclass(frozen=True, repr=False)
+class GaussianNoise(Params):
     """Independent normal noise on each action, clipped to the bounds (Fujimoto et al. 2018, section 5.3).
 
     Args:
         std: standard deviation as a share of half the action's range, or a schedule of it.
+
+    Raises:
+        ParamsError: `std` is neither.
     """
 
-    std: float | Schedule = 0.1
+    std: NonNegativeFloat | Scheduled = 0.1
 
     def __call__(
-        self,
-        action: Tensor,
-        action_space: gym.Space[Any],
-        progress: float,
-        generator: torch.Generator | None,
+        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
     ) -> Tensor:
+        """Add noise to actions [N, ...]."""
         if not isinstance(action_space, spaces.Box) or not action_space.is_bounded():
+            hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
             raise SpaceError(
-                f"GaussianNoise: the action space must be a bounded Box; got {action_space}"
+                field_error_text("GaussianNoise", "action_space", "must be a bounded Box", action_space, hint)
             )
         low, high = (
             torch.from_numpy(bound.astype(np.float32)).to(action.device)

@@ -8,30 +8,17 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import SpaceError
-from rltrainer.nets.distributions import (
-    Categorical,
-    DiagonalGaussian,
-    Distribution,
-    MultiCategorical,
-    SquashedGaussian,
-)
+from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
 
 
 class CategoricalHead(nn.Module):
     """Logits of a Discrete or MultiDiscrete space."""
 
-    def __init__(
-        self, in_features: int, space: spaces.Discrete | spaces.MultiDiscrete
-    ) -> None:
+    def __init__(self, in_features: int, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         super().__init__()
         self.is_multi = isinstance(space, spaces.MultiDiscrete)
-        self.sizes = [
-            int(n)
-            for n in (
-                space.nvec if isinstance(space, spaces.MultiDiscrete) else [space.n]
-            )
-        ]
+        self.sizes = [int(n) for n in (space.nvec if isinstance(space, spaces.MultiDiscrete) else [space.n])]
         self.start = [int(n) for n in np.atleast_1d(space.start)]
         self.linear = nn.Linear(in_features, sum(self.sizes))
 
@@ -54,13 +41,7 @@ class GaussianHead(nn.Module):
         bounded_mean: squash the mean to (-1, 1), for policies that act in the unit box.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        space: spaces.Box,
-        log_std: float = 0.0,
-        bounded_mean: bool = False,
-    ) -> None:
+    def __init__(self, in_features: int, space: spaces.Box, log_std: float = 0.0, bounded_mean: bool = False) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, space.shape[0])
         self.log_std = nn.Parameter(torch.full((space.shape[0],), log_std))
@@ -69,9 +50,7 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
         mean = self.linear(features)
-        return DiagonalGaussian(
-            mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(-5.0, 2.0)
-        )
+        return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(-5.0, 2.0))
 
 
 class SquashedGaussianHead(nn.Module):
@@ -89,20 +68,15 @@ class SquashedGaussianHead(nn.Module):
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 
-def make_head(
-    in_features: int, space: gym.Space[Any], owner: str
-) -> CategoricalHead | GaussianHead:
+def make_head(in_features: int, space: gym.Space[Any], owner: str) -> CategoricalHead | GaussianHead:
     """Return the head of a Discrete, MultiDiscrete or one-axis Box action space.
 
     Raises:
         SpaceError: any other space; the text names `owner`.
     """
-    if isinstance(space, spaces.Discrete) or (
-        isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1
-    ):
+    if isinstance(space, spaces.Discrete) or (isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1):
         return CategoricalHead(in_features, space)
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return GaussianHead(in_features, space)
-    raise SpaceError(
-        f"{owner}: the action space must be Discrete, MultiDiscrete or a one-axis Box; got {space}"
-    )
+    rule = "must be Discrete, MultiDiscrete or Box, the latter two of one axis"
+    raise SpaceError(field_error_text(owner, "action_space", rule, space, "Flatten it in a wrapper of the env."))

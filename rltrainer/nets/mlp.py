@@ -1,5 +1,6 @@
 """Multi-layer perceptrons: one network, or an ensemble of equal ones as batched matrix products."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,7 @@ Activation = Callable[[], nn.Module]
 def mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
     """Build linear layers of the given sizes with an activation after each, the last one too."""
     layers: list[nn.Module] = []
-    for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for size_in, size_out in itertools.pairwise(sizes):
         layers += [nn.Linear(size_in, size_out), activation()]
     return nn.Sequential(*layers)
 
@@ -36,12 +37,8 @@ class EnsembleLinear(nn.Module):
     def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(in_features)
-        self.weight = nn.Parameter(
-            torch.empty(num_members, in_features, out_features).uniform_(-bound, bound)
-        )
-        self.bias = nn.Parameter(
-            torch.empty(num_members, 1, out_features).uniform_(-bound, bound)
-        )
+        self.weight = nn.Parameter(torch.empty(num_members, in_features, out_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_members, 1, out_features).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [E, B, in_features] to [E, B, out_features]."""
@@ -51,19 +48,11 @@ class EnsembleLinear(nn.Module):
 class EnsembleMLP(nn.Module):
     """E perceptrons of equal shape and scalar output, evaluated together."""
 
-    def __init__(
-        self,
-        num_members: int,
-        in_features: int,
-        hidden_sizes: Sequence[int],
-        activation: Activation,
-    ) -> None:
+    def __init__(self, num_members: int, in_features: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
         self.num_members = num_members
         layers: list[nn.Module] = []
-        for size_in, size_out in zip(
-            (in_features, *hidden_sizes), hidden_sizes, strict=False
-        ):
+        for size_in, size_out in zip((in_features, *hidden_sizes), hidden_sizes, strict=False):
             layers += [EnsembleLinear(num_members, size_in, size_out), activation()]
         last = hidden_sizes[-1] if hidden_sizes else in_features
         self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, last, 1))

@@ -4,6 +4,7 @@ Statistics only change in `update`, which an algorithm calls at the end of an up
 collection and the gradient steps made from it, and tests never change them.
 """
 
+import itertools
 from typing import Any
 
 import gymnasium as gym
@@ -42,11 +43,7 @@ class RunningMoments(nn.Module):
         mean, var, count = x.mean(0), x.var(0, unbiased=False), len(x)
         total = self.count + count
         delta = mean - self.mean
-        new_var = (
-            self.var * self.count
-            + var * count
-            + delta.square() * self.count * count / total
-        ) / total
+        new_var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
         self.mean.add_((delta * count / total).to(self.mean.dtype))
         self.var.copy_(new_var)
         self.count.copy_(total)
@@ -63,20 +60,16 @@ class ObsNormalizer(nn.Module):
 
     def __init__(self, observation_space: gym.Space[Any]) -> None:
         super().__init__()
-        leaf_list = leaves(leaf_spaces(observation_space))
+        tree = leaf_spaces(observation_space)
         self.moments = nn.ModuleDict(
-            {
-                str(i): RunningMoments(leaf_shape(s))
-                for i, s in enumerate(leaf_list)
-                if _is_float_box(s)
-            }
+            {str(i): RunningMoments(leaf_shape(s)) for i, s in enumerate(leaves(tree)) if _is_float_box(s)}
         )
+        position = itertools.count()
+        self.positions = map_tree(lambda _: str(next(position)), tree)
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise a tree [B, ...]."""
-        return self._each(
-            obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-CLIP, CLIP)
-        )
+        return self._each(obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-CLIP, CLIP))
 
     def update(self, obs: Tree) -> None:
         """Merge the statistics of a tree [M, ...]."""
@@ -88,13 +81,10 @@ class ObsNormalizer(nn.Module):
             moments.reset()  # type: ignore[operator]  # a RunningMoments by construction
 
     def _each(self, obs: Tree, function: Any) -> Tree:
-        position = iter(range(len(leaves(obs))))
+        def apply(position: str, x: Tensor) -> Any:
+            return function(self.moments[position], x) if position in self.moments else x
 
-        def apply(x: Tensor) -> Any:
-            i = str(next(position))
-            return function(self.moments[i], x) if i in self.moments else x
-
-        return map_tree(apply, obs)
+        return map_tree(apply, self.positions, obs)
 
 
 class RewardNormalizer(nn.Module):
@@ -118,6 +108,8 @@ class RewardNormalizer(nn.Module):
         initial = self.running_return
         if initial is None or initial.shape != reward[0].shape:
             initial = torch.zeros_like(reward[0])
+        # An env past its quota of episodes has rewards that belong to no counted one; they must not be carried on.
+        reward = reward.masked_fill(~valid, 0.0)
         returns, self.running_return = discounted_returns(reward, done, initial, gamma)
         self.moments.update(returns[valid])
 
@@ -127,9 +119,7 @@ class RewardNormalizer(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore the running return of each env."""
-        self.running_return = (
-            state.clone().to(self.moments.mean.device) if len(state) else None
-        )
+        self.running_return = state.clone().to(self.moments.mean.device) if len(state) else None
 
 
 def _is_float_box(space: gym.Space[Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import SpaceError
+from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.exploration import Exploration
 from rltrainer.nets.normalizer import ObsNormalizer
 from rltrainer.tree import Tree
@@ -33,51 +33,30 @@ class Policy(nn.Module, ABC):
     """
 
     def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        *,
-        normalize_obs: bool = False,
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, normalize_obs: bool = False
     ) -> None:
         super().__init__()
         self.observation_space, self.action_space = observation_space, action_space
-        self.obs_normalizer = (
-            ObsNormalizer(observation_space) if normalize_obs else None
-        )
+        self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
 
     @classmethod
-    def for_spaces(
-        cls,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        **options: Any,
-    ) -> Self:
+    def for_spaces(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], **options: Any) -> Self:
         """Build the policy for an observation space and an action space; `options` go to the constructor."""
         return cls(observation_space, action_space, **options)
 
     @classmethod
-    def for_envs(
-        cls, envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any
-    ) -> Self:
+    def for_envs(cls, envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any) -> Self:
         """Build the policy for the spaces of a vector env; `options` go to the constructor."""
         return cls(envs.single_observation_space, envs.single_action_space, **options)
 
     @abstractmethod
-    def choose(
-        self, obs: Tree, explore: bool, generator: torch.Generator | None
-    ) -> Tensor:
+    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Choose actions [N, ...] for normalised observations; `explore` samples where the policy is stochastic."""
 
     @torch.no_grad()
-    def act(
-        self,
-        obs: Tree,
-        *,
-        explore: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+    def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
         """Choose actions for raw observations.
 
         Args:
@@ -90,9 +69,7 @@ class Policy(nn.Module, ABC):
         """
         action = self.choose(self.normalize(obs), explore, generator)
         if explore and self.exploration is not None:
-            action = self.exploration(
-                action, self.action_space, self.progress(), generator
-            )
+            action = self.exploration(action, self.action_space, self.progress(), generator)
         return action
 
     def normalize(self, obs: Tree) -> Tree:
@@ -117,42 +94,40 @@ class UnitBoxPolicy(Policy):
     """Parent of policies whose networks act in (-1, 1)^A, the shape of squashed actions.
 
     Raises:
-        SpaceError: the action space is not a bounded Box of one axis.
+        SpaceError: the action space is not a bounded Box of one axis with low < high.
     """
 
     action_low: Tensor
     action_high: Tensor
 
     def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        *,
-        normalize_obs: bool = False,
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, normalize_obs: bool = False
     ) -> None:
         super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
-        if (
-            not isinstance(action_space, spaces.Box)
-            or len(action_space.shape) != 1
-            or not action_space.is_bounded()
-        ):
+        if not _is_unit_box_like(action_space):
             raise SpaceError(
-                f"{type(self).__name__}: the action space must be a bounded Box of one axis; got {action_space}. "
-                "Bound it with gymnasium.wrappers.RescaleAction, or use a policy for unbounded or discrete actions."
+                field_error_text(
+                    type(self).__name__,
+                    "action_space",
+                    "must be a bounded Box of one axis with low < high",
+                    action_space,
+                    "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.",
+                )
             )
-        self.register_buffer(
-            "action_low", torch.from_numpy(action_space.low.astype(np.float32))
-        )
-        self.register_buffer(
-            "action_high", torch.from_numpy(action_space.high.astype(np.float32))
-        )
+        self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
+        self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
 
     def scale(self, action: Tensor) -> Tensor:
         """Map (-1, 1) to the bounds of the action space."""
-        return self.action_low + (action + 1) * 0.5 * (
-            self.action_high - self.action_low
-        )
+        return self.action_low + (action + 1) * 0.5 * (self.action_high - self.action_low)
 
     def unscale(self, action: Tensor) -> Tensor:
         """Map the bounds of the action space to (-1, 1)."""
         return 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
+
+
+def _is_unit_box_like(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:
+    """Whether an affine map takes (-1, 1)^A to the space and back."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
+        return False
+    return bool((space.low < space.high).all())

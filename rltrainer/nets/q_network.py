@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import SpaceError
+from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.mlp import Activation, mlp
 from rltrainer.nets.policy import Policy
@@ -57,23 +57,17 @@ class QNetwork(Policy):
     ) -> None:
         super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
         if not isinstance(action_space, spaces.Discrete):
-            raise SpaceError(
-                f"QNetwork: the action space must be Discrete; got {action_space}"
-            )
+            hint = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
+            name = type(self).__name__
+            raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
         self.start = int(action_space.start)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         num_actions = int(action_space.n)
-        head = (
-            DuelingHead(sizes[-1], num_actions)
-            if dueling
-            else nn.Linear(sizes[-1], num_actions)
-        )
+        head = DuelingHead(sizes[-1], num_actions) if dueling else nn.Linear(sizes[-1], num_actions)
         self.critic = nn.Sequential(encoder, mlp(sizes, activation), head)
 
-    def choose(
-        self, obs: Tree, explore: bool, generator: torch.Generator | None
-    ) -> Tensor:
+    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Take the choice of the highest value [N]."""
         return self.scale(self.critic(obs).argmax(-1))
 

@@ -18,9 +18,7 @@ class TargetNetwork(nn.Module):
 
     num_calls: Tensor
 
-    def __init__(
-        self, online: nn.Module, tau: float = 0.005, interval: int = 1
-    ) -> None:
+    def __init__(self, online: nn.Module, tau: float = 0.005, interval: int = 1) -> None:
         super().__init__()
         self.network = copy.deepcopy(online).requires_grad_(False)
         self.tau, self.interval = tau, interval
@@ -39,7 +37,5 @@ class TargetNetwork(nn.Module):
         targets = [p.data for p in self.network.parameters()]
         sources = [p.data for p in online.parameters()]
         torch._foreach_lerp_(targets, sources, self.tau)
-        for target, source in zip(
-            self.network.buffers(), online.buffers(), strict=True
-        ):
+        for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
             target.copy_(source)

@@ -1,0 +1,147 @@
+"""Action distributions against `torch.distributions`."""
+
+import math
+
+import pytest
+import torch
+from torch import distributions as reference
+
+from rltrainer.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
+
+LOGITS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 3.0, -4.0]])
+MEAN = torch.tensor([[0.5, -1.0], [0.0, 2.0]], dtype=torch.float64)
+LOG_STD = torch.tensor([[0.1, -0.7], [-1.0, 0.3]], dtype=torch.float64)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_categorical_is_torchs() -> None:
+    ours, theirs = Categorical(LOGITS), reference.Categorical(logits=LOGITS)
+    for action in torch.tensor([[0, 0], [1, 1], [2, 2], [0, 2]]):
+        torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+
+
+def test_categorical_mode_is_the_likeliest_choice() -> None:
+    assert Categorical(torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])).mode().tolist() == [1, 0]
+
+
+def test_categorical_counts_from_its_start() -> None:
+    plain, shifted = Categorical(LOGITS), Categorical(LOGITS, start=-3)
+    assert torch.equal(shifted.sample(generator()), plain.sample(generator()) - 3)
+    assert torch.equal(shifted.mode(), plain.mode() - 3)
+    assert torch.equal(shifted.log_prob(torch.tensor([-3, -1])), plain.log_prob(torch.tensor([0, 2])))
+
+
+def test_categorical_samples_with_its_probabilities() -> None:
+    probability = torch.tensor([0.1, 0.2, 0.7])
+    action = Categorical(probability.log().expand(20_000, 3)).sample(generator())
+    assert action.dtype == torch.int64
+    # Four standard deviations of a frequency are at most 4 * sqrt(0.25 / 20,000) = 0.014.
+    torch.testing.assert_close(action.bincount(minlength=3) / 20_000, probability, atol=0.014, rtol=0)
+
+
+def test_categorical_never_draws_what_has_no_probability() -> None:
+    action = Categorical(torch.tensor([0.0, -math.inf, 0.0]).expand(1000, 3)).sample(generator())
+    assert set(action.tolist()) == {0, 2}
+
+
+def test_multi_categorical_is_independent_choices() -> None:
+    left, right = LOGITS, torch.tensor([[1.0, 0.0], [-1.0, 0.5]])
+    ours = MultiCategorical([Categorical(left), Categorical(right, start=1)])
+    action = torch.tensor([[2, 1], [0, 2]])
+    parts = [reference.Categorical(logits=left), reference.Categorical(logits=right)]
+    expected = parts[0].log_prob(action[:, 0]) + parts[1].log_prob(action[:, 1] - 1)
+    torch.testing.assert_close(ours.log_prob(action), expected)
+    torch.testing.assert_close(ours.entropy(), parts[0].entropy() + parts[1].entropy())
+    assert ours.mode().tolist() == [[2, 1], [0, 2]]
+
+
+def test_multi_categorical_samples_every_choice_in_its_range() -> None:
+    flat = MultiCategorical([Categorical(torch.zeros(500, 2)), Categorical(torch.zeros(500, 3), start=4)])
+    action = flat.sample(generator())
+    assert action.shape == (500, 2)
+    assert set(action[:, 0].tolist()) == {0, 1}
+    assert set(action[:, 1].tolist()) == {4, 5, 6}
+    assert len(action.unique(dim=0)) == 6, "the choices are independent: all pairs come up"
+
+
+@pytest.mark.parametrize("log_std", [LOG_STD, LOG_STD[0]], ids=["per sample", "shared"])
+def test_diagonal_gaussian_is_torchs(log_std: torch.Tensor) -> None:
+    ours = DiagonalGaussian(MEAN, log_std)
+    theirs = reference.Independent(reference.Normal(MEAN, log_std.exp()), 1)
+    action = torch.tensor([[0.3, -4.0], [1.0, 2.0]], dtype=torch.float64)
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+    assert torch.equal(ours.mode(), MEAN)
+
+
+def test_diagonal_gaussian_samples_with_its_moments() -> None:
+    mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
+    action = DiagonalGaussian(mean.expand(20_000, 2), std.log()).sample(generator())
+    torch.testing.assert_close(action.mean(0), mean, atol=4 * 3 / math.sqrt(20_000), rtol=0)
+    torch.testing.assert_close(action.std(0), std, atol=0, rtol=0.02)
+
+
+def squashed_reference() -> reference.Distribution:
+    normal = reference.Normal(MEAN, LOG_STD.exp())
+    return reference.Independent(reference.TransformedDistribution(normal, [reference.TanhTransform()]), 1)
+
+
+def test_squashed_gaussian_is_torchs_transformed_normal() -> None:
+    ours = SquashedGaussian(MEAN, LOG_STD)
+    for action in torch.tensor([[0.3, -0.9], [-0.99, 0.0], [0.999, 0.5]], dtype=torch.float64):
+        action = action.expand(2, 2)
+        torch.testing.assert_close(ours.log_prob(action), squashed_reference().log_prob(action))
+    assert torch.equal(ours.mode(), MEAN.tanh())
+
+
+def test_squashed_log_prob_of_a_reparameterised_sample_is_that_of_the_action() -> None:
+    noise = torch.randn(2, 2, generator=generator(), dtype=torch.float64)
+    action, log_prob = SquashedGaussian(MEAN, LOG_STD).rsample(noise)
+    torch.testing.assert_close(action, (MEAN + LOG_STD.exp() * noise).tanh())
+    torch.testing.assert_close(log_prob, SquashedGaussian(MEAN, LOG_STD).log_prob(action))
+    torch.testing.assert_close(log_prob, squashed_reference().log_prob(action))
+
+
+def test_squashed_sample_is_a_reparameterised_one() -> None:
+    mean, log_std = MEAN.float(), LOG_STD.float()
+    noise = torch.empty(2, 2).normal_(generator=generator())
+    action = SquashedGaussian(mean, log_std).sample(generator())
+    torch.testing.assert_close(action, SquashedGaussian(mean, log_std).rsample(noise)[0])
+
+
+def test_gradients_of_a_reparameterised_sample_are_right() -> None:
+    noise = torch.randn(2, 2, generator=generator(), dtype=torch.float64)
+    inputs = MEAN.clone().requires_grad_(), LOG_STD.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda mean, log_std: SquashedGaussian(mean, log_std).rsample(noise), inputs)
+
+
+def test_squashed_densities_stay_finite_at_the_bounds() -> None:
+    far = SquashedGaussian(torch.full((1, 1), 30.0), torch.zeros(1, 1))
+    action, log_prob = far.rsample(torch.zeros(1, 1))
+    assert action.item() == 1.0
+    # log(1 / (1 - tanh(30)^2)) = 60 - log 4 for so large a u
+    assert log_prob.item() == pytest.approx(-0.5 * math.log(2 * math.pi) + 60 - math.log(4))
+    for bound in (-1.0, 1.0):
+        assert torch.isfinite(far.log_prob(torch.full((1, 1), bound))).all()
+
+
+def test_squashed_gaussian_has_no_entropy() -> None:
+    with pytest.raises(NotImplementedError, match=r"no closed form. Use -rsample\(noise\)\[1\]"):
+        SquashedGaussian(MEAN, LOG_STD).entropy()
+
+
+def test_the_same_generator_draws_the_same() -> None:
+    mean, log_std = MEAN.float(), LOG_STD.float()
+    for distribution in (
+        Categorical(LOGITS.repeat(20, 1)),
+        MultiCategorical([Categorical(LOGITS.repeat(20, 1))] * 2),
+        DiagonalGaussian(mean, log_std),
+        SquashedGaussian(mean, log_std),
+    ):
+        first = distribution.sample(generator(1))
+        assert torch.equal(distribution.sample(generator(1)), first)
+        assert not torch.equal(distribution.sample(generator(2)), first)

@@ -1,0 +1,128 @@
+"""Exploration added to a greedy action: its extremes, its schedule, its bounds, its errors."""
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.nets import EpsilonGreedy, Exploration, GaussianNoise
+from rltrainer.schedules import LinearSchedule
+
+DISCRETE = spaces.Discrete(4, start=10)
+BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
+GREEDY = torch.full((4000,), 12)
+MIDDLE = torch.tensor([0.0, 5.0]).expand(4000, 2)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_epsilon_zero_keeps_every_action() -> None:
+    assert torch.equal(EpsilonGreedy(0.0)(GREEDY, DISCRETE, 0.0, generator()), GREEDY)
+
+
+def test_epsilon_one_draws_every_choice_evenly() -> None:
+    action = EpsilonGreedy(1.0)(GREEDY, DISCRETE, 0.0, generator())
+    assert action.dtype == GREEDY.dtype
+    counts = (action - 10).bincount(minlength=4)
+    # Four standard deviations of 4000 draws at 1/4: 4 * sqrt(4000 * 3 / 16) = 110.
+    assert counts.sum() == 4000
+    assert (counts - 1000).abs().max() < 110
+
+
+def test_epsilon_is_the_share_of_random_actions() -> None:
+    action = EpsilonGreedy(0.4)(GREEDY, DISCRETE, 0.0, generator())
+    # A quarter of the random choices is the greedy one: 0.4 * 3 / 4 = 0.3 differ.
+    assert (action != GREEDY).float().mean().item() == pytest.approx(0.3, abs=0.03)
+
+
+def test_epsilon_follows_its_schedule() -> None:
+    exploration = EpsilonGreedy(LinearSchedule(1.0, 0.0))
+    differing = [
+        (exploration(GREEDY, DISCRETE, progress, generator()) != GREEDY).float().mean().item()
+        for progress in (0.0, 0.5, 1.0)
+    ]
+    assert differing == pytest.approx([0.75, 0.375, 0.0], abs=0.03)
+    assert differing[2] == 0.0
+
+
+def test_noise_is_a_share_of_half_the_range() -> None:
+    action = GaussianNoise(0.1)(MIDDLE, BOX, 0.0, generator())
+    torch.testing.assert_close(action.mean(0), torch.tensor([0.0, 5.0]), atol=0.05, rtol=0)
+    # Half the ranges are 1 and 5.
+    torch.testing.assert_close(action.std(0), torch.tensor([0.1, 0.5]), atol=0, rtol=0.05)
+
+
+def test_noise_stays_within_the_bounds() -> None:
+    action = GaussianNoise(5.0)(MIDDLE, BOX, 0.0, generator())
+    assert action.amin(0).tolist() == [-1.0, 0.0]
+    assert action.amax(0).tolist() == [1.0, 10.0]
+
+
+def test_noise_zero_keeps_every_action() -> None:
+    assert torch.equal(GaussianNoise(0.0)(MIDDLE, BOX, 0.0, generator()), MIDDLE)
+
+
+def test_noise_follows_its_schedule() -> None:
+    exploration = GaussianNoise(LinearSchedule(0.2, 0.0))
+    spread = [exploration(MIDDLE, BOX, progress, generator())[:, 0].std().item() for progress in (0.0, 0.5, 1.0)]
+    assert spread == pytest.approx([0.2, 0.1, 0.0], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("exploration", "action", "space"), [(EpsilonGreedy(0.5), GREEDY, DISCRETE), (GaussianNoise(), MIDDLE, BOX)]
+)
+def test_all_randomness_is_the_generators(
+    exploration: Exploration, action: torch.Tensor, space: gym.Space[Any]
+) -> None:
+    before = torch.get_rng_state()
+    first = exploration(action, space, 0.0, generator(1))
+    assert torch.equal(exploration(action, space, 0.0, generator(1)), first)
+    assert not torch.equal(exploration(action, space, 0.0, generator(2)), first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("space", [BOX, spaces.MultiDiscrete([2, 2])])
+def test_epsilon_greedy_needs_a_discrete_space(space: gym.Space[Any]) -> None:
+    text = (
+        f"EpsilonGreedy.action_space: must be Discrete; got {space!r} ({type(space).__name__}). "
+        "Explore continuous actions with GaussianNoise."
+    )
+    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
+        EpsilonGreedy()(GREEDY, space, 0.0, None)
+
+
+@pytest.mark.parametrize("space", [DISCRETE, spaces.Box(-np.inf, 1.0, (2,))])
+def test_gaussian_noise_needs_bounds(space: gym.Space[Any]) -> None:
+    text = (
+        f"GaussianNoise.action_space: must be a bounded Box; got {space!r} ({type(space).__name__}). "
+        "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
+    )
+    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
+        GaussianNoise()(MIDDLE, space, 0.0, None)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), True, "0.1", None, [0.1]])
+def test_epsilon_is_a_probability(value: Any) -> None:
+    text = (
+        "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable of progress in [0, 1]; "
+        f"got {value!r} ({type(value).__name__})"
+    )
+    with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
+        EpsilonGreedy(value)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan"), True, "0.1", None, [0.1]])
+def test_std_is_not_negative(value: Any) -> None:
+    text = (
+        "GaussianNoise.std: must be a non-negative finite number or a callable of progress in [0, 1]; "
+        f"got {value!r} ({type(value).__name__})"
+    )
+    with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
+        GaussianNoise(value)

@@ -1,0 +1,211 @@
+"""Running statistics against numpy's over all batches at once."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer, RunningMoments
+
+BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
+
+def batches(*sizes: int) -> list[Tensor]:
+    """Batches of samples [M, 3] with mean (5, 0, -100) and spread (2, 0.1, 30)."""
+    generator = torch.Generator().manual_seed(0)
+    spread, mean = torch.tensor([2.0, 0.1, 30.0]), torch.tensor([5.0, 0.0, -100.0])
+    return [torch.randn(size, 3, generator=generator) * spread + mean for size in sizes]
+
+
+def yes(*shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.bool)
+
+
+def no(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("sizes", [(50,), (1, 1, 1), (7, 1, 40, 2)])
+def test_moments_are_numpys_over_all_batches(sizes: tuple[int, ...]) -> None:
+    moments = RunningMoments((3,))
+    for batch in batches(*sizes):
+        moments.update(batch)
+    everything = torch.cat(batches(*sizes)).double().numpy()
+    np.testing.assert_allclose(moments.mean.numpy(), everything.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(moments.var.numpy(), everything.var(0), rtol=1e-4, atol=1e-6)
+    assert moments.count.item() == len(everything)
+
+
+def test_an_empty_batch_changes_nothing() -> None:
+    moments = RunningMoments((3,))
+    moments.update(torch.zeros(0, 3))
+    assert (moments.mean.tolist(), moments.var.tolist(), moments.count.item()) == ([0.0] * 3, [1.0] * 3, 0)
+
+
+def test_reset_forgets() -> None:
+    moments = RunningMoments((3,))
+    moments.update(batches(9)[0])
+    moments.reset()
+    assert (moments.mean.tolist(), moments.var.tolist(), moments.count.item()) == ([0.0] * 3, [1.0] * 3, 0)
+
+
+def test_moments_change_in_place() -> None:
+    moments = RunningMoments((3,))
+    before = moments.mean, moments.var, moments.count
+    moments.update(batches(9)[0])
+    assert all(a is b for a, b in zip(before, (moments.mean, moments.var, moments.count), strict=True))
+
+
+def test_observations_are_standardised() -> None:
+    normalizer = ObsNormalizer(BOX)
+    (batch,) = batches(1000)
+    normalizer.update(batch)
+    result = normalizer(batch)
+    torch.testing.assert_close(result.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(result.std(0, unbiased=False), torch.ones(3), atol=1e-4, rtol=0)
+
+
+def test_nothing_is_known_before_the_first_update() -> None:
+    batch = torch.tensor([[1.0, -2.0, 3.0]])
+    torch.testing.assert_close(ObsNormalizer(BOX)(batch), batch)
+
+
+def test_evaluating_changes_no_statistics() -> None:
+    normalizer = ObsNormalizer(BOX)
+    normalizer.update(batches(10)[0])
+    before = copy.deepcopy(normalizer.state_dict())
+    normalizer(torch.full((5, 3), 1000.0))
+    assert all(torch.equal(value, before[name]) for name, value in normalizer.state_dict().items())
+
+
+def test_observations_are_clipped_to_ten() -> None:
+    normalizer = ObsNormalizer(BOX)
+    normalizer.update(batches(10)[0])
+    assert normalizer(torch.tensor([[1e6, 0.0, -1e6]]))[0, [0, 2]].tolist() == [10.0, -10.0]
+
+
+MIXED = spaces.Dict(
+    {
+        "cam": spaces.Box(0, 255, (2, 2), np.uint8),
+        "choice": spaces.Discrete(3),
+        "pair": spaces.Tuple((BOX, spaces.MultiBinary(2))),
+    }
+)
+
+
+def mixed(size: int, seed: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "cam": torch.randint(0, 256, (size, 2, 2), generator=generator, dtype=torch.uint8),
+        "choice": torch.randint(0, 3, (size,), generator=generator),
+        "pair": (
+            3 + 2 * torch.randn(size, 3, generator=generator),
+            torch.randint(0, 2, (size, 2), generator=generator, dtype=torch.int8),
+        ),
+    }
+
+
+def test_only_float_boxes_of_a_tree_are_touched() -> None:
+    normalizer = ObsNormalizer(MIXED)
+    obs = mixed(500, seed=1)
+    normalizer.update(obs)
+    result = normalizer(obs)
+    assert result["cam"] is obs["cam"]
+    assert result["choice"] is obs["choice"]
+    assert result["pair"][1] is obs["pair"][1]
+    assert result["pair"][0].mean().abs() < 1e-4
+    assert len(normalizer.moments) == 1
+
+
+def test_keys_in_another_order_meet_their_own_statistics() -> None:
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (1,)), "b": spaces.Box(-1, 1, (1,))})
+    normalizer = ObsNormalizer(space)
+    a, b = torch.tensor([[0.0], [2.0]]), torch.tensor([[100.0], [104.0]])
+    normalizer.update({"b": b, "a": a})
+    assert normalizer.moments["0"].mean.item() == 1.0
+    result = normalizer({"b": b, "a": a})
+    torch.testing.assert_close(result["a"], torch.tensor([[-1.0], [1.0]]))
+    torch.testing.assert_close(result["b"], torch.tensor([[-1.0], [1.0]]))
+
+
+def test_obs_normalizer_state_round_trip() -> None:
+    normalizer, restored = ObsNormalizer(MIXED), ObsNormalizer(MIXED)
+    normalizer.update(mixed(20, seed=1))
+    restored.load_state_dict(copy.deepcopy(normalizer.state_dict()))
+    for each in (normalizer, restored):
+        each.update(mixed(20, seed=2))
+    probe = mixed(5, seed=3)
+    assert torch.equal(restored(probe)["pair"][0], normalizer(probe)["pair"][0])
+    restored.reset()
+    assert restored.moments["2"].count.item() == 0
+
+
+def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
+    normalizer = RewardNormalizer()
+    reward = torch.tensor([[1.0], [2.0], [3.0]])
+    normalizer.update(reward, no(3, 1), yes(3, 1), gamma=0.5)
+    # R = 1, 2.5, 4.25; the mean of the rewards stays.
+    std = np.std([1.0, 2.5, 4.25])
+    torch.testing.assert_close(normalizer(reward), reward / float(std))
+
+
+def test_rewards_are_as_they_are_before_the_first_update_and_clipped_to_ten() -> None:
+    assert RewardNormalizer()(torch.tensor([2.0, 50.0, -50.0])).tolist() == [2.0, 10.0, -10.0]
+
+
+def test_returns_run_on_from_rollout_to_rollout() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.update(
+        torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([[False, False], [False, True]]), yes(2, 2), 0.5
+    )
+    assert normalizer.running_return is not None
+    assert normalizer.running_return.tolist() == [2.5, 0.0]
+    normalizer.update(torch.tensor([[4.0, 4.0]]), no(1, 2), yes(1, 2), 0.5)
+    # env 0: 1, 2.5, 5.25; env 1: 1, 2.5 (done), 4
+    values = [1.0, 2.5, 5.25, 1.0, 2.5, 4.0]
+    assert normalizer.moments.mean.item() == pytest.approx(np.mean(values))
+    assert normalizer.moments.var.item() == pytest.approx(np.var(values))
+
+
+def test_cells_that_are_not_valid_neither_count_nor_run_on() -> None:
+    normalizer = RewardNormalizer()
+    reward = torch.tensor([[1.0], [2.0], [1000.0]])
+    done = torch.tensor([[False], [True], [False]])
+    normalizer.update(reward, done, torch.tensor([[True], [True], [False]]), 0.5)
+    assert normalizer.moments.count.item() == 2
+    assert normalizer.moments.mean.item() == 1.75  # of 1 and 2.5
+    assert normalizer.running_return is not None
+    assert normalizer.running_return.tolist() == [0.0]
+
+
+def test_another_number_of_envs_starts_anew() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    normalizer.update(torch.ones(1, 3), no(1, 3), yes(1, 3), 0.5)
+    assert normalizer.running_return is not None
+    assert normalizer.running_return.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("num_updates", [0, 2])
+def test_reward_normalizer_state_round_trip_carries_the_running_return(num_updates: int) -> None:
+    normalizer, restored = RewardNormalizer(), RewardNormalizer()
+    restored.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    for i in range(num_updates):
+        normalizer.update(torch.full((3, 2), float(i + 1)), no(3, 2), yes(3, 2), 0.9)
+    restored.load_state_dict(copy.deepcopy(normalizer.state_dict()))
+    for each in (normalizer, restored):
+        each.update(torch.tensor([[5.0, 6.0]]), no(1, 2), yes(1, 2), 0.9)
+    assert torch.equal(restored.moments.mean, normalizer.moments.mean)
+    assert torch.equal(restored.moments.var, normalizer.moments.var)
+
+
+def test_a_saved_state_does_not_change_afterwards() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    saved = normalizer.get_extra_state()
+    normalizer.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    assert saved.tolist() == [1.0, 1.0]

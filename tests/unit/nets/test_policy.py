@@ -1,0 +1,223 @@
+"""What every policy does alike: shapes, bounds, greediness, randomness, and that acting leaves no trace."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.errors import SpaceError
+from rltrainer.nets import (
+    Actor,
+    ActorCritic,
+    DeterministicActorCritic,
+    EpsilonGreedy,
+    GaussianActorCritic,
+    GaussianNoise,
+    Policy,
+    QNetwork,
+    SquashedActorCritic,
+)
+
+OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+DISCRETE = spaces.Discrete(4, start=2)
+MULTI = spaces.MultiDiscrete([2, 3], start=[0, 5])
+BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+Make = Callable[..., Policy]
+
+
+def exploring(cls: type[Policy], exploration: Any, **options: Any) -> Make:
+    """Return a maker of the policy as its algorithm would set it up."""
+
+    def make(observation_space: gym.Space[Any], action_space: gym.Space[Any], **more: Any) -> Policy:
+        policy = cls.for_spaces(observation_space, action_space, hidden_sizes=(8,), **options, **more)
+        policy.exploration = exploration
+        return policy
+
+    return make
+
+
+POLICIES = {
+    "Actor discrete": (exploring(Actor, None), DISCRETE),
+    "Actor box": (exploring(Actor, None), UNBOUNDED),
+    "ActorCritic discrete": (exploring(ActorCritic, None), DISCRETE),
+    "ActorCritic multi-discrete": (exploring(ActorCritic, None), MULTI),
+    "ActorCritic box": (exploring(ActorCritic, None), UNBOUNDED),
+    "QNetwork": (exploring(QNetwork, EpsilonGreedy(0.5)), DISCRETE),
+    "QNetwork dueling": (exploring(QNetwork, EpsilonGreedy(0.5), dueling=True), DISCRETE),
+    "DeterministicActorCritic": (exploring(DeterministicActorCritic, GaussianNoise(0.5)), BOX),
+    "SquashedActorCritic": (exploring(SquashedActorCritic, None), BOX),
+    "GaussianActorCritic": (exploring(GaussianActorCritic, None), BOX),
+}
+every_policy = pytest.mark.parametrize(("make", "action_space"), POLICIES.values(), ids=POLICIES.keys())
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def observations(num: int = 50) -> Tensor:
+    return torch.randn(num, 3, generator=generator(99))
+
+
+@every_policy
+@pytest.mark.parametrize("explore", [False, True])
+def test_actions_are_in_the_action_space(make: Make, action_space: gym.Space[Any], explore: bool) -> None:
+    action = make(OBS, action_space).act(10 * observations(), explore=explore, generator=generator())
+    assert action.shape == (50, *(action_space.shape or ()))
+    assert action.dtype == (torch.float32 if isinstance(action_space, spaces.Box) else torch.int64)
+    assert all(action_space.contains(one.numpy().astype(action_space.dtype)) for one in action)
+
+
+@every_policy
+def test_without_exploring_actions_are_fixed(make: Make, action_space: gym.Space[Any]) -> None:
+    policy, obs = make(OBS, action_space), observations()
+    before = torch.get_rng_state()
+    greedy = policy.act(obs, generator=generator(1))
+    assert torch.equal(policy.act(obs, generator=generator(2)), greedy)
+    torch.testing.assert_close(policy.act(obs[:7]), greedy[:7])
+    assert torch.equal(torch.get_rng_state(), before), "nothing random was drawn"
+
+
+@every_policy
+def test_exploring_draws_from_the_generator_alone(make: Make, action_space: gym.Space[Any]) -> None:
+    policy, obs = make(OBS, action_space), observations()
+    before = torch.get_rng_state()
+    first = policy.act(obs, explore=True, generator=generator(1))
+    assert torch.equal(policy.act(obs, explore=True, generator=generator(1)), first)
+    assert not torch.equal(policy.act(obs, explore=True, generator=generator(2)), first)
+    assert not torch.equal(policy.act(obs), first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_policy
+def test_without_a_generator_the_global_one_is_used(make: Make, action_space: gym.Space[Any]) -> None:
+    policy, obs = make(OBS, action_space), observations()
+    actions = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        actions.append(policy.act(obs, explore=True))
+    assert torch.equal(*actions)
+
+
+@every_policy
+def test_acting_takes_no_gradients_and_changes_nothing(make: Make, action_space: gym.Space[Any]) -> None:
+    policy = make(OBS, action_space, normalize_obs=True)
+    before = copy.deepcopy(policy.state_dict())
+    modes: list[bool] = []
+    layer = next(module for module in policy.modules() if isinstance(module, torch.nn.Linear))
+    layer.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
+    for explore in (False, True):
+        action = policy.act(observations().requires_grad_(), explore=explore)
+        assert not action.requires_grad
+    assert modes == [False, False]
+    assert torch.is_grad_enabled(), "only within act"
+    assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
+
+
+@every_policy
+def test_unscale_is_the_inverse_of_scale(make: Make, action_space: gym.Space[Any]) -> None:
+    policy = make(OBS, action_space)
+    action = policy.act(observations(), explore=True, generator=generator())
+    torch.testing.assert_close(policy.scale(policy.unscale(action)), action)
+
+
+@every_policy
+def test_every_network_is_in_the_state(make: Make, action_space: gym.Space[Any]) -> None:
+    policy, other = make(OBS, action_space, normalize_obs=True), make(OBS, action_space, normalize_obs=True)
+    assert policy.obs_normalizer is not None
+    policy.obs_normalizer.update(5 + 3 * observations())
+    other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    expected = policy.act(observations(), explore=True, generator=generator())
+    assert torch.equal(other.act(observations(), explore=True, generator=generator()), expected)
+
+
+@every_policy
+def test_observations_are_normalised_before_a_choice(make: Make, action_space: gym.Space[Any]) -> None:
+    policy = make(OBS, action_space, normalize_obs=True)
+    assert policy.obs_normalizer is not None
+    policy.obs_normalizer.update(5 + 3 * observations())
+    raw = 5 + 3 * observations()
+    with torch.no_grad():
+        assert torch.equal(policy.choose(policy.obs_normalizer(raw), False, None), policy.act(raw))
+        assert torch.equal(policy.normalize(raw), policy.obs_normalizer(raw))
+    policy.obs_normalizer = None
+    assert policy.normalize(raw) is raw
+
+
+@every_policy
+def test_dict_observations_with_images(make: Make, action_space: gym.Space[Any]) -> None:
+    space = spaces.Dict({"cam": spaces.Box(0, 255, (36, 36, 1), np.uint8), "choice": spaces.Discrete(3)})
+    obs = {"cam": torch.zeros(2, 36, 36, 1, dtype=torch.uint8), "choice": torch.tensor([0, 2])}
+    assert make(space, action_space, normalize_obs=True).act(obs).shape == (2, *(action_space.shape or ()))
+
+
+@every_policy
+def test_device_is_that_of_the_parameters(make: Make, action_space: gym.Space[Any]) -> None:
+    assert make(OBS, action_space).device == torch.device("cpu")
+
+
+def test_for_envs_takes_the_spaces_of_one_env() -> None:
+    envs = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
+    policy = ActorCritic.for_envs(envs, hidden_sizes=(8,), normalize_reward=True)
+    assert policy.observation_space == envs.single_observation_space
+    assert policy.action_space == spaces.Discrete(2)
+    assert policy.reward_normalizer is not None
+    obs, _ = envs.reset(seed=0)
+    assert policy.act(torch.from_numpy(obs), explore=True).shape == (2,)
+    envs.close()
+
+
+def test_exploration_reads_progress_from_the_policy() -> None:
+    policy = QNetwork(OBS, DISCRETE)
+    policy.exploration = EpsilonGreedy(lambda progress: 1.0 - progress)
+    greedy = policy.act(observations(200))
+    assert not torch.equal(policy.act(observations(200), explore=True, generator=generator()), greedy)
+    policy.progress = lambda: 1.0
+    assert torch.equal(policy.act(observations(200), explore=True, generator=generator()), greedy)
+
+
+HEAD_RULE = "must be Discrete, MultiDiscrete or Box, the latter two of one axis"
+HEAD_HINT = "Flatten it in a wrapper of the env."
+BOX_RULE = "must be a bounded Box of one axis with low < high"
+BOX_HINT = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
+Q_HINT = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
+DICT = spaces.Dict({"a": DISCRETE})
+IMAGE_LIKE = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
+FLAT = spaces.Box(np.array([-1.0, 3.0], np.float32), np.array([1.0, 3.0], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("cls", "action_space", "rule", "hint"),
+    [
+        *((cls, space, HEAD_RULE, HEAD_HINT) for cls in (Actor, ActorCritic) for space in (DICT, IMAGE_LIKE)),
+        *((QNetwork, space, "must be Discrete", Q_HINT) for space in (DICT, MULTI, BOX)),
+        *(
+            (cls, space, BOX_RULE, BOX_HINT)
+            for cls in (DeterministicActorCritic, SquashedActorCritic, GaussianActorCritic)
+            for space in (DICT, DISCRETE, UNBOUNDED, IMAGE_LIKE, FLAT)
+        ),
+    ],
+)
+def test_an_action_space_that_does_not_fit_is_refused(
+    cls: type[Policy], action_space: gym.Space[Any], rule: str, hint: str
+) -> None:
+    text = f"{cls.__name__}.action_space: {rule}; got {action_space!r} ({type(action_space).__name__}). {hint}"
+    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
+        cls.for_spaces(OBS, action_space)
+
+
+@pytest.mark.parametrize(
+    ("cls", "action_space"), [(ActorCritic, DISCRETE), (QNetwork, DISCRETE), (SquashedActorCritic, BOX)]
+)
+def test_an_observation_space_that_no_tensor_holds_is_refused(cls: type[Policy], action_space: gym.Space[Any]) -> None:
+    with pytest.raises(SpaceError, match=r"unsupported space Text"):
+        cls.for_spaces(spaces.Text(3), action_space)

@@ -1,0 +1,100 @@
+"""Target networks: the arithmetic of following, its interval, and what is never trained."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rltrainer.nets.target import TargetNetwork
+
+
+class Scale(nn.Module):
+    """One weight and one buffer."""
+
+    offset: torch.Tensor
+
+    def __init__(self, weight: float, offset: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+        self.register_buffer("offset", torch.tensor(offset))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x + self.offset
+
+
+def weight_of(target: TargetNetwork) -> float:
+    return float(target(torch.tensor(1.0)).item())
+
+
+def test_target_moves_by_tau() -> None:
+    target, online = TargetNetwork(Scale(1.0), tau=0.25), Scale(3.0)
+    target.follow(online)
+    assert weight_of(target) == 1.5  # 0.75 * 1 + 0.25 * 3
+    target.follow(online)
+    assert weight_of(target) == 1.875  # 0.75 * 1.5 + 0.25 * 3
+
+
+def test_tau_one_copies() -> None:
+    target, online = TargetNetwork(Scale(1.0), tau=1.0), Scale(0.1)
+    target.follow(online)
+    assert torch.equal(target.network.weight, online.weight)
+
+
+def test_buffers_are_copied_whatever_tau() -> None:
+    target = TargetNetwork(Scale(0.0, offset=1.0), tau=0.5)
+    target.follow(Scale(0.0, offset=9.0))
+    assert weight_of(target) == 9.0
+
+
+def test_target_is_a_copy_that_changes_in_place() -> None:
+    online = Scale(1.0)
+    target = TargetNetwork(online, tau=1.0)
+    parameter = target.network.weight
+    with torch.no_grad():
+        online.weight.fill_(5.0)
+    assert weight_of(target) == 1.0, "nothing moves before follow"
+    target.follow(online)
+    assert target.network.weight is parameter
+    assert parameter.item() == 5.0
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_target_follows_at_every_interval_th_call(interval: int) -> None:
+    target, online = TargetNetwork(Scale(0.0), tau=1.0, interval=interval), Scale(0.0)
+    followed = []
+    for call in range(1, 7):
+        with torch.no_grad():
+            online.weight.fill_(call)
+        target.follow(online)
+        followed.append(weight_of(target))
+    # interval 3: 0 0 3 3 3 6
+    assert followed == [call // interval * interval for call in range(1, 7)]
+
+
+def test_target_is_not_trained() -> None:
+    target = TargetNetwork(Scale(2.0))
+    x = torch.tensor(3.0, requires_grad=True)
+    target(x).backward()
+    assert not any(parameter.requires_grad for parameter in target.parameters())
+    assert target.network.weight.grad is None
+    assert x.grad is not None, "gradients pass through to the input"
+    assert x.grad.item() == 2.0
+
+
+def test_online_network_stays_trainable_and_unmoved() -> None:
+    online = Scale(3.0)
+    TargetNetwork(online, tau=0.5).follow(online)
+    assert online.weight.requires_grad
+    assert online.weight.item() == 3.0
+
+
+def test_state_round_trip_keeps_weights_and_position_in_the_interval() -> None:
+    target, online = TargetNetwork(Scale(1.0), tau=1.0, interval=3), Scale(7.0)
+    target.follow(online)
+    target.follow(online)
+    restored = TargetNetwork(Scale(4.0), tau=1.0, interval=3)
+    restored.load_state_dict(copy.deepcopy(target.state_dict()))
+    assert weight_of(restored) == 1.0
+    restored.follow(online)
+    assert weight_of(restored) == 7.0, "the third call, counted over both"
