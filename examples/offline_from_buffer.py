@@ -1,8 +1,8 @@
 """Collect data with a half-trained agent and save it; then, in a second process, train from the file alone.
 
-    python examples/offline_from_buffer.py            both steps, the second in a process of its own
-    python examples/offline_from_buffer.py collect    only the first
-    python examples/offline_from_buffer.py train      only the second
+python examples/offline_from_buffer.py            both steps, the second in a process of its own
+python examples/offline_from_buffer.py collect    only the first
+python examples/offline_from_buffer.py train      only the second
 """
 
 import argparse

@@ -13,27 +13,16 @@ import rltrainer as rl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs/cartpole"),
-        help="folder for logs, model and picture",
-    )
+    parser.add_argument("--out", type=Path, default=Path("runs/cartpole"), help="folder for logs, model and picture")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--short", action="store_true", help="a few seconds only, to see that it runs"
-    )
+    parser.add_argument("--short", action="store_true", help="a few seconds only, to see that it runs")
     args = parser.parse_args()
 
-    torch.set_num_threads(
-        1
-    )  # networks this small are several times slower on two threads than on one
+    torch.set_num_threads(1)  # networks this small are several times slower on two threads than on one
     rl.seed(args.seed)
     envs = rl.make_vec("CartPole-v1", num_envs=8)
     test_envs = rl.make_vec("CartPole-v1", num_envs=20)
-    algorithm = rl.PPO(
-        rl.ActorCritic.for_envs(envs), rl.PPOParams(lr=rl.LinearSchedule(1e-3))
-    )
+    algorithm = rl.PPO(rl.ActorCritic.for_envs(envs), rl.PPOParams(lr=rl.LinearSchedule(1e-3)))
     best_model = args.out / "best.safetensors"
     params = rl.OnPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs),
@@ -51,21 +40,15 @@ def main() -> None:
     )
     result = rl.OnPolicyTrainer(algorithm, params).run()
 
-    print(
-        f"\nbest score   {result.best_score:.1f} +- {result.best_return_std:.1f} in epoch {result.best_epoch}"
-    )
-    print(
-        f"env steps    {result.env_step:,} in {result.timing.total:.1f} s; stopped by {result.stop_reason}"
-    )
+    print(f"\nbest score   {result.best_score:.1f} +- {result.best_return_std:.1f} in epoch {result.best_epoch}")
+    print(f"env steps    {result.env_step:,} in {result.timing.total:.1f} s; stopped by {result.stop_reason}")
     print(f"model        {best_model}")
     print(f"logs         tensorboard --logdir {args.out}")
     print(f"picture      {draw_curve(result, args.out / 'learning_curve.png')}")
 
     again = rl.PPO(rl.ActorCritic.for_envs(envs))
     again.load(best_model)
-    collector = rl.Collector(
-        again.policy, rl.make_vec("CartPole-v1", num_envs=20, seed=10_000 + args.seed)
-    )
+    collector = rl.Collector(again.policy, rl.make_vec("CartPole-v1", num_envs=20, seed=10_000 + args.seed))
     stats = collector.collect(num_episodes=20, explore=False)
     print(f"reloaded     {stats.returns.mean():.1f} over 20 new episodes")
 

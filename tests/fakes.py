@@ -22,9 +22,7 @@ class CountingEnv(gym.Env[Any, Any]):
         action_space: any space; actions change nothing.
     """
 
-    def __init__(
-        self, length: int = 5, truncates: bool = False, reward: float = 1.0, action_space: Any = None
-    ) -> None:
+    def __init__(self, length: int = 5, truncates: bool = False, reward: float = 1.0, action_space: Any = None) -> None:
         self.observation_space = OBS_SPACE
         self.action_space = action_space or gym.spaces.Discrete(2)
         self.length, self.truncates, self.reward = length, truncates, reward

@@ -69,7 +69,11 @@ class Optimizer:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         current = self.torch_optimizer.state_dict()["param_groups"]
-        groups = [{**saved, "params": group["params"]} for saved, group in zip(state["groups"], current, strict=True)]
+        groups = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()}
+            | {"params": group["params"]}
+            for saved, group in zip(state["groups"], current, strict=True)
+        ]
         moments = {int(i): entry for i, entry in state["state"].items()}
         self.torch_optimizer.load_state_dict({"state": moments, "param_groups": groups})
 

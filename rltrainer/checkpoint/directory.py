@@ -25,10 +25,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
         CheckpointError: the disk refused; what was there before is still there.
     """
     path = Path(path)
-    temporary, previous = (
-        path.with_name(f".{path.name}.{os.getpid()}.{suffix}")
-        for suffix in ("new", "old")
-    )
+    temporary, previous = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("new", "old"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -38,11 +35,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
             file = temporary / f"{name}.safetensors"
             write_state(file, name, state)
             files[file.name] = {"size": file.stat().st_size, "sha256": _sha256(file)}
-        manifest = {
-            "rltrainer": "checkpoint",
-            "version": FORMAT_VERSION,
-            "files": files,
-        }
+        manifest = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, "files": files}
         _write_text(temporary / MANIFEST, json.dumps(manifest, indent=2))
         _sync(temporary)
         if path.exists():
@@ -70,54 +63,31 @@ def read_checkpoint(path: str | Path) -> dict[str, State]:
     files = _read_manifest(path)
     found = {file.name for file in path.iterdir()} - {MANIFEST}
     for name in sorted(found ^ set(files)):
-        raise CheckpointError(
-            f"{path / name}: {'not in the manifest' if name in found else 'missing'}"
-        )
+        raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
     for name, expected in files.items():
         file = path / name
         size = file.stat().st_size
         if size != expected["size"]:
-            raise CheckpointError(
-                f"{file}: expected {expected['size']} bytes, found {size}"
-            )
+            raise CheckpointError(f"{file}: expected {expected['size']} bytes, found {size}")
         if _sha256(file) != expected["sha256"]:
-            raise CheckpointError(
-                f"{file}: its contents changed after it was written (SHA-256 differs)"
-            )
-    return {
-        (stem := Path(name).stem): read_state(path / name, stem, CheckpointError)
-        for name in files
-    }
+            raise CheckpointError(f"{file}: its contents changed after it was written (SHA-256 differs)")
+    return {(stem := Path(name).stem): read_state(path / name, stem, CheckpointError) for name in files}
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     if not file.is_file():
-        what = (
-            "is no checkpoint: it has no manifest"
-            if path.is_dir()
-            else "there is no such checkpoint"
-        )
+        what = "is no checkpoint: it has no manifest" if path.is_dir() else "there is no such checkpoint"
         raise CheckpointError(f"{path}: {what}")
     try:
         manifest = json.loads(file.read_text())
         version, files = manifest["version"], dict(manifest["files"])
         is_sound = manifest["rltrainer"] == "checkpoint" and all(
-            Path(name).name == name
-            and isinstance(entry["size"], int)
-            and isinstance(entry["sha256"], str)
+            Path(name).name == name and isinstance(entry["size"], int) and isinstance(entry["sha256"], str)
             for name, entry in files.items()
         )
-    except (
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise CheckpointError(
-            f"{file}: damaged ({type(error).__name__}: {error})"
-        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: damaged ({type(error).__name__}: {error})") from error
     if not is_sound:
         raise CheckpointError(f"{file}: not a manifest of rltrainer")
     if version > FORMAT_VERSION:

@@ -173,7 +173,8 @@ class Collector:
         self.num_rows = state["num_rows"]
         self._needs_reset = state["needs_reset"]
         self._episodes.restart()
-        self.adapter.load_state_dict(state["adapter"])
+        # Envs that the next collection starts anew need no place in an episode, only the numbers of their episodes.
+        self.adapter.load_state_dict(state["adapter"] | ({"is_started": False} if self._needs_reset else {}))
         if self.adapter.was_cut is not None and isinstance(self.buffer, ReplayBuffer):
             self.buffer.cut()
 

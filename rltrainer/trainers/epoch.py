@@ -64,7 +64,8 @@ class EpochRecord:
             "num_training_steps": self.num_training_steps,
             "timing": vars(self.timing),
             "collected": [stats.to_state() for stats in self.collected],
-            "updates": [update_to_state(update) for update in self.updates],
+            # Tensors stay tensors: a mean that goes on after a resume must be the same to the last bit.
+            "updates": [{**update_to_state(update), "metrics": dict(update.metrics)} for update in self.updates],
         }
 
     @classmethod

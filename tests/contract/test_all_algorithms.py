@@ -197,7 +197,10 @@ def test_the_final_obs_matters_only_where_the_episode_was_cut(name: str) -> None
         where = torch.zeros((8, 3), dtype=torch.bool)
         where[3, 1] = True
         final_obs = obs_batch(1, generator=torch.Generator().manual_seed(final_seed))
-        ends = {"terminated": where if terminated else ~where & where, "truncated": where if not terminated else ~where & where}
+        ends = {
+            "terminated": where if terminated else ~where & where,
+            "truncated": where if not terminated else ~where & where,
+        }
         update(algorithm, final_obs=final_obs, **ends)
         return trained_parameters(algorithm)
 
@@ -260,7 +263,9 @@ def test_a_step_that_is_not_finite_is_not_applied(name: str) -> None:
         changes = {"weight": torch.full((16,), float("nan"))}
     else:
         changes = {"reward": torch.full((16,), float("nan")), "weight": torch.full((16,), float("nan"))}
-    with pytest.raises(NonFiniteError, match=r"the gradient of .* is not finite \(loss = nan\); the step was not applied"):
+    with pytest.raises(
+        NonFiniteError, match=r"the gradient of .* is not finite \(loss = nan\); the step was not applied"
+    ):
         update(algorithm, **changes)
     assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
 
@@ -295,7 +300,9 @@ def test_a_state_of_other_shapes_changes_nothing(name: str, tmp_path: Path) -> N
     )
     other.save(tmp_path / "other.safetensors")
     before = trained_parameters(algorithm)
-    with pytest.raises(CheckpointError, match=r"expected shape .* found .*\. Build the networks as they were when saved\."):
+    with pytest.raises(
+        CheckpointError, match=r"expected shape .* found .*\. Build the networks as they were when saved\."
+    ):
         algorithm.load(tmp_path / "other.safetensors")
     assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
 

@@ -47,7 +47,9 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
     "a2c": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, False),
     "a2c_box": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, True),
     "dqn": (
-        off_policy(rl.QNetwork, rl.DQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)), best_q, False
+        off_policy(rl.QNetwork, rl.DQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)),
+        best_q,
+        False,
     ),
     "double_dqn": (
         off_policy(rl.QNetwork, rl.DoubleDQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)),
@@ -71,10 +73,12 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
 }
 OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value | None]] = {
     "td3_bc": (
-        off_policy(rl.DeterministicActorCritic, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy
+        off_policy(rl.DeterministicActorCritic, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)),
+        q_of_policy,
     ),
     "iql": (
-        off_policy(rl.GaussianActorCritic, rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)), state_value
+        off_policy(rl.GaussianActorCritic, rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)),
+        state_value,
     ),
     "sac": (ALGORITHMS["sac"][0], q_of_policy),
 }
@@ -186,7 +190,9 @@ def test_behaviour_cloning_copies_the_data(continuous: bool) -> None:
         observation_space=space.observation_space, action_space=space.action_space,
     )  # fmt: skip
     algorithm = rl.BC(rl.Actor.for_spaces(buffer.observation_space, buffer.action_space), rl.BCParams(lr=1e-2))
-    params = rl.OfflineTrainerParams(buffer=buffer, max_epochs=1, epoch_num_steps=300, seed=1, show_progress=False, verbose=False)
+    params = rl.OfflineTrainerParams(
+        buffer=buffer, max_epochs=1, epoch_num_steps=300, seed=1, show_progress=False, verbose=False
+    )
     rl.OfflineTrainer(algorithm, params).run()
     expected = [-0.8, 0.8] if continuous else [-1.0, 1.0]
     assert greedy(algorithm, SIGNS) == pytest.approx(expected, abs=0.1)

@@ -1,4 +1,4 @@
-"""Small runs to cut in two, in this process or another: `python -m tests.resume.runs NAME PATH` continues a saved one."""
+"""Small runs to cut in two; `python -m tests.resume.runs NAME PATH` continues a saved one in its own process."""
 
 import hashlib
 import sys
@@ -55,7 +55,9 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None) -> An
         collector = rl.Collector(policy, envs, buffer)
         collector.seed(2)
         collector.collect(num_steps=100, random=True)
-        return rl.OfflineTrainer(algorithm, rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=4, batch_size=8, **common))
+        return rl.OfflineTrainer(
+            algorithm, rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=4, batch_size=8, **common)
+        )
     collection: dict[str, Any] = {"collection_step_num_env_steps": 10, "epoch_num_steps": 20}
     if name.endswith("_episodes"):
         collection = {
@@ -98,7 +100,9 @@ def _feed(hasher: Any, value: Any) -> None:
         for item in value:
             _feed(hasher, item)
     elif isinstance(value, torch.Tensor):
-        hasher.update(str((value.dtype, tuple(value.shape))).encode() + value.detach().cpu().contiguous().numpy().tobytes())
+        hasher.update(
+            str((value.dtype, tuple(value.shape))).encode() + value.detach().cpu().contiguous().numpy().tobytes()
+        )
     else:
         hasher.update(repr(value).encode())
 

@@ -104,7 +104,9 @@ def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path) -> None:
         build("dqn").restore(tmp_path / "checkpoint")
 
 
-@pytest.mark.parametrize("file", ["algorithm.safetensors", "buffer.safetensors", "trainer.safetensors", "manifest.json"])
+@pytest.mark.parametrize(
+    "file", ["algorithm.safetensors", "buffer.safetensors", "trainer.safetensors", "manifest.json"]
+)
 def test_a_damaged_file_is_named_and_nothing_changes(file: str, tmp_path: Path) -> None:
     finished("dqn").save(tmp_path / "checkpoint")
     path = tmp_path / "checkpoint" / file
@@ -207,7 +209,9 @@ def test_resume_from_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     build("ppo", logger=rl.JSONLinesLogger(path)).run()
     trainer = build("ppo", max_epochs=5, logger=rl.JSONLinesLogger(path))
-    params = rl.OnPolicyTrainerParams(**{**vars(trainer.params), "resume_from_log": True, "test_fn": lambda e, s: tested.append(e)})
+    params = rl.OnPolicyTrainerParams(
+        **{**vars(trainer.params), "resume_from_log": True, "test_fn": lambda e, s: tested.append(e)}
+    )
     tested: list[int] = []
     continued = rl.OnPolicyTrainer(trainer.algorithm, params)
     assert (continued.epoch, continued.env_step, continued.update_step, continued.gradient_step) == (3, 60, 6, 36)

@@ -160,7 +160,12 @@ def test_nan_is_never_best() -> None:
 
 def test_no_score_but_nan_leaves_best_empty() -> None:
     result = on_policy_trainer(compute_score_fn=lambda stats: float("nan")).run()
-    assert (result.best_score, result.best_return, result.best_return_std, result.best_epoch) == (None, None, None, None)
+    assert (result.best_score, result.best_return, result.best_return_std, result.best_epoch) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_test_in_training_stops_without_updating() -> None:

@@ -80,7 +80,9 @@ def test_exactly_one_measure_of_a_collection_step() -> None:
 
 @pytest.mark.parametrize("field", ["stop_fn", "test_fn", "save_best_fn", "compute_score_fn"])
 def test_what_acts_on_test_steps_needs_a_test_collector(field: str) -> None:
-    with pytest.raises(ParamsError, match=f"OnPolicyTrainerParams.{field}: needs a test_collector; got .*It acts on test"):
+    with pytest.raises(
+        ParamsError, match=f"OnPolicyTrainerParams.{field}: needs a test_collector; got .*It acts on test"
+    ):
         online(rl.OnPolicyTrainerParams, test_collector=None, **{field: lambda *args: 1.0})
 
 

@@ -1,0 +1,170 @@
+"""A replay buffer written for clarity: a list of transitions per env, and a window that walks along it step by step."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data import ReplayBuffer
+from rltrainer.types import Rollout, Transitions
+
+OBS = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+ACTION = gym.spaces.Discrete(5)
+
+
+def make_buffer(capacity: int, num_envs: int = 1, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity, OBS, ACTION, num_envs, **{"seed": 0, **options})
+
+
+@dataclass
+class Cell:
+    """One transition; observations are unique numbers, so that each can be traced."""
+
+    obs: int
+    action: int
+    reward: float
+    next_obs: int
+    terminated: bool
+    truncated: bool
+    cut: bool = False
+
+
+@dataclass
+class Reference:
+    """What a replay buffer with this many cells per env holds."""
+
+    cells_per_env: int
+    num_envs: int
+    streams: list[list[Cell]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.streams = [[] for _ in range(self.num_envs)]
+
+    def add(self, env: int, cell: Cell) -> None:
+        self.streams[env] = [*self.streams[env], cell][-self.cells_per_env :]
+
+    def cut(self, env: int) -> None:
+        if self.streams[env]:
+            self.streams[env][-1].cut = True
+
+    def expected(self, n_step: int, gamma: float) -> dict[int, tuple[float, ...]]:
+        """Return by first observation: action, reward, next_obs, terminated, truncated, discount."""
+        return {
+            cell.obs: window(stream[i : i + n_step], gamma) for stream in self.streams for i, cell in enumerate(stream)
+        }
+
+
+def window(cells: list[Cell], gamma: float) -> tuple[float, ...]:
+    reward, discount = 0.0, 1.0
+    for cell in cells:
+        reward, discount, last = reward + discount * cell.reward, discount * gamma, cell
+        if cell.terminated or cell.truncated or cell.cut:
+            break
+    discount = 0.0 if last.terminated else discount
+    return (cells[0].action, reward, last.next_obs, last.terminated, last.truncated, discount)
+
+
+def found(batch: Transitions) -> dict[int, tuple[float, ...]]:
+    """Arrange a batch as `Reference.expected` does."""
+    assert torch.equal(batch.obs[:, 1], -batch.obs[:, 0])
+    assert torch.equal(batch.next_obs[:, 1], -batch.next_obs[:, 0])
+    columns = (batch.action, batch.reward, batch.next_obs[:, 0], batch.terminated, batch.truncated, batch.discount)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return dict(zip(map(int, batch.obs[:, 0].tolist()), rows, strict=True))
+
+
+def assert_holds(buffer: ReplayBuffer, reference: Reference, n_step: int = 1, gamma: float = 0.9) -> None:
+    """Assert that the buffer samples exactly the reference's transitions."""
+    expected = reference.expected(n_step, gamma)
+    assert len(buffer) == len(expected)
+    sampled = found(buffer.sample(60 * len(expected), n_step=n_step, gamma=gamma))
+    assert sampled.keys() == expected.keys()
+    for obs, values in expected.items():
+        np.testing.assert_allclose(sampled[obs], values, rtol=1e-6)
+
+
+def as_obs(numbers: Any) -> np.ndarray[Any, Any]:
+    """Return the observation (number, -number) of each number [...]."""
+    numbers = np.asarray(numbers, np.float32)
+    return np.stack([numbers, -numbers], -1)
+
+
+class World:
+    """N envs whose episodes end at random; steps feed a buffer and a reference alike.
+
+    Args:
+        seed: of everything that is random.
+        num_envs: N.
+        p_invalid: how often a cell after an episode's end is spent on a reset.
+    """
+
+    def __init__(self, seed: int, num_envs: int, p_invalid: float = 0.0) -> None:
+        self.rng, self.num_envs, self.p_invalid = np.random.default_rng(seed), num_envs, p_invalid
+        self.number = 0
+        self.obs = [self.fresh() for _ in range(num_envs)]
+        self.was_done = [False] * num_envs
+
+    def fresh(self) -> int:
+        self.number += 1
+        return self.number
+
+    def step(self) -> tuple[list[Cell], list[bool]]:
+        """Return a cell of every env, and which are valid."""
+        cells, valid = [], []
+        for env in range(self.num_envs):
+            terminated, truncated = self.rng.random(2) < 0.15
+            cell = Cell(
+                self.obs[env],
+                int(self.rng.integers(5)),
+                float(self.rng.integers(10)),
+                self.fresh(),
+                bool(terminated),
+                bool(truncated),
+            )
+            is_valid = not (self.was_done[env] and self.rng.random() < self.p_invalid)
+            if not is_valid:
+                cell.terminated = cell.truncated = False
+            self.was_done[env] = cell.terminated or cell.truncated
+            # An invalid cell is a reset: what follows has nothing to do with it.
+            self.obs[env] = self.fresh() if self.was_done[env] or not is_valid else cell.next_obs
+            cells.append(cell)
+            valid.append(is_valid)
+        return cells, valid
+
+    def restart(self) -> None:
+        self.obs = [self.fresh() for _ in range(self.num_envs)]
+        self.was_done = [False] * self.num_envs
+
+
+def add_step(buffer: ReplayBuffer, reference: Reference | None, cells: list[Cell]) -> None:
+    columns = zip(*((c.action, c.reward, c.terminated, c.truncated) for c in cells), strict=True)
+    action, reward, terminated, truncated = map(np.array, columns)
+    obs, next_obs = as_obs([c.obs for c in cells]), as_obs([c.next_obs for c in cells])
+    buffer.add(obs, action, reward, next_obs, terminated, truncated)
+    for env, cell in enumerate(cells):
+        if reference is not None:
+            reference.add(env, cell)
+
+
+def make_rollout(rows: list[tuple[list[Cell], list[bool]]]) -> Rollout:
+    """Arrange T steps as a rollout."""
+
+    def grid(name: str, dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor([[getattr(cell, name) for cell in cells] for cells, _ in rows], dtype=dtype)
+
+    terminated, truncated = grid("terminated", torch.bool), grid("truncated", torch.bool)
+    next_obs = torch.from_numpy(as_obs(grid("next_obs", torch.float32)))
+    done = (terminated | truncated).flatten().nonzero().squeeze(1)
+    return Rollout(
+        obs=torch.from_numpy(as_obs(grid("obs", torch.float32))),
+        action=grid("action", torch.int64),
+        reward=grid("reward", torch.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=torch.tensor([valid for _, valid in rows]),
+        last_obs=next_obs[-1],
+        final_obs=next_obs.flatten(0, 1)[done],
+        final_index=done,
+    )

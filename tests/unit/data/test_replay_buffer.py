@@ -1,0 +1,602 @@
+"""What a replay buffer holds and samples: successors, windows, wrapping, cuts, uniformity, memory."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.data import ReplayBuffer, RolloutBuffer
+from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from tests.unit.data.reference import (
+    ACTION,
+    OBS,
+    Cell,
+    Reference,
+    World,
+    add_step,
+    as_obs,
+    assert_holds,
+    found,
+    make_buffer,
+    make_rollout,
+)
+
+
+def cell(obs: int, reward: float, next_obs: int, terminated: bool = False, truncated: bool = False) -> Cell:
+    return Cell(obs, 0, reward, next_obs, terminated, truncated)
+
+
+def test_one_step_transitions_worked_by_hand() -> None:
+    # Two steps, then a termination whose successor 3 is not the next episode's first observation 10.
+    buffer = make_buffer(8)
+    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, terminated=True), cell(10, 8.0, 11)):
+        add_step(buffer, None, [step])
+    assert found(buffer.sample(200, gamma=0.5)) == {
+        0: (0, 1.0, 1, False, False, 0.5),
+        1: (0, 2.0, 2, False, False, 0.5),
+        2: (0, 4.0, 3, True, False, 0.0),
+        10: (0, 8.0, 11, False, False, 0.5),
+    }
+
+
+def test_three_step_windows_worked_by_hand() -> None:
+    # 0 1 2 end in a truncation; 10 is cut from 20; 20 21 are the newest.
+    buffer = make_buffer(8)
+    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, truncated=True), cell(10, 8.0, 11)):
+        add_step(buffer, None, [step])
+    buffer.cut()
+    for step in (cell(20, 16.0, 21), cell(21, 32.0, 22)):
+        add_step(buffer, None, [step])
+    assert found(buffer.sample(400, n_step=3, gamma=0.5)) == {
+        0: (0, 1 + 2 / 2 + 4 / 4, 3, False, True, 0.125),
+        1: (0, 2 + 4 / 2, 3, False, True, 0.25),
+        2: (0, 4.0, 3, False, True, 0.5),
+        10: (0, 8.0, 11, False, False, 0.5),
+        20: (0, 16 + 32 / 2, 22, False, False, 0.25),
+        21: (0, 32.0, 22, False, False, 0.5),
+    }
+
+
+def test_a_window_that_terminates_is_not_bootstrapped() -> None:
+    buffer = make_buffer(4)
+    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2, terminated=True)):
+        add_step(buffer, None, [step])
+    assert found(buffer.sample(100, n_step=2, gamma=0.5))[0] == (0, 2.0, 2, True, False, 0.0)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_equal_brute_force(seed: int, num_envs: int) -> None:
+    world, rng = World(seed, num_envs), np.random.default_rng(seed)
+    buffer, reference = make_buffer(7 * num_envs, num_envs), Reference(7, num_envs)
+    for step in range(40):
+        if rng.random() < 0.1:
+            mask = rng.random(num_envs) < 0.5
+            buffer.cut(mask)
+            for env in np.flatnonzero(mask):
+                reference.cut(env)
+        add_step(buffer, reference, world.step()[0])
+        if step % 5 == 0 or step > 34:
+            for n_step in (1, 2, 3, 20):
+                assert_holds(buffer, reference, n_step)
+
+
+@pytest.mark.parametrize("p_invalid", [0.0, 0.7])
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_rollouts_equal_brute_force(seed: int, num_envs: int, p_invalid: float) -> None:
+    # Invalid cells make the envs' write positions differ; rollouts of 12 steps are longer than the 7 cells of an env.
+    world, rng = World(seed, num_envs, p_invalid), np.random.default_rng(seed)
+    buffer, reference = make_buffer(7 * num_envs, num_envs), Reference(7, num_envs)
+    for _ in range(15):
+        if rng.random() < 0.3:
+            buffer.cut()
+            world.restart()
+            for env in range(num_envs):
+                reference.cut(env)
+        rows = [world.step() for _ in range(rng.choice([1, 1, 2, 5, 12]))]
+        buffer.add_rollout(make_rollout(rows))
+        for cells, valid in rows:
+            for env in np.flatnonzero(valid):
+                reference.add(env, cells[env])
+        if len(buffer):
+            for n_step in (1, 3):
+                assert_holds(buffer, reference, n_step)
+
+
+def test_rollouts_and_steps_can_be_mixed_after_positions_drifted_apart() -> None:
+    world = World(5, 3, 0.9)
+    buffer, reference = make_buffer(21, 3), Reference(7, 3)
+    for _ in range(6):
+        rows = [world.step() for _ in range(4)]
+        buffer.add_rollout(make_rollout(rows))
+        for cells, valid in rows:
+            for env in np.flatnonzero(valid):
+                reference.add(env, cells[env])
+    world.p_invalid = 0.0
+    assert len({int(n) for n in buffer.state_dict()["written"]}) > 1
+    for _ in range(9):
+        add_step(buffer, reference, world.step()[0])
+        assert_holds(buffer, reference, 3)
+
+
+def test_a_cell_before_an_invalid_one_keeps_its_successor() -> None:
+    # No episode ends: env 0 goes 0 -> 1, loses the cell 1 -> 2, goes on 5 -> 6; env 1 loses its first and last cells.
+    rows = [
+        ([cell(0, 1.0, 1), cell(100, 1.0, 101)], [True, False]),
+        ([cell(1, 1.0, 2), cell(110, 1.0, 111)], [False, True]),
+        ([cell(5, 1.0, 6), cell(111, 1.0, 112)], [True, False]),
+    ]
+    buffer = make_buffer(16, 2)
+    add_step(buffer, None, [cell(70, 1.0, 71), cell(80, 1.0, 81)])
+    buffer.cut(np.array([True, False]))
+    buffer.add_rollout(make_rollout(rows))
+    next_obs = {obs: values[2] for obs, values in found(buffer.sample(300)).items()}
+    assert next_obs == {70: 71, 80: 81, 0: 1, 5: 6, 110: 111}
+    # Nothing that was lost is stepped over: windows of two steps end before it.
+    assert {obs: values[2] for obs, values in found(buffer.sample(300, n_step=2)).items()} == next_obs
+
+
+def test_cuts_within_a_rollout_end_traces() -> None:
+    rows = [([cell(0, 1.0, 1)], [True]), ([cell(10, 2.0, 11)], [True]), ([cell(11, 4.0, 12)], [True])]
+    rollout = make_rollout(rows)
+    rollout.final_obs, rollout.final_index = torch.from_numpy(as_obs([1])), torch.tensor([0])
+    buffer = make_buffer(8)
+    buffer.add_rollout(rollout)
+    assert found(buffer.sample(200, n_step=2, gamma=0.5)) == {
+        0: (0, 1.0, 1, False, False, 0.5),
+        10: (0, 4.0, 12, False, False, 0.25),
+        11: (0, 4.0, 12, False, False, 0.5),
+    }
+
+
+def test_one_step_rollout_with_a_cut() -> None:
+    rollout = make_rollout([([cell(0, 1.0, 1)], [True])])
+    rollout.final_obs, rollout.final_index = rollout.last_obs, torch.tensor([0])
+    buffer = make_buffer(8)
+    buffer.add_rollout(rollout)
+    add_step(buffer, None, [cell(10, 2.0, 11)])
+    assert found(buffer.sample(100, n_step=2, gamma=0.5))[0] == (0, 1.0, 1, False, False, 0.5)
+
+
+def test_a_rollout_of_nothing_valid_stores_nothing() -> None:
+    buffer = make_buffer(8)
+    buffer.add_rollout(make_rollout([([cell(0, 1.0, 1)], [False]), ([cell(1, 1.0, 2)], [False])]))
+    assert len(buffer) == 0
+
+
+def test_capacity_one_holds_the_newest() -> None:
+    buffer = make_buffer(1)
+    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2, terminated=True), cell(5, 3.0, 6)):
+        add_step(buffer, None, [step])
+        ended = 0.0 if step.terminated else 0.5
+        expected = (0, step.reward, step.next_obs, step.terminated, False, ended)
+        assert found(buffer.sample(8, n_step=3, gamma=0.5)) == {step.obs: expected}
+    assert len(buffer) == 1
+
+
+def test_capacity_is_rounded_up_to_a_multiple_of_the_envs() -> None:
+    buffer = make_buffer(10, 4)
+    world = World(0, 4)
+    for _ in range(9):
+        add_step(buffer, None, world.step()[0])
+    assert buffer.capacity == len(buffer) == 12
+
+
+def test_sampling_is_uniform_over_envs_of_unequal_fill() -> None:
+    # Env 0 holds 6 cells (two forgotten), env 1 holds 2: 8 cells, 800 draws expected of each, standard deviation 26.
+    rows = [([cell(i, 1.0, i + 1), cell(100 + i, 1.0, 101 + i)], [True, i < 2]) for i in range(8)]
+    buffer = make_buffer(12, 2, seed=3)
+    buffer.add_rollout(make_rollout(rows))
+    batch = buffer.sample(6400)
+    obs, counts = np.unique(batch.obs[:, 0].numpy(), return_counts=True)
+    assert obs.tolist() == [2, 3, 4, 5, 6, 7, 100, 101]
+    assert counts.min() > 680
+    assert counts.max() < 920
+    assert batch.weight.tolist() == [1.0] * 6400
+
+
+def test_index_names_the_cell() -> None:
+    buffer = make_buffer(12, 2)
+    for i in range(4):
+        add_step(buffer, None, [cell(i, 0.0, i + 1), cell(100 + i, 0.0, 101 + i)])
+    batch = buffer.sample(100)
+    number = batch.obs[:, 0].long()
+    assert torch.equal(batch.index, torch.where(number >= 100, (number - 100) * 2 + 1, number * 2))
+    buffer.update_priorities(batch.index, batch.reward)
+
+
+def test_equal_seeds_sample_equally_and_an_own_seed_wins() -> None:
+    buffers = [make_buffer(8, seed=seed) for seed in (1, 1, 2, None)]
+    for buffer in buffers:
+        world = World(0, 1)
+        for _ in range(8):
+            add_step(buffer, None, world.step()[0])
+        buffer.seed(7)
+    draws = [buffer.sample(50).index.tolist() for buffer in buffers]
+    assert draws[0] == draws[1]
+    assert draws[0] != draws[2]
+    buffers[3].seed(7)
+    assert draws[3] == buffers[3].sample(50).index.tolist()
+
+
+def test_the_program_seed_reaches_a_buffer_without_one() -> None:
+    rl.seed(4)
+    first = make_buffer(8, seed=None).generator.initial_seed()
+    rl.seed(4)
+    assert make_buffer(8, seed=None).generator.initial_seed() == first
+
+
+def test_clear_forgets_everything_and_cuts() -> None:
+    buffer = make_buffer(4)
+    world = World(0, 1)
+    for _ in range(6):
+        add_step(buffer, None, world.step()[0])
+    buffer.clear()
+    assert len(buffer) == 0
+    reference = Reference(4, 1)
+    for _ in range(6):
+        add_step(buffer, reference, world.step()[0])
+        assert_holds(buffer, reference, 3)
+
+
+def test_values_are_copied_and_cast() -> None:
+    buffer = make_buffer(4)
+    obs, next_obs = np.array([[1.0, -1.0]]), torch.tensor([[2.0, -2.0]], dtype=torch.float64)
+    buffer.add(obs, [3], torch.tensor([0.5]), next_obs, [False], torch.tensor([False]))
+    obs[:], next_obs[:] = 9.0, 9.0
+    batch = buffer.sample(1, gamma=0.5)
+    assert batch.obs.dtype == batch.reward.dtype == torch.float32
+    assert found(batch) == {1: (3, 0.5, 2, False, False, 0.5)}
+
+
+def test_read_only_and_broadcast_arrays_are_stored() -> None:
+    buffer = make_buffer(4)
+    obs = np.broadcast_to(np.float64(0.0), (1, 2))
+    buffer.add(obs, np.zeros(1, np.int32), np.broadcast_to(1.0, (1,)), obs, np.array([True]), np.array([False]))
+    assert buffer.sample(1).reward.item() == 1.0
+
+
+def test_dict_and_tuple_observations_with_images() -> None:
+    image = gym.spaces.Box(0, 255, (2, 2, 1), np.uint8)
+    space = gym.spaces.Dict({"cam": image, "rest": gym.spaces.Tuple([gym.spaces.Discrete(9), OBS])})
+    buffer = ReplayBuffer(6, space, gym.spaces.Box(-1, 1, (3,), np.float32), seed=0)
+
+    def obs(i: int) -> dict[str, object]:
+        # The order of the keys does not matter.
+        return {"rest": (np.array([i]), as_obs([i])), "cam": np.full((1, 2, 2, 1), i, np.uint8)}
+
+    for i in range(9):
+        after = 7 if i == 8 else i + 1
+        buffer.add(obs(i), np.full((1, 3), i / 10), np.array([i]), obs(after), np.array([i == 8]), np.array([False]))
+    buffer.add(obs(0), np.zeros((1, 3)), np.zeros(1), obs(1), np.array([False]), np.array([False]))
+    batch = buffer.sample(100)
+    number = batch.obs["rest"][0]
+    expected_next = torch.where(number == 8, 7, number + 1)
+    assert sorted(set(number.tolist())) == [0, 4, 5, 6, 7, 8]
+    assert batch.obs["cam"].dtype == torch.uint8
+    assert batch.obs["cam"].shape == (100, 2, 2, 1)
+    assert torch.equal(batch.obs["cam"][:, 1, 1, 0].long(), number)
+    assert torch.equal(batch.next_obs["cam"][:, 0, 1, 0].long(), expected_next)
+    assert torch.equal(batch.next_obs["rest"][0], expected_next)
+    assert torch.equal(batch.next_obs["rest"][1][:, 1], -expected_next.float())
+
+
+def test_extras_follow_their_cells() -> None:
+    extra = {"log_prob": ((), torch.float32), "mask": ((2,), torch.bool)}
+    buffer = make_buffer(3, extra=extra)
+    no, row = np.array([False]), np.zeros(1)
+    for i in range(5):
+        values = {"mask": np.array([[i % 2 == 0, True]]), "log_prob": np.array([-float(i)])}
+        buffer.add(as_obs([i]), row.astype(int), row, as_obs([i + 1]), no, no, values)
+    batch = buffer.sample(60)
+    assert torch.equal(batch.extra["log_prob"], -batch.obs[:, 0])
+    assert torch.equal(batch.extra["mask"][:, 0], batch.obs[:, 0] % 2 == 0)
+    buffer.add(as_obs([5]), row.astype(int), row, as_obs([6]), no, no)
+    batch = buffer.sample(60)
+    assert batch.extra["log_prob"][batch.obs[:, 0] == 5].unique().tolist() == [0.0]
+
+
+def test_extras_of_rollouts_are_stored_or_zero() -> None:
+    extra = {"version": ((), torch.int64)}
+    buffer = make_buffer(4, extra=extra)
+    rows = [([cell(i, 0.0, i + 1)], [True]) for i in range(3)]
+    for part in (rows[:2], rows[2:]):
+        rollout = make_rollout(part)
+        rollout.extra = {"version": rollout.obs[..., 0].long() + 10}
+        buffer.add_rollout(rollout)
+    batch = buffer.sample(60)
+    assert torch.equal(batch.extra["version"], batch.obs[:, 0].long() + 10)
+    for part in (rows[:2], rows[2:]):
+        buffer.add_rollout(make_rollout(part))
+    assert sorted(buffer.sample(60).extra["version"].unique().tolist()) == [0, 12]
+
+
+def test_final_observations_are_reused_over_a_long_run() -> None:
+    # 50 cells of episodes of 5 steps: at most 10 ends at once, and one more while a row is replaced.
+    buffer = make_buffer(50)
+    sizes = set()
+    for i in range(5000):
+        add_step(buffer, None, [cell(i, 0.0, i + 1, terminated=i % 5 == 4)])
+        sizes.add(buffer.nbytes)
+    assert len(sizes) == 1
+    assert len(buffer.state_dict()["final_index"]) == 10
+
+
+def test_a_million_transitions_take_at_most_1_15_times_their_bytes() -> None:
+    observation_space = gym.spaces.Box(-1, 1, (17,), np.float32)
+    buffer = ReplayBuffer(1_000_000, observation_space, gym.spaces.Box(-1, 1, (6,), np.float32), 500)
+    obs, action, reward = np.zeros((500, 17), np.float32), np.zeros((500, 6), np.float32), np.zeros(500, np.float32)
+    no, yes = np.zeros(500, np.bool_), np.ones(500, np.bool_)
+    for i in range(2400):
+        buffer.add(obs, action, reward, obs, no, yes if i % 200 == 199 else no)
+    assert len(buffer) == 1_000_000
+    assert buffer.nbytes <= 1.15 * 1_000_000 * (17 * 4 + 6 * 4 + 4 + 2)
+
+
+def test_observations_yield_every_stored_one_in_chunks() -> None:
+    buffer = make_buffer(6, 2)
+    for i in range(5):
+        add_step(buffer, None, [cell(i, 0.0, i + 1), cell(100 + i, 0.0, 101 + i)])
+    chunks = list(buffer.observations(chunk_size=4))
+    assert [len(chunk) for chunk in chunks] == [4, 2]
+    assert torch.cat(chunks)[:, 0].tolist() == [2, 3, 4, 102, 103, 104]
+
+
+def test_fixed_shapes_give_the_same_as_data_dependent_ones() -> None:
+    # A device other than the CPU selects by mask; the CPU can take both ways.
+    world, buffer = World(2, 3), make_buffer(30, 3)
+    for _ in range(25):
+        add_step(buffer, None, world.step()[0])
+    generator = buffer.generator.get_state()
+    expected = buffer.sample(200, n_step=2)
+    assert expected.terminated.any()
+    buffer.generator.set_state(generator)
+    buffer._ring.final._on_host = False
+    assert found(buffer.sample(200, n_step=2)) == found(expected)
+
+
+def test_tensor_writes_give_the_same_as_array_writes() -> None:
+    # On a device other than the CPU rows are written to tensors and slots are kept twice.
+    buffers = [make_buffer(21, 3), make_buffer(21, 3)]
+    for column in (c for storage in buffers[1]._ring.columns.values() for c in storage._columns):
+        column.target, column.numpy_dtype = column.tensor, None
+    final = buffers[1]._ring.final
+    final._on_host, final._on_device = False, final._on_device.clone()
+    for buffer in buffers:
+        world = World(2, 3, 0.9)
+        for _ in range(4):
+            buffer.add_rollout(make_rollout([world.step() for _ in range(4)]))
+        world.p_invalid = 0.0
+        for _ in range(9):
+            add_step(buffer, None, world.step()[0])
+        buffer.cut()
+        add_step(buffer, None, world.step()[0])
+    assert found(buffers[1].sample(500, n_step=2)) == found(buffers[0].sample(500, n_step=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_buffer_on_cuda_holds_the_same() -> None:
+    buffers = [make_buffer(21, 3), make_buffer(21, 3, device="cuda")]
+    for buffer in buffers:
+        world = World(2, 3, 0.9)
+        for _ in range(6):
+            buffer.add_rollout(make_rollout([world.step() for _ in range(4)]))
+        world.p_invalid = 0.0
+        for _ in range(5):
+            add_step(buffer, None, world.step()[0])
+    batch = buffers[1].sample(2000, n_step=2)
+    assert batch.obs.device.type == "cuda"
+    assert found(batch.to("cpu")) == found(buffers[0].sample(2000, n_step=2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"capacity": 0}, "ReplayBuffer.capacity: must be a positive integer; got 0 (int)"),
+        ({"capacity": True}, "ReplayBuffer.capacity: must be a positive integer; got True (bool)"),
+        ({"capacity": 10.0}, "ReplayBuffer.capacity: must be a positive integer; got 10.0 (float)"),
+        ({"num_envs": -1}, "ReplayBuffer.num_envs: must be a positive integer; got -1 (int)"),
+        ({"num_envs": 11}, "ReplayBuffer.capacity: must be at least num_envs=11; got 10 (int)"),
+        ({"seed": -1}, "ReplayBuffer.seed: must be a non-negative integer or None; got -1 (int)"),
+        ({"seed": True}, "ReplayBuffer.seed: must be a non-negative integer or None; got True (bool)"),
+        ({"device": "nowhere"}, "ReplayBuffer.device: must be a device that PyTorch can use here; got 'nowhere' (str)"),
+        ({"extra": ["x"]}, "ReplayBuffer.extra: must be a mapping from names to (shape, dtype); got ['x'] (list)"),
+        ({"extra": {"x": 3}}, "ReplayBuffer.extra['x']: must be (shape, dtype), such as ((3,), torch.float32); dtype one"),
+        ({"extra": {"x": ((-1,), torch.float32)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
+        ({"extra": {"x": ((1,), torch.complex64)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, object], text: str) -> None:
+    good = {"capacity": 10, "observation_space": OBS, "action_space": ACTION}
+    with pytest.raises(ParamsError) as error:
+        ReplayBuffer(**{**good, **arguments})  # type: ignore[arg-type]
+    assert text in str(error.value)
+
+
+def test_unsupported_spaces() -> None:
+    with pytest.raises(SpaceError, match="unsupported space Text"):
+        ReplayBuffer(10, gym.spaces.Text(5), ACTION)
+    with pytest.raises(SpaceError) as error:
+        ReplayBuffer(10, OBS, gym.spaces.Dict({"a": ACTION}))
+    assert "ReplayBuffer.action_space: must be a Box, Discrete, MultiDiscrete or MultiBinary; got Dict" in str(error.value)
+
+
+def test_a_buffer_that_cannot_fit_says_so_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A cell takes 8 + 8 + 4 + 2 bytes and a slot of 4: 26; with the spare row 1001 of them.
+    monkeypatch.setattr("rltrainer.data.memory.available_bytes", lambda device: 26_025)
+    with pytest.raises(ReplayBufferError) as error:
+        make_buffer(1000)
+    assert str(error.value) == (
+        "ReplayBuffer.capacity: needs 2.6e-05 GB of memory on cpu, 2.6e-05 GB are available; got 1000 (int). "
+        "Make it smaller."
+    )
+    monkeypatch.setattr("rltrainer.data.memory.available_bytes", lambda device: 26_026)
+    make_buffer(1000)
+    with pytest.raises(ReplayBufferError, match="RolloutBuffer.num_steps: needs"):
+        RolloutBuffer(2000, 1, OBS, ACTION)
+
+
+def test_no_machine_holds_a_buffer_of_exabytes() -> None:
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.capacity: needs 2.6e"):
+        make_buffer(10**17)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"batch_size": 0}, "ReplayBuffer.sample.batch_size: must be a positive integer; got 0 (int)"),
+        ({"batch_size": True}, "ReplayBuffer.sample.batch_size: must be a positive integer; got True (bool)"),
+        ({"batch_size": 10**15}, "ReplayBuffer.sample.batch_size: needs 5.2e+07 GB of memory on cpu"),
+        ({"n_step": 0}, "ReplayBuffer.sample.n_step: must be a positive integer; got 0 (int)"),
+        ({"n_step": 1.5}, "ReplayBuffer.sample.n_step: must be a positive integer; got 1.5 (float)"),
+        ({"gamma": 1.01}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got 1.01 (float)"),
+        ({"gamma": float("nan")}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got nan (float)"),
+    ],
+)
+def test_bad_samples(arguments: dict[str, float], text: str) -> None:
+    buffer = make_buffer(4)
+    add_step(buffer, None, [cell(0, 0.0, 1)])
+    with pytest.raises(ReplayBufferError) as error:
+        buffer.sample(**{"batch_size": 2, **arguments})  # type: ignore[arg-type]
+    assert text in str(error.value)
+
+
+def test_an_empty_buffer_cannot_be_sampled() -> None:
+    text = "ReplayBuffer.sample: the buffer is empty. Collect or load transitions first."
+    with pytest.raises(ReplayBufferError, match=text):
+        make_buffer(4).sample(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("obs", np.zeros(2), "ReplayBuffer.obs: expected float32 of shape (1, 2), got float64 of shape (2,)"),
+        ("obs", {"a": np.zeros(2)}, "ReplayBuffer.obs: expected float32 of shape (1, 2), got {'a'"),
+        ("action", np.zeros(1), "ReplayBuffer.action: expected int64 of shape (1,), got float64 of shape (1,)"),
+        ("reward", 1.0, "ReplayBuffer.reward: expected float32 of shape (1,), got float64 of shape ()"),
+        ("terminated", np.zeros(1, int), "ReplayBuffer.terminated: expected bool of shape (1,), got int64 of shape (1,)"),
+        ("truncated", [[False]], "ReplayBuffer.truncated: expected bool of shape (1,), got bool of shape (1, 1)"),
+        ("next_obs", np.zeros((1, 3)), "ReplayBuffer.obs: expected float32 of shape (1, 2), got float64 of shape (1, 3)"),
+        ("extra", {"x": np.zeros(1)}, "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"),
+    ],
+)
+def test_a_step_that_does_not_fit_changes_nothing(name: str, value: object, text: str) -> None:
+    buffer, reference, world = make_buffer(3), Reference(3, 1), World(1, 1)
+    for _ in range(5):
+        add_step(buffer, reference, world.step()[0])
+    no = np.zeros(1, np.bool_)
+    step = {"obs": as_obs([world.obs[0]]), "action": np.zeros(1, int), "reward": np.zeros(1)}
+    step |= {"next_obs": as_obs([0]), "terminated": no, "truncated": no}
+    with pytest.raises(ReplayBufferError) as error:
+        buffer.add(**{**step, name: value})  # type: ignore[arg-type]
+    assert text in str(error.value)
+    assert_holds(buffer, reference, 2)
+
+
+def test_a_tree_of_another_form_names_the_leaf() -> None:
+    space = gym.spaces.Dict({"a": OBS, "b": gym.spaces.Tuple([OBS, OBS])})
+    buffer = ReplayBuffer(4, space, ACTION)
+    good = as_obs([1])
+
+    def add(obs: object) -> str:
+        no = np.zeros(1, np.bool_)
+        with pytest.raises(ReplayBufferError) as error:
+            buffer.add(obs, np.zeros(1, int), np.zeros(1), obs, no, no)
+        return str(error.value)
+
+    assert add(good) == "ReplayBuffer.obs: expected a dict with the keys ['a', 'b'], got a ndarray"
+    assert add({"a": good}) == "ReplayBuffer.obs: expected a dict with the keys ['a', 'b'], got the keys ['a']"
+    assert add({"a": good, "b": good}) == 'ReplayBuffer.obs["b"]: expected a tuple of 2 parts, got a ndarray'
+    assert add({"a": good, "b": (good,)}) == 'ReplayBuffer.obs["b"]: expected a tuple of 2 parts, got 1 parts'
+    expected = 'ReplayBuffer.obs["b"][1]: expected float32 of shape (1, 2), got float32 of shape (2, 2)'
+    assert add({"a": good, "b": (good, as_obs([1, 2]))}) == expected
+
+
+def test_a_rollout_that_does_not_fit_changes_nothing() -> None:
+    buffer, reference, world = make_buffer(3), Reference(3, 1), World(1, 1)
+    for _ in range(5):
+        add_step(buffer, reference, world.step()[0])
+    with pytest.raises(ReplayBufferError) as error:
+        buffer.add_rollout(make_rollout([World(0, 2).step()]))
+    assert str(error.value) == "ReplayBuffer.add_rollout: expected a rollout of 1 envs, got one of 2"
+    rollout = make_rollout([world.step() for _ in range(2)])
+    rollout.extra = {"x": rollout.reward}
+    with pytest.raises(ReplayBufferError) as error:
+        buffer.add_rollout(rollout)
+    assert str(error.value) == "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"
+    assert_holds(buffer, reference, 2)
+
+
+@pytest.mark.parametrize("name", ["obs", "action", "reward", "next_obs"])
+def test_check_finite_names_leaf_and_transition(name: str) -> None:
+    space = gym.spaces.Dict({"a": OBS})
+    buffer = ReplayBuffer(4, space, gym.spaces.Box(-1, 1, (1,), np.float32))
+    no = np.zeros(1, np.bool_)
+    for i in range(3):
+        step = {"obs": {"a": as_obs([i])}, "action": np.zeros((1, 1)), "reward": np.zeros(1)}
+        step |= {"next_obs": {"a": as_obs([i + 1])}, "terminated": np.array([i == 1]), "truncated": no}
+        if i == 0:
+            buffer.add(**step)
+            buffer.check_finite()
+        elif i == 1:
+            broken = step[name]["a"] if isinstance(step[name], dict) else step[name]
+            broken[0] = np.inf
+            buffer.add(**step)
+        else:
+            buffer.add(**step)
+    leaf = f'{name}["a"]' if "obs" in name else name
+    # A broken observation is the successor of the transition before, but obs is looked at first.
+    with pytest.raises(NonFiniteError) as error:
+        buffer.check_finite()
+    assert str(error.value) == f"ReplayBuffer: transition 1: {leaf} = inf. Leave it out, or replace it, before training."
+
+
+def test_extend_appends_streams_in_order_and_cuts() -> None:
+    buffer, other = make_buffer(40, 2), make_buffer(9, 3)
+    reference = Reference(20, 2)
+    world, other_world = World(0, 2), World(1, 3)
+    other_world.number = 1000
+    other_world.restart()
+    for _ in range(4):
+        add_step(buffer, reference, world.step()[0])
+    steps = [other_world.step()[0] for _ in range(5)]
+    for cells in steps:
+        add_step(other, None, cells)
+    buffer.extend(other)
+    for env in (0, 1, 2):  # each env of the other one keeps its newest three
+        reference.cut(env % 2)
+        for cells in steps[2:]:
+            reference.add(env % 2, cells[env])
+    reference.cut(0)
+    reference.cut(1)
+    assert_holds(buffer, reference, 3)
+    for _ in range(3):
+        add_step(buffer, reference, world.step()[0])
+    assert_holds(buffer, reference, 3)
+
+
+def test_extend_by_more_than_fits_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.data.replay_buffer.CHUNK_SIZE", 4)
+    buffer, other, reference, world = make_buffer(5), make_buffer(30), Reference(5, 1), World(3, 1)
+    for _ in range(37):
+        cells = world.step()[0]
+        add_step(other, reference, cells)
+    buffer.extend(other)
+    assert_holds(buffer, reference, 3)
+
+
+def test_extend_refuses_what_is_not_alike() -> None:
+    buffer = make_buffer(4)
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another ReplayBuffer; got 3"):
+        buffer.extend(3)  # type: ignore[arg-type]
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another ReplayBuffer"):
+        buffer.extend(buffer)
+    with pytest.raises(SpaceError) as error:
+        buffer.extend(ReplayBuffer(4, OBS, gym.spaces.Discrete(6)))
+    assert str(error.value) == "ReplayBuffer.extend: action_space: expected Discrete(5), found Discrete(6)"
+    with pytest.raises(SpaceError) as error:
+        buffer.extend(make_buffer(4, extra={"x": ((), torch.bool)}))
+    assert str(error.value) == "ReplayBuffer.extend: extra: expected {}, found {'x': ((), torch.bool)}"
