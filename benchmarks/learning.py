@@ -255,9 +255,9 @@ def table(rows: dict[str, Any]) -> str:
     lines = [
         "# What the algorithms learn",
         "",
-        "Made by `python benchmarks/learning.py --write`: one process, one thread, uncompiled. A run stops at the first",
-        "test step of 20 greedy episodes that reaches the goal; the score is the best test step's (offline: the only",
-        "one's). Steps are env steps, offline gradient steps; seconds are the median's, tests included.",
+        "Made by `python benchmarks/learning.py --write`: one thread, uncompiled. A run stops at the first test step of",
+        "20 greedy episodes (HalfCheetah: 10) that reaches the goal; the score is that of the best test step, offline",
+        "that of the one at the end. Steps are env steps, offline gradient steps; seconds are the median's, tests included.",
         f"torch {torch.__version__.split('+')[0]}, Python {platform.python_version()}, CPU.",
         "",
         "| task | goal | budget | median score | scores by seed | median steps | seconds | reached |",
@@ -273,9 +273,8 @@ def table(rows: dict[str, Any]) -> str:
             scores += " (references " + ", ".join(f"{reference:g}" for reference in row["references"]) + ")"
         median, steps = statistics.median(row["scores"]), statistics.median(row["steps"])
         reached = "yes" if row["passes"] else "no"
-        lines.append(
-            f"| {name} | {goal} | {task.budget} | {median:g} | {scores} | {steps:,.0f} | {row['seconds']} | {reached} |"
-        )
+        cells = [name, goal, task.budget, f"{median:g}", scores, f"{steps:,.0f}", str(row["seconds"]), reached]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -34,11 +34,11 @@ class OnlineTrainerParams(TrainerParams):
             )
             self.refuse("collection_step_num_episodes", rule, hint)
         if self.test_in_training and self.stop_fn is None:
-            self.refuse("test_in_training", "needs a stop_fn", "It is shown the training data's score.")
+            self.refuse("test_in_training", "needs a stop_fn", "It is shown the score.")
 
     @property
     def planned_num_steps(self) -> int:
-        """Env steps of the whole run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
+        """Env steps of the run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
         if self.collection_step_num_env_steps is None:
             return self.max_epochs * self.epoch_num_steps
         num_envs = self.training_collector.num_envs

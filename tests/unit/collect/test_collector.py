@@ -1,0 +1,308 @@
+"""Collectors: what is counted, what is stored, and what is refused."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
+from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, tiny_actor_critic
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+def replay(envs: Any, capacity: int = 100) -> rl.ReplayBuffer:
+    return rl.ReplayBuffer(capacity, envs.single_observation_space, envs.single_action_space, num_envs=envs.num_envs)
+
+
+def rollout_buffer(envs: Any) -> rl.RolloutBuffer:
+    return rl.RolloutBuffer(4, envs.num_envs, envs.single_observation_space, envs.single_action_space)
+
+
+def collector(num_envs: int = 2, stores: Any = None, **options: Any) -> rl.Collector:
+    envs = counting_envs(num_envs, **options)
+    return rl.Collector(tiny_actor_critic(envs), envs, None if stores is None else stores(envs))
+
+
+def varied_envs(lengths: list[int]) -> Any:
+    """Return envs whose episodes differ in length from env to env."""
+    todo = iter(lengths)
+    return rl.make_vec(lambda: CountingEnv(length=next(todo)), len(lengths), backend="sync", seed=1)
+
+
+def test_steps_are_rounded_up_to_whole_rows() -> None:
+    stats = collector(num_envs=3).collect(num_steps=7)
+    assert (stats.num_collected_steps, stats.num_env_steps, stats.num_collected_episodes) == (9, 9, 0)
+
+
+def test_episodes_that_end_are_reported() -> None:
+    stats = collector(num_envs=2, length=5).collect(num_steps=24)
+    # 12 steps in each of 2 envs: two whole episodes each, the third is under way.
+    assert stats.returns.tolist() == [5.0] * 4
+    assert stats.lengths.tolist() == [5] * 4
+    assert stats.collect_time > 0
+    assert stats.collect_speed == 24 / stats.collect_time
+
+
+def test_running_episodes_go_on_in_the_next_collection() -> None:
+    one = collector(num_envs=1, length=5)
+    assert one.collect(num_steps=3).num_collected_episodes == 0
+    assert one.collect(num_steps=3).lengths.tolist() == [5]
+
+
+def test_episodes_are_shared_and_exact() -> None:
+    envs = varied_envs([2, 9])
+    one = rl.Collector(tiny_actor_critic(envs), envs, rollout_buffer(envs))
+    stats = one.collect(num_episodes=5)
+    # Three episodes of the short env, two of the long one, however long they are.
+    assert sorted(stats.lengths.tolist()) == [2, 2, 2, 9, 9]
+    assert stats.num_collected_steps == stats.num_env_steps == 24
+    rollout = one.rollout()
+    assert rollout.valid.sum(0).tolist() == [6, 18]
+    assert rollout.done[rollout.valid].sum() == 5
+
+
+def test_fewer_episodes_than_envs() -> None:
+    stats = collector(num_envs=4, length=3).collect(num_episodes=2)
+    assert (stats.lengths.tolist(), stats.num_collected_steps) == ([3, 3], 6)
+
+
+def test_episodes_start_all_envs_anew() -> None:
+    one = collector(num_envs=1, length=5, stores=rollout_buffer)
+    one.collect(num_steps=3)
+    assert one.collect(num_episodes=1).lengths.tolist() == [5]
+    assert one.rollout().obs[0, 0, 1] == 0
+
+
+def test_steps_past_a_quota_are_not_stored_in_a_replay_buffer() -> None:
+    envs = varied_envs([2, 9])
+    one = rl.Collector(tiny_actor_critic(envs), envs, replay(envs))
+    one.collect(num_episodes=2)
+    assert len(one.buffer) == 11
+
+
+def test_a_reset_cuts_the_trace() -> None:
+    one = collector(num_envs=1, length=50, stores=replay)
+    one.collect(num_steps=3)
+    one.reset()
+    one.collect(num_steps=3)
+    sample = one.buffer.sample(200, n_step=10, gamma=1.0)
+    # Windows end at the cut: none collects more than 3 rewards, and the successor is of the same episode.
+    assert sample.reward.max() == 3
+    assert torch.equal(sample.obs[:, 0], sample.next_obs[:, 0])
+    assert not sample.terminated.any()
+
+
+def test_reset_can_empty_the_buffer() -> None:
+    one = collector(stores=replay)
+    one.collect(num_steps=10)
+    one.reset(reset_buffer=True)
+    assert len(one.buffer) == 0
+
+
+def test_a_replay_buffer_stores_what_the_env_received() -> None:
+    envs = counting_envs(2, action_space=BOX)
+    policy = tiny_actor_critic(envs)
+    with torch.no_grad():
+        policy.actor[-1].linear.bias.fill_(5.0)  # far outside the bounds
+    on, off = rl.Collector(policy, envs, rollout_buffer(envs)), rl.Collector(policy, envs, replay(envs))
+    on.collect(num_steps=4)
+    off.collect(num_steps=4)
+    assert on.rollout().action.min() > 1
+    assert torch.equal(off.rollout().action, torch.ones(2, 2, 1))
+    assert off.buffer.sample(8).action.unique().tolist() == [1.0]
+
+
+def test_explore_false_is_deterministic_and_explore_true_is_not() -> None:
+    one = collector(num_envs=8, stores=rollout_buffer)
+    one.collect(num_steps=80, explore=False)
+    assert one.rollout().action.unique().numel() == 1
+    one.collect(num_steps=80)
+    assert one.rollout().action.unique().numel() == 2
+
+
+def test_exploration_replaces_the_policys_own() -> None:
+    envs = counting_envs(8)
+    policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,))
+    policy.exploration = rl.EpsilonGreedy(0.0)
+    one = rl.Collector(policy, envs, replay(envs, 800), exploration=rl.EpsilonGreedy(1.0))
+    one.collect(num_steps=400)
+    assert 0.4 < one.rollout().action.float().mean() < 0.6
+    one.collect(num_steps=80, explore=False)
+    assert one.rollout().action.unique().numel() == 1
+
+
+def test_random_actions_do_not_ask_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = collector(stores=replay)
+    monkeypatch.setattr(one.policy, "act", lambda *args, **kwargs: pytest.fail("asked"))
+    one.collect(num_steps=10, random=True)
+    assert len(one.buffer) == 10
+
+
+def test_seed_makes_collections_repeat() -> None:
+    def actions() -> torch.Tensor:
+        rl.seed(3)
+        one = collector(stores=rollout_buffer)
+        one.seed(5)
+        one.collect(num_steps=40)
+        return one.rollout().action.clone()
+
+    assert torch.equal(actions(), actions())
+
+
+@pytest.mark.parametrize("counts", [{}, {"num_steps": 3, "num_episodes": 3}])
+def test_exactly_one_count(counts: dict[str, int]) -> None:
+    with pytest.raises(ParamsError, match="exactly one of num_steps and num_episodes must be given; got num_steps="):
+        collector().collect(**counts)
+
+
+@pytest.mark.parametrize("name", ["num_steps", "num_episodes"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+def test_counts_are_positive_integers(name: str, value: Any) -> None:
+    with pytest.raises(ParamsError, match=f"Collector.collect.{name}: must be a positive integer; got {value!r}"):
+        collector().collect(**{name: value})
+
+
+class BadEnv(CountingEnv):
+    """Returns a bad number at its third step."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(length=10)
+        self.what = what
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        if self.step_count == 3:
+            obs = np.array([np.nan, 0.0], np.float32) if self.what == "obs" else obs
+            reward = float("inf") if self.what == "reward" else reward
+        return obs, reward, *rest
+
+
+@pytest.mark.parametrize(
+    ("what", "text"), [("obs", "env 1, step 13: obs = nan"), ("reward", "env 1, step 12: reward = inf")]
+)
+def test_what_is_not_finite_is_named_and_not_stored(what: str, text: str) -> None:
+    makers = iter([lambda: CountingEnv(length=10), lambda: BadEnv(what)])
+    envs = rl.make_vec(lambda: next(makers)(), 2, backend="sync", seed=1)
+    one = rl.Collector(tiny_actor_critic(envs), envs, replay(envs))
+    envs.envs[1].what = ""
+    one.collect(num_steps=20)
+    envs.envs[1].what = what
+    with pytest.raises(NonFiniteError, match=f"{text}; nothing of this collection was stored"):
+        one.collect(num_steps=10)
+    assert len(one.buffer) == 20
+    # The next collection starts from a reset and stores again.
+    envs.envs[1].what = ""
+    one.collect(num_steps=10)
+    assert len(one.buffer) == 30
+
+
+def test_a_test_collector_names_a_return_that_is_not_finite() -> None:
+    envs = rl.make_vec(lambda: BadEnv("reward"), 1, backend="sync")
+    with pytest.raises(NonFiniteError, match="episode 0 of this collection: return = inf"):
+        rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=1)
+
+
+class TwoAgents(CountingEnv):
+    """Rewards two agents."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, np.array([1.0, 2.0], np.float32), *rest
+
+
+class TwoAgentVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """Two envs of two agents: rewards [2, 2]."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.DISABLED}  # noqa: RUF012  # as gymnasium's own
+
+    def __init__(self) -> None:
+        self.num_envs = 2
+        self.single_observation_space, self.single_action_space = OBS_SPACE, gym.spaces.Discrete(2)
+        self.num_steps = np.zeros(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.num_steps[options["reset_mask"] if options else slice(None)] = 0
+        return np.zeros((2, 2), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        self.num_steps += 1
+        reward = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+        return np.zeros((2, 2), np.float32), reward, self.num_steps >= 3, np.zeros(2, bool), {}
+
+
+def test_rewards_of_several_agents_are_counted_but_not_stored() -> None:
+    envs = TwoAgentVectorEnv()
+    policy = tiny_actor_critic(envs)
+    stats = rl.Collector(policy, envs).collect(num_episodes=2)
+    assert stats.returns.tolist() == [[3.0, 6.0], [9.0, 12.0]]
+    with pytest.raises(SpaceError, match=r"rewards of shape \(2, 2\) are several agents'"):
+        rl.Collector(policy, envs, replay(envs)).collect(num_steps=2)
+
+
+def test_a_policy_for_other_spaces_is_refused() -> None:
+    envs = counting_envs()
+    other = rl.ActorCritic.for_spaces(BOX, envs.single_action_space)
+    with pytest.raises(
+        SpaceError, match="Collector.policy.observation_space: expected .*, found .*Build the policy for"
+    ):
+        rl.Collector(other, envs)
+
+
+def test_a_buffer_for_other_spaces_or_envs_is_refused() -> None:
+    envs = counting_envs()
+    policy = tiny_actor_critic(envs)
+    with pytest.raises(SpaceError, match="Collector.buffer.action_space: expected .*, found"):
+        rl.Collector(policy, envs, rl.ReplayBuffer(10, envs.single_observation_space, BOX, num_envs=2))
+    with pytest.raises(ParamsError, match=r"Collector.buffer.num_envs: must be made for num_envs=2; got 1 \(int\)"):
+        rl.Collector(policy, envs, rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space))
+
+
+def test_wrong_kinds_of_arguments_are_named() -> None:
+    envs = counting_envs()
+    policy: Any = tiny_actor_critic(envs)
+    with pytest.raises(
+        ParamsError, match="Collector.envs: must be a gymnasium VectorEnv; got .*CountingEnv.*rl.make_vec"
+    ):
+        rl.Collector(policy, CountingEnv())  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match="Collector.policy: must be a Policy; got 'policy'"):
+        rl.Collector("policy", envs)  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match="Collector.buffer: must be a ReplayBuffer or None; got 3"):
+        rl.Collector(policy, envs, 3)  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match="Collector.buffer: must be given to look at what was stored"):
+        rl.Collector(policy, envs).rollout()
+
+
+def test_an_exception_in_an_env_leaves_the_collector_usable() -> None:
+    class Fails(CountingEnv):
+        fails = False
+
+        def step(self, action: Any) -> Any:
+            if Fails.fails:
+                raise RuntimeError("broken")
+            return super().step(action)
+
+    envs = rl.make_vec(Fails, 2, backend="sync", seed=1)
+    one = rl.Collector(tiny_actor_critic(envs), envs, replay(envs))
+    one.collect(num_steps=6)
+    Fails.fails = True
+    with pytest.raises(rl.errors.EnvError, match="broken"):
+        one.collect(num_steps=6)
+    Fails.fails = False
+    one.collect(num_steps=6)
+    assert len(one.buffer) == 12
+
+
+def test_native_envs_lose_the_cell_of_a_reset() -> None:
+    envs = rl.make_vec("CartPole-v1", 4, backend="native", seed=1)
+    policy = tiny_actor_critic(envs)
+    one = rl.Collector(policy, envs, replay(envs, 4000))
+    stats = one.collect(num_steps=2000)
+    num_resets = int((~one.rollout().valid).sum())
+    assert num_resets > 20
+    assert (stats.num_env_steps, stats.num_collected_steps) == (2000, 2000 - num_resets)
+    assert len(one.buffer) == 2000 - num_resets
+    assert stats.returns.tolist() == stats.lengths.tolist()

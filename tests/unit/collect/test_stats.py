@@ -1,0 +1,33 @@
+"""Statistics of collections."""
+
+import numpy as np
+
+import rltrainer as rl
+
+
+def stats(returns: list[float], steps: int = 10, seconds: float = 0.5) -> rl.CollectStats:
+    lengths = np.arange(len(returns)) + 1
+    return rl.CollectStats(steps, steps + 2, np.array(returns, np.float64), lengths, seconds)
+
+
+def test_summary() -> None:
+    # Mean of 1, 3 is 2; the population's standard deviation 1.
+    assert stats([1.0, 3.0]).returns_stat == rl.SequenceSummaryStats(mean=2.0, std=1.0, max=3.0, min=1.0)
+    assert stats([]).returns_stat is None
+    assert stats([]).lengths_stat is None
+
+
+def test_merge_adds_up() -> None:
+    merged = rl.CollectStats.merge([stats([1.0]), stats([]), stats([2.0, 3.0])])
+    assert merged.returns.tolist() == [1.0, 2.0, 3.0]
+    assert (merged.num_collected_steps, merged.num_env_steps, merged.collect_time) == (30, 36, 1.5)
+    assert merged.collect_speed == 24.0
+    assert rl.CollectStats.merge([stats([]), stats([])]).num_collected_episodes == 0
+
+
+def test_state_round_trip() -> None:
+    one = stats([1.0, 2.0])
+    other = rl.CollectStats.from_state(one.to_state())
+    assert other.returns.tolist() == one.returns.tolist()
+    assert other.lengths.tolist() == one.lengths.tolist()
+    assert (other.num_env_steps, other.collect_time) == (one.num_env_steps, one.collect_time)
