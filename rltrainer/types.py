@@ -47,29 +47,18 @@ class Transitions:
 
     def to(self, device: torch.device | str) -> Self:
         """Copy to a device; returns itself if it is there already."""
-        return (
-            self
-            if self.reward.device == torch.device(device)
-            else self._map(lambda leaf: leaf.to(device))
-        )
+        return self if self.reward.device == torch.device(device) else self._map(lambda leaf: leaf.to(device))
 
     @classmethod
     def stack(cls, batches: "list[Transitions]") -> "Transitions":
         """Stack K batches [B] into one [K, B]."""
         names = [f.name for f in dataclasses.fields(cls)]
         columns = {name: [getattr(batch, name) for batch in batches] for name in names}
-        return cls(
-            **{
-                n: map_tree(lambda *x: torch.stack(x), items[0], *items[1:])
-                for n, items in columns.items()
-            }
-        )
+        return cls(**{n: map_tree(lambda *x: torch.stack(x), items[0], *items[1:]) for n, items in columns.items()})
 
     def _map(self, function: Any) -> Self:
         names = (f.name for f in dataclasses.fields(self))
-        return type(self)(
-            **{name: map_tree(function, getattr(self, name)) for name in names}
-        )
+        return type(self)(**{name: map_tree(function, getattr(self, name)) for name in names})
 
 
 @dataclass(slots=True)
@@ -114,19 +103,8 @@ class Rollout:
 
     def valid_cells(self, tree: Tree) -> Tree:
         """Return the valid cells of a tree [T, N, ...] as [M, ...], time first."""
-        index = (
-            None
-            if bool(self.valid.all())
-            else self.valid.flatten().nonzero().squeeze(-1)
-        )
-        return map_tree(
-            lambda x: (
-                x.flatten(0, 1)
-                if index is None
-                else x.flatten(0, 1).index_select(0, index)
-            ),
-            tree,
-        )
+        index = None if bool(self.valid.all()) else self.valid.flatten().nonzero().squeeze(-1)
+        return map_tree(lambda x: x.flatten(0, 1) if index is None else x.flatten(0, 1).index_select(0, index), tree)
 
     def successors(self, of_obs: Tree, of_last_obs: Tree, of_final_obs: Tree) -> Tree:
         """Arrange what belongs to each cell's successor, given what belongs to `obs`, `last_obs` and `final_obs`.
@@ -172,23 +150,15 @@ class UpdateResult:
         for part in parts:
             for name, value in part.metrics.items():
                 count = part.counts.get(name, part.num_gradient_steps)
-                totals[name] = (
-                    totals[name] + value * count if name in totals else value * count
-                )
+                totals[name] = totals[name] + value * count if name in totals else value * count
                 counts[name] = counts.get(name, 0) + count
         num_gradient_steps = sum(part.num_gradient_steps for part in parts)
         errors = [part.td_error for part in parts if part.td_error is not None]
         return cls(
             metrics={name: total / counts[name] for name, total in totals.items()},
             num_gradient_steps=num_gradient_steps,
-            td_error=torch.stack(errors)
-            if errors and len(errors) == len(parts)
-            else None,
-            counts={
-                name: count
-                for name, count in counts.items()
-                if count != num_gradient_steps
-            },
+            td_error=torch.stack(errors) if errors and len(errors) == len(parts) else None,
+            counts={name: count for name, count in counts.items() if count != num_gradient_steps},
         )
 
     def floats(self) -> dict[str, float]:

@@ -404,7 +404,10 @@ def test_a_buffer_on_cuda_holds_the_same() -> None:
         ({"seed": True}, "ReplayBuffer.seed: must be a non-negative integer or None; got True (bool)"),
         ({"device": "nowhere"}, "ReplayBuffer.device: must be a device that PyTorch can use here; got 'nowhere' (str)"),
         ({"extra": ["x"]}, "ReplayBuffer.extra: must be a mapping from names to (shape, dtype); got ['x'] (list)"),
-        ({"extra": {"x": 3}}, "ReplayBuffer.extra['x']: must be (shape, dtype), such as ((3,), torch.float32); dtype one"),
+        (
+            {"extra": {"x": 3}},
+            "ReplayBuffer.extra['x']: must be (shape, dtype), such as ((3,), torch.float32); dtype one",
+        ),
         ({"extra": {"x": ((-1,), torch.float32)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
         ({"extra": {"x": ((1,), torch.complex64)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
     ],
@@ -421,7 +424,9 @@ def test_unsupported_spaces() -> None:
         ReplayBuffer(10, gym.spaces.Text(5), ACTION)
     with pytest.raises(SpaceError) as error:
         ReplayBuffer(10, OBS, gym.spaces.Dict({"a": ACTION}))
-    assert "ReplayBuffer.action_space: must be a Box, Discrete, MultiDiscrete or MultiBinary; got Dict" in str(error.value)
+    assert "ReplayBuffer.action_space: must be a Box, Discrete, MultiDiscrete or MultiBinary; got Dict" in str(
+        error.value
+    )
 
 
 def test_a_buffer_that_cannot_fit_says_so_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,9 +482,17 @@ def test_an_empty_buffer_cannot_be_sampled() -> None:
         ("obs", {"a": np.zeros(2)}, "ReplayBuffer.obs: expected float32 of shape (1, 2), got {'a'"),
         ("action", np.zeros(1), "ReplayBuffer.action: expected int64 of shape (1,), got float64 of shape (1,)"),
         ("reward", 1.0, "ReplayBuffer.reward: expected float32 of shape (1,), got float64 of shape ()"),
-        ("terminated", np.zeros(1, int), "ReplayBuffer.terminated: expected bool of shape (1,), got int64 of shape (1,)"),
+        (
+            "terminated",
+            np.zeros(1, int),
+            "ReplayBuffer.terminated: expected bool of shape (1,), got int64 of shape (1,)",
+        ),
         ("truncated", [[False]], "ReplayBuffer.truncated: expected bool of shape (1,), got bool of shape (1, 1)"),
-        ("next_obs", np.zeros((1, 3)), "ReplayBuffer.obs: expected float32 of shape (1, 2), got float64 of shape (1, 3)"),
+        (
+            "next_obs",
+            np.zeros((1, 3)),
+            "ReplayBuffer.obs: expected float32 of shape (1, 2), got float64 of shape (1, 3)",
+        ),
         ("extra", {"x": np.zeros(1)}, "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"),
     ],
 )
@@ -488,7 +501,7 @@ def test_a_step_that_does_not_fit_changes_nothing(name: str, value: object, text
     for _ in range(5):
         add_step(buffer, reference, world.step()[0])
     no = np.zeros(1, np.bool_)
-    step = {"obs": as_obs([world.obs[0]]), "action": np.zeros(1, int), "reward": np.zeros(1)}
+    step = {"obs": as_obs([-7]), "action": np.zeros(1, int), "reward": np.zeros(1)}
     step |= {"next_obs": as_obs([0]), "terminated": no, "truncated": no}
     with pytest.raises(ReplayBufferError) as error:
         buffer.add(**{**step, name: value})  # type: ignore[arg-type]
@@ -551,7 +564,9 @@ def test_check_finite_names_leaf_and_transition(name: str) -> None:
     # A broken observation is the successor of the transition before, but obs is looked at first.
     with pytest.raises(NonFiniteError) as error:
         buffer.check_finite()
-    assert str(error.value) == f"ReplayBuffer: transition 1: {leaf} = inf. Leave it out, or replace it, before training."
+    assert (
+        str(error.value) == f"ReplayBuffer: transition 1: {leaf} = inf. Leave it out, or replace it, before training."
+    )
 
 
 def test_extend_appends_streams_in_order_and_cuts() -> None:

@@ -1,0 +1,107 @@
+"""What a buffer is made of: a storage per column, for an observation space, an action space and extras."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from rltrainer.data.storage import Spec, Storage, space_specs
+from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.tree import Tree, leaves
+
+Extra = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape (of one cell) and dtype of each extra, by name."""
+
+_NUMBERS = ["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+EXTRA_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NUMBERS}
+"""The dtypes an extra may have, by the name that a file holds."""
+
+
+def column_specs(
+    owner: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], extra: Extra
+) -> dict[str, Tree]:
+    """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`.
+
+    Raises:
+        SpaceError: a space cannot be stored.
+    """
+    action = space_specs(action_space)
+    if not isinstance(action, Spec):
+        rule = "must be a Box, Discrete, MultiDiscrete or MultiBinary"
+        raise SpaceError(field_error_text(owner, "action_space", rule, action_space))
+    return {
+        "obs": space_specs(observation_space),
+        "action": action,
+        "reward": Spec((), torch.float32),
+        "terminated": Spec((), torch.bool),
+        "truncated": Spec((), torch.bool),
+        "extra": {name: Spec(tuple(shape), dtype) for name, (shape, dtype) in extra.items()},
+    }
+
+
+def cell_nbytes(specs: dict[str, Tree]) -> int:
+    """Return the bytes that one cell takes in all columns."""
+    return sum(spec.nbytes for spec in leaves(specs))
+
+
+def make_columns(
+    owner: str, specs: dict[str, Tree], shape: tuple[int, int], device: torch.device
+) -> dict[str, Storage]:
+    """Allocate a storage per column.
+
+    Args:
+        owner: the buffer's class, for errors.
+        specs: what `column_specs` returned.
+        shape: rows and envs.
+        device: where they live.
+    """
+    return {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
+
+
+def require_positive_int(owner: str, field: str, value: object) -> None:
+    """Raise a `ParamsError` unless the value is a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ParamsError(field_error_text(owner, field, "must be a positive integer", value))
+
+
+def require_seed(owner: str, seed: object) -> None:
+    """Raise a `ParamsError` unless the seed is a non-negative integer or None."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ParamsError(field_error_text(owner, "seed", "must be a non-negative integer or None", seed))
+
+
+def require_device(owner: str, device: torch.device | str) -> torch.device:
+    """Return the device.
+
+    Raises:
+        ParamsError: it is none, or not there.
+    """
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        rule = "must be a device that PyTorch can use here"
+        raise ParamsError(field_error_text(owner, "device", rule, device)) from error
+
+
+def require_extra(owner: str, extra: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return the declared extras.
+
+    Raises:
+        ParamsError: it is not a mapping from names to (shape, dtype).
+    """
+    if extra is None:
+        return {}
+    if not isinstance(extra, Mapping):
+        raise ParamsError(field_error_text(owner, "extra", "must be a mapping from names to (shape, dtype)", extra))
+    return {name: _declared(owner, name, declared) for name, declared in extra.items()}
+
+
+def _declared(owner: str, name: Any, declared: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    rule = f"must be (shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}"
+    is_pair = isinstance(name, str) and isinstance(declared, tuple | list) and len(declared) == 2
+    if is_pair and isinstance(declared[0], tuple | list) and declared[1] in EXTRA_DTYPES.values():
+        shape, dtype = tuple(declared[0]), declared[1]
+        if all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
+            return shape, dtype
+    raise ParamsError(field_error_text(owner, f"extra[{name!r}]", rule, declared))

@@ -1,0 +1,118 @@
+"""Where traces end: the true successors that the next row of a replay buffer does not hold."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.data.storage import Array, Storage
+from rltrainer.tree import Tree, map_tree
+
+
+class FinalObservations:
+    """The successors of the cells where a trace ended, in a store that grows to the most there ever were at once.
+
+    `slots` [R, N] int32 says where a cell's successor lies in the store. 0 says that the trace goes on: the successor
+    is the next row's observation. So slot 0 of the store is never used, and any slot can be looked up.
+
+    Args:
+        specs: the observation's tree of specs.
+        shape: rows and envs of the buffer.
+        device: where the observations live.
+    """
+
+    def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
+        self.slots = np.zeros(shape, np.int32)
+        self._flat = self.slots.reshape(-1)
+        self._on_host = device.type == "cpu"
+        on_host = torch.from_numpy(self._flat)
+        self._on_device = on_host if self._on_host else on_host.to(device)
+        self._store = Storage("final_obs", specs, (16,), device)
+        self._free: list[int] = []
+        self._next_new = 1
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self._next_new - 1 - len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the store and the slots."""
+        return self._store.nbytes + self._flat.nbytes
+
+    def put(self, cells: Array, values: Tree, source: Array | None = None) -> None:
+        """End a trace at each cell.
+
+        Args:
+            cells: [K] int64, flat indices, none of which ends a trace yet.
+            values: tree of tensors [S, ...].
+            source: [K] int64, which of the S values follows each cell; None takes them in order.
+        """
+        slots = self._take(len(cells))
+        self._store.scatter(slots, values, source)
+        self._set(cells, slots)
+
+    def release(self, cells: Array) -> None:
+        """Forget the ends at these cells [M], where there are any."""
+        slots = self._flat[cells]
+        ended = slots > 0
+        if ended.any():
+            self._free.extend(slots[ended].tolist())
+            self._set(cells[ended], np.zeros(1, np.int64))
+
+    def is_end(self, cells: Tensor) -> Tensor:
+        """Return whether a trace ends at each cell; any shape."""
+        return self._on_device[cells] > 0
+
+    def replace(self, cells: Tensor, next_obs: Tree) -> Tree:
+        """Put in the successors of cells that end a trace.
+
+        Args:
+            cells: [B] flat indices.
+            next_obs: tree [B, ...], the next rows' observations; changed in place.
+        """
+        slots = self._on_device.index_select(0, cells)
+        if not self._on_host:
+            # A device graph needs fixed shapes: look up a successor for every cell, then select.
+            return map_tree(lambda after, final: _select(slots > 0, final, after), next_obs, self._store.gather(slots))
+        ended = slots.nonzero().squeeze(1)
+        if len(ended):
+            final = self._store.gather(slots.index_select(0, ended))
+            map_tree(lambda after, value: after.index_copy_(0, ended, value), next_obs, final)
+        return next_obs
+
+    def clear(self) -> None:
+        """Forget all ends; the memory is kept."""
+        cells = np.flatnonzero(self._flat)
+        self._set(cells, np.zeros(1, np.int64))
+        self._free, self._next_new = [], 1
+
+    def cells(self) -> Array:
+        """Return the flat indices of all ends [K], ascending."""
+        return np.flatnonzero(self._flat)
+
+    def of(self, cells: Array) -> Tree:
+        """Return copies of the successors of cells [K] that end a trace, a tree [K, ...]."""
+        slots = torch.from_numpy(self._flat[cells])
+        return self._store.gather(slots.to(self._on_device.device))
+
+    def _take(self, count: int) -> Array:
+        """Return free slots [count], growing the store if it must."""
+        num_reused = min(count, len(self._free))
+        reused = self._free[len(self._free) - num_reused :]
+        del self._free[len(self._free) - num_reused :]
+        first = self._next_new
+        self._next_new += count - num_reused
+        if self._next_new > self._store.shape[0]:
+            self._store.grow(max(self._next_new, self._store.shape[0] * 3 // 2))
+        return np.array([*reused, *range(first, self._next_new)], np.int64)
+
+    def _set(self, cells: Array, slots: Array) -> None:
+        self._flat[cells] = slots
+        if not self._on_host:
+            device = self._on_device.device
+            values = torch.from_numpy(slots.astype(np.int32)).to(device)
+            self._on_device[torch.from_numpy(cells).to(device)] = values
+
+
+def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(condition.view(-1, *[1] * (yes.ndim - 1)), yes, no)

@@ -1,0 +1,178 @@
+"""Logged data of one stream as cells of a replay buffer: checked, and with every successor known."""
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.data.cells import Cells
+from rltrainer.data.storage import Spec, matching_leaves
+from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.spaces import leaf_spaces
+from rltrainer.tree import Tree, leaves, map_tree
+
+OWNER = "ReplayBuffer.from_arrays"
+
+
+def cells_from_arrays(
+    specs: dict[str, Tree],
+    spaces_: tuple[gym.Space[Any], gym.Space[Any]],
+    columns: tuple[Tree, Any, Any, Any, Any],
+    next_observations: Tree | None,
+) -> Cells:
+    """Check logged data and work out each row's successor; see `ReplayBuffer.from_arrays`.
+
+    Args:
+        specs: what `column_specs` returned.
+        spaces_: of observations and actions.
+        columns: observations, actions, rewards, terminations, truncations.
+        next_observations: None if the successors are the next rows.
+
+    Raises:
+        SpaceError: a value does not fit its space.
+        ReplayBufferError: the arrays are empty, of unequal length, of the wrong type, or not finite.
+    """
+    observations, actions, rewards, terminations, truncations = columns
+    obs = _tensors("observations", specs["obs"], observations, spaces_[0])
+    num_rows = len(leaves(obs)[0])
+    if num_rows == 0:
+        raise ReplayBufferError(f"{OWNER}: observations: must hold at least one row; got 0")
+    action = _tensors("actions", specs["action"], actions, spaces_[1], num_rows, in_bounds=True)
+    reward = _tensors("rewards", specs["reward"], rewards, None, num_rows)
+    terminated = _flags("terminations", terminations, num_rows)
+    truncated = _flags("truncations", truncations, num_rows)
+    if next_observations is not None:
+        after = _tensors("next_observations", specs["obs"], next_observations, spaces_[0], num_rows)
+        ended = terminated | truncated
+        ended[:-1] |= _differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
+        kept, final_row, last_obs = torch.arange(num_rows), ended.nonzero().squeeze(1), after
+    else:
+        after, last_obs = obs, obs
+        is_last = torch.arange(num_rows) == num_rows - 1
+        is_unknown = ~terminated & (truncated | is_last)
+        _report_unknown(int(is_unknown.sum()), num_rows)
+        kept = (~is_unknown).nonzero().squeeze(1)
+        # Before a row that is left out the trace is cut: that row's observation is still the successor.
+        ended = terminated | torch.cat([is_unknown[1:], is_last[-1:]])
+        at = kept[ended[kept]]
+        # Nothing is bootstrapped from a terminated row: any observation does.
+        final_row = torch.where(terminated[at], at, at + 1)
+    return Cells(
+        columns={
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "extra": {},
+        },
+        source=kept.numpy(),
+        env=np.zeros(len(kept), np.int64),
+        rank=np.arange(len(kept)),
+        ended=ended[kept].numpy(),
+        final_obs=map_tree(lambda x: x[final_row], after),
+        last_obs=map_tree(lambda x: x[-1:], last_obs),
+    )
+
+
+def _report_unknown(count: int, num_rows: int) -> None:
+    if count == num_rows:
+        text = f"none of the {num_rows} transitions has a known successor. Pass next_observations."
+        raise ReplayBufferError(f"{OWNER}: {text}")
+    if count:
+        text = "from_arrays: %d of %d transitions have no known successor and are left out"
+        logging.getLogger("rltrainer").warning(text, count, num_rows)
+
+
+def _tensors(
+    name: str,
+    specs: Tree,
+    values: Tree,
+    space: gym.Space[Any] | None,
+    num_rows: int | None = None,
+    in_bounds: bool = False,
+) -> Tree:
+    """Return the leaves as tensors of the stored dtype, each checked; the first one sets `num_rows` if that is None."""
+    parts = [None] if space is None else leaves(leaf_spaces(space))
+    found: list[Tensor] = []
+    paths = matching_leaves(specs, values, f"{OWNER}: {name}")
+    for part, spec, (path, value) in zip(parts, leaves(specs), paths, strict=True):
+        tensor = _leaf(path, spec, value)
+        num_rows = len(tensor) if num_rows is None else num_rows
+        if len(tensor) != num_rows:
+            raise ReplayBufferError(f"{path}: expected {num_rows} rows, as observations have, got {len(tensor)}")
+        _check_choices(path, part, tensor, in_bounds)
+        found.append(tensor)
+    rest = iter(found)
+    return map_tree(lambda _: next(rest), specs)
+
+
+def _leaf(path: str, spec: Spec, value: Any) -> Tensor:
+    tensor = _as_tensor(path, value)
+    expected = f"{str(spec.dtype).removeprefix('torch.')} of shape {('M', *spec.shape)}".replace("'", "")
+    if tensor.ndim == 0 or tuple(tensor.shape[1:]) != spec.shape or not torch.can_cast(tensor.dtype, spec.dtype):
+        found = f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+        raise SpaceError(f"{path}: expected {expected}, got {found}")
+    stored = tensor.to(spec.dtype)
+    if stored.is_floating_point():
+        _refuse_rows(path, ~torch.isfinite(stored), tensor, "must be finite", ReplayBufferError)
+    elif tensor.dtype != spec.dtype:
+        _refuse_rows(path, stored != tensor, tensor, f"must fit into {expected.split()[0]}", SpaceError)
+    return stored
+
+
+def _flags(name: str, value: Any, num_rows: int) -> Tensor:
+    """Return [M] bool; numbers are accepted if they are 0 and 1."""
+    path = f"{OWNER}: {name}"
+    tensor = _as_tensor(path, value)
+    if tuple(tensor.shape) != (num_rows,):
+        raise ReplayBufferError(f"{path}: expected shape {(num_rows,)}, got {tuple(tensor.shape)}")
+    _refuse_rows(path, (tensor != 0) & (tensor != 1), tensor, "must be True or False", ReplayBufferError)
+    return tensor != 0
+
+
+def _as_tensor(path: str, value: Any) -> Tensor:
+    try:
+        if isinstance(value, Tensor):
+            return value.detach().cpu()
+        array = np.asarray(value)
+        # torch cannot share an array that is read-only (a memory map), and says so with a warning.
+        return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
+    except (TypeError, ValueError) as error:
+        raise ReplayBufferError(
+            f"{path}: expected an array or tensor of numbers, got {type(value).__name__}"
+        ) from error
+
+
+def _check_choices(path: str, space: gym.Space[Any] | None, values: Tensor, in_bounds: bool) -> None:
+    """Check the range of choices everywhere, and the bounds of a Box where `in_bounds`."""
+    if isinstance(space, spaces.Discrete):
+        low, high = np.asarray(space.start), np.asarray(space.start + space.n - 1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start, space.start + space.nvec - 1
+    elif isinstance(space, spaces.MultiBinary):
+        low, high = np.asarray(0), np.asarray(1)
+    elif isinstance(space, spaces.Box) and in_bounds:
+        low, high = space.low, space.high
+    else:
+        return
+    least, most = (torch.from_numpy(np.array(bound)).to(values.dtype) for bound in (low, high))
+    _refuse_rows(path, (values < least) | (values > most), values, f"must lie in {space}", SpaceError)
+
+
+def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: type[Exception]) -> None:
+    """Raise about the first row that holds a bad value."""
+    if bool(is_bad.any()):
+        row = int(is_bad.nonzero()[0, 0])
+        raise error(f"{path}: {rule}; row {row} is {values[row].tolist()!r}")
+
+
+def _differ(trees: Tree, others: Tree) -> Tensor:
+    """Return which rows differ in any leaf [M]."""
+    pairs = zip(leaves(trees), leaves(others), strict=True)
+    differences = [(a != b).reshape(len(a), a.shape[1:].numel()).any(1) for a, b in pairs]
+    return torch.stack(differences).any(0)

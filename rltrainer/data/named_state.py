@@ -1,0 +1,49 @@
+"""Trees of tensors in a state: stored by the path of each leaf, checked before they are believed."""
+
+import torch
+from torch import Tensor
+
+from rltrainer.errors import ReplayBufferError
+from rltrainer.tree import Tree, map_tree, named_leaves
+from rltrainer.types import State
+
+
+def tree_of(specs: Tree, named: dict[str, Tensor]) -> Tree:
+    """Arrange tensors, named as `named_leaves` names them, into the tree of the specs."""
+    paths = iter([path for path, _ in named_leaves(specs)])
+    return map_tree(lambda _: named[next(paths)], specs)
+
+
+def check_leaves(state: State, name: str, specs: Tree, shape: tuple[int, ...]) -> None:
+    """Check that `state[name]` holds a tensor `[*shape, ...]` per leaf of the specs.
+
+    Raises:
+        ReplayBufferError: a leaf is missing or one too many, or has another shape or dtype.
+    """
+    expected, found = dict(named_leaves(specs)), state.get(name)
+    names = list(found) if isinstance(found, dict) else found
+    is_complete = isinstance(found, dict) and found.keys() == expected.keys()
+    require(is_complete, f"{name}: expected the leaves {list(expected)}, found {names}")
+    for path, spec in expected.items():
+        check_tensor(state[name], path, spec.dtype, shape + spec.shape)
+
+
+def check_tensor(state: State, name: str, dtype: torch.dtype, shape: tuple[int, ...] | None) -> Tensor:
+    """Return a tensor of the state; `shape` None stands for a vector of any length.
+
+    Raises:
+        ReplayBufferError: it is missing, or has another shape or dtype.
+    """
+    value = state.get(name)
+    if not isinstance(value, Tensor):
+        raise ReplayBufferError(f"{name}: expected a tensor, found {value!r}")
+    fits = value.ndim == 1 if shape is None else tuple(value.shape) == shape
+    expected = f"{dtype} {'[K]' if shape is None else shape}"
+    require(fits and value.dtype == dtype, f"{name}: expected {expected}, found {value.dtype} {tuple(value.shape)}")
+    return value
+
+
+def require(condition: bool, text: str) -> None:
+    """Raise a `ReplayBufferError` with this text unless the condition holds."""
+    if not condition:
+        raise ReplayBufferError(text)

@@ -1,0 +1,369 @@
+"""The replay buffer: what off-policy and offline algorithms learn from."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.data.cells import cells_of_rollout, to_array
+from rltrainer.data.columns import (
+    Extra,
+    cell_nbytes,
+    column_specs,
+    require_device,
+    require_extra,
+    require_positive_int,
+    require_seed,
+)
+from rltrainer.data.finite import check_finite
+from rltrainer.data.from_arrays import cells_from_arrays
+from rltrainer.data.memory import check_fits
+from rltrainer.data.replay_file import (
+    FILE_KIND,
+    Layout,
+    check_generator_state,
+    check_ring_state,
+    generator_state,
+    load_generator,
+    load_ring,
+    read_layout,
+    ring_state,
+)
+from rltrainer.data.ring import Ring
+from rltrainer.data.storage import Array
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.seeding import make_generator
+from rltrainer.state_file import write_state
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import Rollout, State, Transitions
+
+CHUNK_SIZE = 65536
+"""Transitions that are copied at once where a whole buffer is walked through."""
+
+
+class ReplayBuffer:
+    """Stores the newest transitions of `num_envs` streams and samples them uniformly.
+
+    Each observation is stored once. What cannot be sampled is not stored, so every transition is as likely as any
+    other.
+
+    Args:
+        capacity: transitions in all; rounded up to a multiple of `num_envs`.
+        observation_space: of one env.
+        action_space: of one env.
+        num_envs: how many streams there are.
+        device: where the data lives and is sampled.
+        seed: of the sampling; wins over the trainer's.
+        extra: further columns, from their name to (shape, dtype) of one cell.
+
+    Raises:
+        ParamsError: a value breaks its rule.
+        SpaceError: a space cannot be stored.
+        ReplayBufferError: the buffer would not fit into memory.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        num_envs: int = 1,
+        device: torch.device | str = "cpu",
+        seed: int | None = None,
+        extra: Extra | None = None,
+    ) -> None:
+        require_positive_int("ReplayBuffer", "capacity", capacity)
+        require_positive_int("ReplayBuffer", "num_envs", num_envs)
+        if capacity < num_envs:
+            rule = f"must be at least num_envs={num_envs}"
+            raise ParamsError(field_error_text("ReplayBuffer", "capacity", rule, capacity))
+        require_seed("ReplayBuffer", seed)
+        self.device = require_device("ReplayBuffer", device)
+        self.extra = require_extra("ReplayBuffer", extra)
+        self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
+        specs = column_specs("ReplayBuffer", observation_space, action_space, self.extra)
+        cells_per_env = -(-capacity // num_envs)
+        self._cell_nbytes = cell_nbytes(specs) + 4  # the slot of a final observation
+        needed = (cells_per_env + 1) * num_envs * self._cell_nbytes
+        check_fits("ReplayBuffer", "capacity", capacity, needed, self.device)
+        self._ring = Ring("ReplayBuffer", specs, cells_per_env, num_envs, self.device)
+        self._has_own_seed = seed is not None
+        self.generator = make_generator(seed, self.device)
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that it can hold, a multiple of `num_envs`."""
+        return self._ring.cells_per_env * self.num_envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved for the data."""
+        return self._ring.nbytes
+
+    def __len__(self) -> int:
+        """How many transitions it holds."""
+        return len(self._ring)
+
+    def add(
+        self,
+        obs: Tree,
+        action: Any,
+        reward: Any,
+        next_obs: Tree,
+        terminated: Any,
+        truncated: Any,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        """Store one step of all envs; each leaf is an array or tensor [N, ...].
+
+        Where the step before did not end its episode, `obs` is its `next_obs`; where it is not, call `cut` first.
+
+        Args:
+            obs: what was acted on.
+            action: what the envs received.
+            reward: [N].
+            next_obs: the true successors, also where an episode ended.
+            terminated: [N] bool.
+            truncated: [N] bool.
+            extra: all declared extras; None stores zeros.
+
+        Raises:
+            ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
+        """
+        self._ring.add(obs, action, reward, next_obs, terminated, truncated, extra)
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        """Store the valid cells of a rollout; they continue those of the rollout before, unless `cut` was called.
+
+        Raises:
+            ReplayBufferError: the rollout has other envs, shapes or extras; nothing is stored.
+        """
+        num_rows, num_envs = rollout.reward.shape
+        if num_envs != self.num_envs:
+            text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
+            raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
+        starts_invalid = ~to_array(rollout.valid)[0]
+        num_done = np.count_nonzero(to_array(rollout.terminated) | to_array(rollout.truncated))
+        if num_rows == 1 and not starts_invalid.any() and num_done == len(rollout.final_index):
+            next_obs = map_tree(lambda x: x[0], rollout.next_obs) if num_done else rollout.last_obs
+            obs, action, reward = (
+                map_tree(lambda x: x[0], tree) for tree in (rollout.obs, rollout.action, rollout.reward)
+            )
+            extra = {name: values[0] for name, values in rollout.extra.items()}
+            self._ring.add(obs, action, reward, next_obs, rollout.terminated[0], rollout.truncated[0], extra or None)
+            return
+        cells = cells_of_rollout(rollout)
+        self._ring.check(cells)
+        if starts_invalid.any():
+            # What was stored last is not followed by the rollout's first valid cell.
+            self._ring.cut(starts_invalid)
+        self._ring.store(cells)
+
+    def cut(self, envs: Array | None = None) -> None:
+        """End the traces: what is stored next does not continue what was stored last.
+
+        Args:
+            envs: [N] bool, which envs; None cuts all.
+        """
+        self._ring.cut(envs)
+
+    def sample(self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99) -> Transitions:
+        """Draw transitions uniformly, with replacement.
+
+        Args:
+            batch_size: B, how many.
+            n_step: steps that `reward` sums up; fewer where an episode or trace ends or nothing newer is stored.
+            gamma: discount of one step, in [0, 1].
+
+        Raises:
+            ReplayBufferError: the buffer is empty, or a value breaks its rule.
+        """
+        self._check_sample(batch_size, n_step, gamma)
+        shape, size = (batch_size,), len(self._ring)
+        position = torch.randint(size, shape, generator=self.generator, device=self.device)
+        return self._ring.transitions(self._ring.cells(position), n_step, gamma)
+
+    def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
+        """Do nothing: sampling is uniform."""
+
+    def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
+        """Yield the observations of all transitions as trees [chunk, ...], for statistics."""
+        for cells in self._ring.all_cells(chunk_size):
+            yield self._ring.columns["obs"].gather(cells)
+
+    def check_finite(self) -> None:
+        """Look for NaN and infinity.
+
+        Raises:
+            NonFiniteError: naming the leaf and the `index` of the first such transition.
+        """
+        for cells in self._ring.all_cells(CHUNK_SIZE):
+            check_finite(self._ring.transitions(cells, 1, 1.0))
+
+    def clear(self) -> None:
+        """Forget all transitions; memory and generator stay as they are."""
+        self._ring.clear()
+
+    def seed(self, seed: int) -> None:
+        """Seed the sampling, unless the buffer was given a seed of its own."""
+        if not self._has_own_seed:
+            self.generator.manual_seed(seed)
+
+    def extend(self, other: "ReplayBuffer") -> None:
+        """Append the transitions of another buffer in their order, its env e to env e % `num_envs` of this one.
+
+        Raises:
+            SpaceError: the other one holds other spaces or extras.
+            ReplayBufferError: it is no buffer, or this one.
+        """
+        if not isinstance(other, ReplayBuffer) or other is self:
+            rule = "must be another ReplayBuffer"
+            raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", rule, other))
+        mismatch = self._layout().mismatch(other._layout())
+        if mismatch:
+            raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
+        for env in range(other.num_envs):
+            self._ring.cut(None)
+            for cells in other._ring.stream(env, env % self.num_envs, self.num_envs, CHUNK_SIZE):
+                self._ring.store(cells)
+        self._ring.cut(None)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        observations: Tree,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        next_observations: Tree | None = None,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        device: torch.device | str = "cpu",
+        seed: int | None = None,
+    ) -> Self:
+        """Make a buffer from logged data of one stream, in time order; each leaf is an array or tensor [M, ...].
+
+        Without `next_observations` the successor of a row is the next row. That of a truncated row, and of a last row
+        that is not terminated, is then unknown: such rows are left out, and a warning is logged that says how many.
+        With them, a row whose successor is not the next row ends its trace.
+
+        Raises:
+            SpaceError: a value does not fit its space.
+            ReplayBufferError: the arrays are empty, of unequal length, of the wrong type, or not finite.
+        """
+        specs = column_specs("ReplayBuffer.from_arrays", observation_space, action_space, {})
+        columns = (observations, actions, rewards, terminations, truncations)
+        cells = cells_from_arrays(specs, (observation_space, action_space), columns, next_observations)
+        buffer = cls(len(cells.source), observation_space, action_space, device=device, seed=seed)
+        buffer._ring.store(cells)
+        buffer.cut()
+        return buffer
+
+    def state_dict(self) -> State:
+        """Return the whole state; its tensors share the buffer's memory, so write or clone them before going on."""
+        generator = generator_state(self.generator, self._has_own_seed)
+        return {**self._layout().to_state(), **ring_state(self._ring), "generator": generator}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned, exactly; traces go on where they were.
+
+        Raises:
+            ReplayBufferError: the state is another buffer's, or damaged; nothing is changed.
+        """
+        mine, found = self._layout(), Layout.of_state(state)
+        mismatch = mine.mismatch(found)
+        for name in ("capacity", "num_envs"):
+            if getattr(mine, name) != getattr(found, name):
+                mismatch = f"{name}: expected {getattr(mine, name)}, found {getattr(found, name)}"
+        if mismatch:
+            raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {mismatch}")
+        self._load(state, "ReplayBuffer.load_state_dict")
+
+    def save(self, path: str | Path) -> None:
+        """Write the buffer to a file: data, never code. Rows that were never filled are not written."""
+        # Whoever loads the file goes on with other episodes.
+        cut = torch.ones(self.num_envs, dtype=torch.bool)
+        write_state(path, FILE_KIND, self.state_dict() | {"cut": cut})
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: torch.device | str = "cpu",
+        capacity: int | None = None,
+        num_envs: int | None = None,
+    ) -> Self:
+        """Read a buffer that `save` wrote; what is added next starts a new trace.
+
+        Args:
+            path: the file.
+            device: where the data will live.
+            capacity: another than the file's; a smaller one keeps the newest.
+            num_envs: another than the file's.
+
+        Returns:
+            the buffer; unless capacity or envs differ, equal in every field and in what it samples next.
+
+        Raises:
+            ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
+            ParamsError: `capacity` or `num_envs` breaks its rule.
+        """
+        state, layout, smallest = read_layout(path)
+
+        # The seed is replaced by the file's; giving one leaves the global generator alone.
+        make = partial(
+            cls,
+            observation_space=layout.observation_space,
+            action_space=layout.action_space,
+            seed=0,
+            extra=layout.extra,
+        )
+        buffer = make(
+            capacity=layout.capacity if capacity is None else capacity,
+            num_envs=layout.num_envs if num_envs is None else num_envs,
+            device=device,
+        )
+        if (buffer.capacity, buffer.num_envs) == (layout.capacity, layout.num_envs):
+            buffer._load(state, path)
+            return buffer
+        as_saved = make(capacity=smallest.capacity, num_envs=smallest.num_envs)
+        as_saved._load(state, path)
+        buffer.extend(as_saved)
+        load_generator(buffer.generator, state)
+        buffer._has_own_seed = as_saved._has_own_seed
+        return buffer
+
+    def _load(self, state: State, source: str | Path) -> None:
+        try:
+            check_ring_state(self._ring, state)
+            check_generator_state(state, self.device)
+        except ReplayBufferError as error:
+            raise ReplayBufferError(f"{source}: {error}") from error
+        load_ring(self._ring, state)
+        load_generator(self.generator, state)
+        self._has_own_seed = state["generator"]["has_own_seed"]
+
+    def _layout(self) -> Layout:
+        return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)
+
+    def _check_sample(self, batch_size: int, n_step: int, gamma: float) -> None:
+        def refuse(field: str, rule: str, value: object, hint: str = "") -> None:
+            raise ReplayBufferError(field_error_text("ReplayBuffer.sample", field, rule, value, hint))
+
+        for name, value in (("batch_size", batch_size), ("n_step", n_step)):
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                refuse(name, "must be a positive integer", value)
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
+            refuse("gamma", "must be a number in [0, 1]", gamma)
+        if not self._ring.written.any():
+            raise ReplayBufferError("ReplayBuffer.sample: the buffer is empty. Collect or load transitions first.")
+        if batch_size > self.capacity:
+            needed = 2 * batch_size * self._cell_nbytes
+            check_fits("ReplayBuffer.sample", "batch_size", batch_size, needed, self.device)

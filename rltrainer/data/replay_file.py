@@ -1,0 +1,184 @@
+"""The state of a replay buffer, in a checkpoint or a file: what is in it, and whether it may be believed."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data.cells import to_array
+from rltrainer.data.columns import EXTRA_DTYPES
+from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
+from rltrainer.data.ring import Ring
+from rltrainer.data.storage import Array
+from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.spaces import describe_mismatch, from_plain, to_plain
+from rltrainer.state_file import read_state
+from rltrainer.tree import named_leaves
+from rltrainer.types import State
+
+FILE_KIND = "replay_buffer"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a buffer was made for."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    capacity: int
+    num_envs: int
+    extra: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+    def to_state(self) -> State:
+        """Return the layout as plain values."""
+        return {
+            "observation_space": to_plain(self.observation_space),
+            "action_space": to_plain(self.action_space),
+            "capacity": self.capacity,
+            "num_envs": self.num_envs,
+            "extra": {
+                name: {"shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
+                for name, (shape, dtype) in self.extra.items()
+            },
+        }
+
+    @classmethod
+    def of_state(cls, state: State) -> "Layout":
+        """Read a layout.
+
+        Raises:
+            ReplayBufferError: the state does not describe one.
+        """
+        try:
+            spaces = (from_plain(state["observation_space"]), from_plain(state["action_space"]))
+            counts = (state["capacity"], state["num_envs"])
+            extra = {
+                name: (tuple(declared["shape"]), EXTRA_DTYPES[declared["dtype"]])
+                for name, declared in state["extra"].items()
+            }
+        except (SpaceError, KeyError, TypeError, AttributeError) as error:
+            raise ReplayBufferError(f"not the state of a replay buffer ({type(error).__name__}: {error})") from error
+        for count in counts:
+            require(type(count) is int and count > 0, f"capacity and num_envs: must be positive integers; got {counts}")
+        require(counts[0] % counts[1] == 0, f"capacity: must be a multiple of num_envs={counts[1]}; got {counts[0]}")
+        return cls(*spaces, *counts, extra)
+
+    def mismatch(self, other: "Layout") -> str | None:
+        """Return a sentence if transitions of the other layout do not fit into this one, else None."""
+        for name in ("observation_space", "action_space"):
+            text = describe_mismatch(name, getattr(self, name), getattr(other, name))
+            if text:
+                return text
+        return None if self.extra == other.extra else f"extra: expected {self.extra}, found {other.extra}"
+
+
+def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
+    """Read a file.
+
+    Returns:
+        its state, what the buffer was made for, and the smallest layout that holds the state just as well: rings that
+        never wrapped can be shorter.
+
+    Raises:
+        ReplayBufferError: it is missing, damaged, or no replay buffer.
+    """
+    state = read_state(path, FILE_KIND, ReplayBufferError)
+    try:
+        layout = Layout.of_state(state)
+        longest = max(int(written_of(state, layout.num_envs).max()), 1)
+    except ReplayBufferError as error:
+        raise ReplayBufferError(f"{path}: {error}") from error
+    return state, layout, replace(layout, capacity=min(layout.capacity, longest * layout.num_envs))
+
+
+def ring_state(ring: Ring) -> State:
+    """Return the state of a ring; its tensors share the ring's memory where they can. Unfilled rows are left out."""
+    num_rows = min(int(ring.written.max()) + 1, ring.num_rows)
+    rows = {name: column.rows(num_rows) for name, column in ring.columns.items()}
+    final_index = ring.final.cells()
+    return {
+        "data": dict(named_leaves(rows)),
+        "final_index": torch.from_numpy(final_index),
+        "final_obs": dict(named_leaves(ring.final.of(final_index))),
+        "written": torch.from_numpy(ring.written.copy()),
+        "cut": torch.from_numpy(ring.cut_mask.copy()),
+    }
+
+
+def check_ring_state(ring: Ring, state: State) -> None:
+    """Check a whole state against the ring it is meant for, and against itself.
+
+    Raises:
+        ReplayBufferError: something is missing, has another shape or dtype, or contradicts the rest.
+    """
+    num_envs = ring.num_envs
+    written = written_of(state, num_envs)
+    num_rows = min(int(written.max()) + 1, ring.num_rows)
+    check_tensor(state, "cut", torch.bool, (num_envs,))
+    check_leaves(state, "data", ring.specs, (num_rows, num_envs))
+    final_index = check_tensor(state, "final_index", torch.int64, None)
+    check_leaves(state, "final_obs", ring.specs["obs"], (len(final_index),))
+
+    sizes = np.minimum(written, ring.cells_per_env)
+    rows = np.arange(num_rows)[:, None]
+    is_stored = ((rows - (written - sizes)) % ring.num_rows < sizes).reshape(-1)
+    index = to_array(final_index)
+    in_range = ((index >= 0) & (index < is_stored.size)).all()
+    require(bool(in_range and (np.diff(index) > 0).all() and is_stored[index].all()), "final_index: names no cells")
+    columns = tree_of(ring.specs, state["data"])
+    done = to_array(columns["terminated"] | columns["truncated"]).reshape(-1)
+    done[index] = False
+    require(not (done & is_stored).any(), "final_obs: lacks the final observation of an episode")
+
+
+def load_ring(ring: Ring, state: State) -> None:
+    """Copy a state that was checked into a ring."""
+    rows, final = tree_of(ring.specs, state["data"]), tree_of(ring.specs["obs"], state["final_obs"])
+    ring.restore(to_array(state["written"]), to_array(state["cut"]), rows, to_array(state["final_index"]), final)
+
+
+def written_of(state: State, num_envs: int) -> Array:
+    """Return how many cells each env ever stored [N].
+
+    Raises:
+        ReplayBufferError: the state does not say.
+    """
+    written = to_array(check_tensor(state, "written", torch.int64, (num_envs,)))
+    require(bool(((written >= 0) & (written < 2**62)).all()), "written: must be in [0, 2**62)")
+    return written
+
+
+def check_generator_state(state: State, device: torch.device) -> None:
+    """Check the state of a generator.
+
+    Raises:
+        ReplayBufferError: it is none.
+    """
+    try:
+        load_generator(torch.Generator(device), state)
+        require(isinstance(state["generator"]["has_own_seed"], bool), "generator: must say whether it was seeded")
+    except (RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
+        text = f"generator: not the state of a generator ({type(error).__name__}: {error})"
+        raise ReplayBufferError(text) from error
+
+
+def generator_state(generator: torch.Generator, has_own_seed: bool) -> State:
+    """Return the state of a generator."""
+    return {
+        "device": generator.device.type,
+        "state": generator.get_state(),
+        "seed": generator.initial_seed(),
+        "has_own_seed": has_own_seed,
+    }
+
+
+def load_generator(generator: torch.Generator, state: State) -> None:
+    """Restore a generator; one that lived on another kind of device starts from its seed, as their states differ."""
+    saved = state["generator"]
+    if saved["device"] == generator.device.type:
+        generator.set_state(saved["state"].cpu())
+    else:
+        generator.manual_seed(saved["seed"])

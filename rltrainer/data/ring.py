@@ -1,0 +1,236 @@
+"""The memory of a replay buffer: one ring of rows per env, and how cells are found in it.
+
+A ring is [R, N]: N envs of R rows, one more than each env's transitions. A row holds the observation that was acted
+on, which is the successor of the row before; the spare row, the head, holds that of the newest transition. Where a
+trace ends, in an episode's end or a cut, the successor is kept apart. A cell's flat index is row * N + env.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.data.cells import Cells, to_array
+from rltrainer.data.columns import make_columns
+from rltrainer.data.final_observations import FinalObservations
+from rltrainer.data.storage import Array
+from rltrainer.data.windows import n_step_windows
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import Transitions
+
+
+class Ring:
+    """Rings of transitions that forget their oldest. Every cell that is stored can be sampled.
+
+    Args:
+        owner: the buffer's class, for errors.
+        specs: what `column_specs` returned.
+        cells_per_env: transitions that each env keeps.
+        num_envs: N.
+        device: where the data lives.
+    """
+
+    def __init__(
+        self, owner: str, specs: dict[str, Tree], cells_per_env: int, num_envs: int, device: torch.device
+    ) -> None:
+        self.specs, self.cells_per_env, self.num_envs, self.device = specs, cells_per_env, num_envs, device
+        self.num_rows = cells_per_env + 1
+        shape = (self.num_rows, num_envs)
+        self.columns = make_columns(owner, specs, shape, device)
+        self.final = FinalObservations(specs["obs"], shape, device)
+        # Cells that each env ever stored. The next one's row is this modulo R, the number it holds this at most C.
+        self.written = np.zeros(num_envs, np.int64)
+        self.cut_mask = np.zeros(num_envs, np.bool_)
+        self._envs = np.arange(num_envs)
+        self._has_cut = False
+        self._is_level = True  # all envs write the same row
+        self._table: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
+
+    def sizes(self) -> Array:
+        """Return how many cells each env holds [N]."""
+        return np.minimum(self.written, self.cells_per_env)
+
+    def cut(self, envs: Array | None) -> None:
+        """End the traces of some envs [N] bool, or all, before the next cell is written."""
+        self.cut_mask |= True if envs is None else envs
+        self._has_cut = True
+
+    def add(
+        self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
+    ) -> None:
+        """Store one cell of every env; see `ReplayBuffer.add`."""
+        if self._has_cut:
+            self._end_traces()
+        here, after = self._row_keys()
+        columns = self.columns
+        terminated, truncated = to_array(terminated), to_array(truncated)
+        # Observations are written last: these rows belong to the newest and the oldest cells until all is accepted.
+        obs_row, next_row = columns["obs"].accept(obs), columns["obs"].accept(next_obs)
+        columns["action"].write(here, action)
+        columns["reward"].write(here, reward)
+        columns["terminated"].write(here, terminated)
+        columns["truncated"].write(here, truncated)
+        if extra is not None:
+            columns["extra"].write(here, extra)
+        elif self.specs["extra"]:
+            columns["extra"].write_zeros(here)
+        columns["obs"].put(here, obs_row)
+        columns["obs"].put(after, next_row)
+        if np.count_nonzero(self.final.slots[after]):
+            self.final.release(self._cells_at(self.written + 1))
+        if np.count_nonzero(terminated) or np.count_nonzero(truncated):
+            done = np.flatnonzero(terminated | truncated)
+            final_obs = columns["obs"].gather(self._on_device(self._cells_at(self.written + 1)[done]))
+            self.final.put(self._cells_at(self.written)[done], final_obs)
+        self.written += 1
+        self._table = None
+
+    def check(self, cells: Cells) -> None:
+        """Check cells before `store`.
+
+        Raises:
+            ReplayBufferError: a leaf is missing, or has another shape or kind of number.
+        """
+        for name, column in self.columns.items():
+            if name != "extra" or cells.columns[name]:
+                column.check(cells.columns[name])
+        self.columns["obs"].check(cells.final_obs)
+        self.columns["obs"].check(cells.last_obs)
+
+    def store(self, cells: Cells) -> None:
+        """Append cells that were checked to the streams of their envs."""
+        if self._has_cut:
+            self._end_traces()
+        count = np.bincount(cells.env, minlength=self.num_envs)
+        number = self.written[cells.env] + cells.rank
+        kept = cells.rank >= count[cells.env] - self.cells_per_env  # of more than fit, only the newest
+        target = (number % self.num_rows) * self.num_envs + cells.env
+        grows = np.flatnonzero(count)
+        self.written += count
+        head = self._cells_at(self.written)[grows]
+        self.final.release(np.concatenate([target[kept], head]))
+        for name, column in self.columns.items():
+            if name == "extra" and not cells.columns[name]:
+                column.scatter_zeros(target[kept])
+            else:
+                column.scatter(target[kept], cells.columns[name], cells.source[kept])
+        self.columns["obs"].scatter(head, cells.last_obs, grows)
+        ended = cells.ended & kept
+        self.final.put(target[ended], cells.final_obs, np.flatnonzero(kept[cells.ended]))
+        self._note_written()
+
+    def __len__(self) -> int:
+        """How many cells it holds."""
+        return int(self.sizes().sum())
+
+    def cells(self, position: Tensor) -> Tensor:
+        """Return the flat indices of the cells at these positions [B] in [0, len), counted env by env, oldest first."""
+        ends, offset, _ = self._lookup()
+        env = torch.searchsorted(ends, position, right=True)
+        row = (position + offset.index_select(0, env)) % self.num_rows
+        return torch.add(env, row, alpha=self.num_envs)
+
+    def all_cells(self, chunk_size: int) -> Iterator[Tensor]:
+        """Yield the flat indices of all cells, in the order of `cells`, in chunks."""
+        size = len(self)
+        for start in range(0, size, chunk_size):
+            yield self.cells(torch.arange(start, min(start + chunk_size, size), device=self.device))
+
+    def transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
+        """Return the transitions that start at these cells [B]; see `ReplayBuffer.sample`."""
+        columns = self.columns
+        if n_step == 1:
+            last, reward = cells, columns["reward"].gather(cells)
+            discount = torch.full_like(reward, gamma)
+        else:
+            steps = min(n_step, self.cells_per_env)
+            newest, reward = self._lookup()[2], columns["reward"].flat
+            last, reward, discount = n_step_windows(cells, newest, reward, self.final.is_end, n_step=steps, gamma=gamma)
+        after = (last + self.num_envs) % (self.num_rows * self.num_envs)
+        terminated = columns["terminated"].gather(last)
+        return Transitions(
+            obs=columns["obs"].gather(cells),
+            action=columns["action"].gather(cells),
+            reward=reward,
+            next_obs=self.final.replace(last, columns["obs"].gather(after)),
+            terminated=terminated,
+            truncated=columns["truncated"].gather(last),
+            discount=discount.masked_fill_(terminated, 0.0),
+            index=cells,
+            weight=torch.ones_like(reward),
+            extra=columns["extra"].gather(cells),
+        )
+
+    def stream(self, env: int, target_env: int, num_target_envs: int, chunk_size: int) -> Iterator[Cells]:
+        """Yield an env's cells, oldest first, in chunks that continue one another, for another ring's `store`."""
+        size, written = int(self.sizes()[env]), int(self.written[env])
+        flat = {name: column.flat for name, column in self.columns.items()}
+        for start in range(0, size, chunk_size):
+            rank = np.arange(min(chunk_size, size - start))
+            source = (written - size + start + rank) % self.num_rows * self.num_envs + env
+            ended = self.final.slots.reshape(-1)[source] > 0
+            after = (source[-1:] + self.num_envs) % (self.num_rows * self.num_envs)
+            head = self.columns["obs"].gather(self._on_device(after))
+            last_obs = map_tree(lambda x: x.expand(num_target_envs, *x.shape[1:]), head)
+            target = np.full(len(rank), target_env)
+            yield Cells(flat, source, target, rank, ended, self.final.of(source[ended]), last_obs)
+
+    def clear(self) -> None:
+        """Forget all cells; the memory is kept."""
+        self.final.clear()
+        self.cut_mask[:] = False
+        self.written[:] = 0
+        self._note_written()
+
+    def restore(self, written: Array, cut_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree) -> None:
+        """Copy a checked state in; `rows` holds the first rows of each column."""
+        for name, column in self.columns.items():
+            column.load_rows(rows[name])
+        self.final.clear()
+        self.final.put(final_index, final)
+        self.written[:], self.cut_mask[:] = written, cut_mask
+        self._note_written()
+
+    def _end_traces(self) -> None:
+        newest = self._cells_at(self.written - 1)
+        goes_on = self.cut_mask & (self.written > 0) & (self.final.slots.reshape(-1)[newest] == 0)
+        head = self._cells_at(self.written)[goes_on]
+        self.final.put(newest[goes_on], self.columns["obs"].gather(self._on_device(head)))
+        self.cut_mask[:] = False
+        self._has_cut = False
+
+    def _row_keys(self) -> tuple[Any, Any]:
+        """Return what indexes the row that is written next, and the row after it."""
+        if self._is_level:
+            row = int(self.written[0]) % self.num_rows
+            return row, (row + 1) % self.num_rows
+        return (self.written % self.num_rows, self._envs), ((self.written + 1) % self.num_rows, self._envs)
+
+    def _cells_at(self, number: Array) -> Array:
+        """Return the flat index of each env's cell of this number, counted from the first that was ever stored."""
+        return number % self.num_rows * self.num_envs + self._envs
+
+    def _note_written(self) -> None:
+        self._is_level = bool((self.written == self.written[0]).all())
+        self._has_cut = bool(self.cut_mask.any())
+        self._table = None
+
+    def _lookup(self) -> Tensor:
+        """Return by env [3, N]: the end of its positions, its oldest row less their begin, its newest cell."""
+        if self._table is None:
+            sizes = self.sizes()
+            ends = np.cumsum(sizes)
+            offset = (self.written - sizes) % self.num_rows - (ends - sizes)
+            table = np.stack([ends, offset, self._cells_at(self.written - 1)])
+            self._table = self._on_device(table)
+        return self._table
+
+    def _on_device(self, indices: Array) -> Tensor:
+        return torch.from_numpy(indices).to(self.device)

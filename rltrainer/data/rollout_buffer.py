@@ -1,0 +1,206 @@
+"""The rollout buffer: what one collection step gathers, in time order."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data.cells import to_array
+from rltrainer.data.columns import (
+    Extra,
+    cell_nbytes,
+    column_specs,
+    make_columns,
+    require_device,
+    require_extra,
+    require_positive_int,
+)
+from rltrainer.data.memory import check_fits
+from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
+from rltrainer.data.storage import Array, Spec, Storage
+from rltrainer.errors import ReplayBufferError
+from rltrainer.tree import Tree, map_tree, named_leaves
+from rltrainer.types import Rollout, State
+
+
+class RolloutBuffer:
+    """Gathers steps of all envs [T, N]; grows if more come than it was made for.
+
+    Each observation is held once, as in a `Rollout`: `rollout()` copies nothing.
+
+    Args:
+        num_steps: steps of each env to reserve memory for.
+        observation_space: of one env.
+        action_space: of one env.
+        num_envs: N.
+        device: where the data lives.
+        extra: further columns, from their name to (shape, dtype) of one cell.
+
+    Raises:
+        ParamsError: a value breaks its rule.
+        SpaceError: a space cannot be stored.
+        ReplayBufferError: the buffer would not fit into memory.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        device: torch.device | str = "cpu",
+        extra: Extra | None = None,
+    ) -> None:
+        require_positive_int("RolloutBuffer", "num_steps", num_steps)
+        require_positive_int("RolloutBuffer", "num_envs", num_envs)
+        self.device = require_device("RolloutBuffer", device)
+        self.extra = require_extra("RolloutBuffer", extra)
+        self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
+        specs = column_specs("RolloutBuffer", observation_space, action_space, self.extra)
+        self._specs = {**specs, "valid": Spec((), torch.bool)}
+        shape = (num_steps + 1, num_envs)  # the spare row is the last one's successor
+        needed = shape[0] * num_envs * cell_nbytes(self._specs)
+        check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
+        self._columns = make_columns("RolloutBuffer", self._specs, shape, self.device)
+        self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
+        self._envs = np.arange(num_envs)
+        self._all = np.ones(num_envs, np.bool_)
+        self._final_index: list[int] = []
+        self._num_rows = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved for the data."""
+        return sum(column.nbytes for column in self._columns.values()) + self._final_obs.nbytes
+
+    def __len__(self) -> int:
+        """How many valid cells it holds."""
+        return int(self._columns["valid"].rows(self._num_rows).sum())
+
+    def add(
+        self,
+        obs: Tree,
+        action: Any,
+        reward: Any,
+        next_obs: Tree,
+        terminated: Any,
+        truncated: Any,
+        valid: Any = None,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        """Store one step of all envs; each leaf is an array or tensor [N, ...].
+
+        Args:
+            obs: what was acted on.
+            action: as sampled.
+            reward: [N].
+            next_obs: the true successors, also where an episode ended.
+            terminated: [N] bool.
+            truncated: [N] bool.
+            valid: [N] bool; None says that all are.
+            extra: all declared extras; None stores zeros.
+
+        Raises:
+            ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
+        """
+        row, columns = self._num_rows, self._columns
+        if row + 1 == columns["obs"].shape[0]:
+            for column in columns.values():
+                column.grow(2 * row + 1)
+        terminated, truncated = to_array(terminated), to_array(truncated)
+        # Observations are written last: the first of these rows belongs to the step before until all is accepted.
+        obs_row, next_row = columns["obs"].accept(obs), columns["obs"].accept(next_obs)
+        columns["action"].write(row, action)
+        columns["reward"].write(row, reward)
+        columns["terminated"].write(row, terminated)
+        columns["truncated"].write(row, truncated)
+        columns["valid"].write(row, self._all if valid is None else valid)
+        if extra is not None:
+            columns["extra"].write(row, extra)
+        elif self.extra:
+            columns["extra"].write_zeros(row)
+        columns["obs"].put(row, obs_row)
+        columns["obs"].put(row + 1, next_row)
+        self._num_rows += 1
+        if np.count_nonzero(terminated) or np.count_nonzero(truncated):
+            self._end(np.flatnonzero(terminated | truncated))
+
+    def cut(self, envs: Array | None = None) -> None:
+        """End the traces: what is stored next does not continue what was stored last.
+
+        Args:
+            envs: [N] bool, which envs; None cuts all.
+        """
+        if self._num_rows:
+            first = (self._num_rows - 1) * self.num_envs
+            ended = np.isin(first + self._envs, self._final_index)
+            self._end(np.flatnonzero(~ended if envs is None else ~ended & envs))
+
+    def clear(self) -> None:
+        """Forget all steps; the memory is kept, and overwrites rollouts that were handed out."""
+        self._num_rows = 0
+        self._final_index.clear()
+
+    def rollout(self) -> Rollout:
+        """Return what was gathered since the last `clear`, as views of the buffer's memory.
+
+        Raises:
+            ReplayBufferError: there is nothing.
+        """
+        if not self._num_rows:
+            raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
+        rows = {name: column.rows(self._num_rows) for name, column in self._columns.items()}
+        return Rollout(
+            **rows,
+            last_obs=map_tree(lambda x: x[self._num_rows], self._columns["obs"].data),
+            final_obs=self._final_obs.rows(len(self._final_index)),
+            final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
+        )
+
+    def state_dict(self) -> State:
+        """Return what was gathered; the tensors share the buffer's memory, so write or clone them before going on."""
+        # One row more than was stored: it holds the last one's successors.
+        rows = {name: column.rows(self._num_rows + 1) for name, column in self._columns.items()}
+        return {
+            "num_rows": self._num_rows,
+            "data": dict(named_leaves(rows)),
+            "final_obs": dict(named_leaves(self._final_obs.rows(len(self._final_index)))),
+            "final_index": torch.tensor(self._final_index, dtype=torch.int64),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ReplayBufferError: the state is of another kind of buffer; nothing is changed.
+        """
+        try:
+            self._check(state)
+        except ReplayBufferError as error:
+            raise ReplayBufferError(f"RolloutBuffer.load_state_dict: {error}") from error
+        rows = tree_of(self._specs, state["data"])
+        for name, column in self._columns.items():
+            column.load_rows(rows[name])
+        self._final_obs.load_rows(tree_of(self._specs["obs"], state["final_obs"]))
+        self._final_index = state["final_index"].tolist()
+        self._num_rows = state["num_rows"]
+
+    def _check(self, state: State) -> None:
+        num_rows: Any = state.get("num_rows")
+        require(type(num_rows) is int and num_rows >= 0, f"num_rows: must be a non-negative integer; got {num_rows!r}")
+        check_leaves(state, "data", self._specs, (num_rows + 1, self.num_envs))
+        final_index = check_tensor(state, "final_index", torch.int64, None)
+        in_range = (final_index >= 0) & (final_index < num_rows * self.num_envs)
+        require(bool(in_range.all()), "final_index: names no cells")
+        check_leaves(state, "final_obs", self._specs["obs"], (len(final_index),))
+
+    def _end(self, envs: Array) -> None:
+        """Keep the successors of some cells of the newest row: the next row overwrites them."""
+        first, last = len(self._final_index), len(self._final_index) + len(envs)
+        if last > self._final_obs.shape[0]:
+            self._final_obs.grow(max(last, 2 * self._final_obs.shape[0]))
+        here = self._num_rows * self.num_envs + envs
+        values = self._columns["obs"].gather(torch.from_numpy(here).to(self.device))
+        self._final_obs.scatter(np.arange(first, last), values)
+        self._final_index.extend((here - self.num_envs).tolist())

@@ -1,0 +1,330 @@
+"""Saved buffers and states: everything comes back, and what is damaged is refused before anything changes."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rltrainer.data import ReplayBuffer
+from rltrainer.errors import ParamsError, ReplayBufferError
+from rltrainer.state_file import read_state, write_state
+from rltrainer.tree import named_leaves
+from tests.unit.data.reference import (
+    ACTION,
+    OBS,
+    Reference,
+    World,
+    add_step,
+    assert_holds,
+    found,
+    make_buffer,
+    make_rollout,
+)
+
+
+def filled(num_steps: int, seed: int = 0, capacity: int = 21, **options: Any) -> tuple[ReplayBuffer, World]:
+    """Return a buffer of 3 envs whose write positions differ."""
+    buffer, world = make_buffer(capacity, 3, **options), World(seed, 3, 0.8)
+    for _ in range(num_steps):
+        buffer.add_rollout(make_rollout([world.step(), world.step()]))
+    world.p_invalid = 0.0
+    return buffer, world
+
+
+def same(one: ReplayBuffer, other: ReplayBuffer, ignored: str = "cut") -> bool:
+    states = [{**buffer.state_dict(), ignored: None} for buffer in (one, other)]
+    leaves = [dict(named_leaves(state)) for state in states]
+    assert leaves[0].keys() == leaves[1].keys()
+    return all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+        for a, b in zip(leaves[0].values(), leaves[1].values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3, 20])
+def test_a_file_brings_everything_back(tmp_path: Path, num_steps: int) -> None:
+    buffer, _ = filled(num_steps)
+    if num_steps:
+        buffer.sample(5)
+    global_state = torch.get_rng_state()
+    buffer.save(tmp_path / "b.safetensors")
+    loaded = ReplayBuffer.load(tmp_path / "b.safetensors")
+    assert torch.equal(torch.get_rng_state(), global_state)
+    assert same(buffer, loaded)
+    assert (loaded.capacity, loaded.num_envs, len(loaded)) == (21, 3, len(buffer))
+    if num_steps:
+        mine, its = buffer.sample(300, n_step=3), loaded.sample(300, n_step=3)
+        assert torch.equal(mine.index, its.index)
+        assert found(mine) == found(its)
+    loaded.save(tmp_path / "again.safetensors")
+    assert same(loaded, ReplayBuffer.load(tmp_path / "again.safetensors"), ignored="")
+
+
+def test_what_follows_a_load_starts_a_new_trace(tmp_path: Path) -> None:
+    buffer, reference, world = make_buffer(8), Reference(8, 1), World(0, 1)
+    for _ in range(11):
+        add_step(buffer, reference, world.step()[0])
+    buffer.save(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b")
+    assert_holds(loaded, reference, 3)
+    world.restart()
+    reference.cut(0)
+    for _ in range(3):
+        add_step(loaded, reference, world.step()[0])
+        assert_holds(loaded, reference, 3)
+
+
+def test_a_state_goes_on_where_it_was() -> None:
+    one, world = filled(9)
+    reference_world = copy.deepcopy(world)
+    state = copy.deepcopy(one.state_dict())
+    other, _ = filled(4, seed=5)
+    other.load_state_dict(state)
+    assert same(one, other, ignored="")
+    for buffer, its_world in ((one, world), (other, reference_world)):
+        for i in range(12):
+            if i == 5:
+                buffer.cut(np.array([True, False, False]))
+            add_step(buffer, None, its_world.step()[0])
+    assert same(one, other, ignored="")
+    assert found(one.sample(400, n_step=4)) == found(other.sample(400, n_step=4))
+
+
+def test_a_pending_cut_is_part_of_the_state() -> None:
+    buffer, _ = filled(3)
+    buffer.cut(np.array([False, True, False]))
+    other, _ = filled(0)
+    other.load_state_dict(buffer.state_dict())
+    assert other.state_dict()["cut"].tolist() == [False, True, False]
+    for each in (buffer, other):
+        add_step(each, None, World(9, 3).step()[0])
+    assert same(buffer, other, ignored="")
+
+
+def test_loading_again_over_a_fuller_buffer_leaves_nothing_of_it() -> None:
+    empty, _ = filled(0)
+    state = copy.deepcopy(empty.state_dict())
+    buffer, _ = filled(20)
+    buffer.load_state_dict(state)
+    assert len(buffer) == 0
+    reference, world = Reference(7, 3), World(4, 3)
+    for _ in range(12):
+        add_step(buffer, reference, world.step()[0])
+        assert_holds(buffer, reference, 3)
+
+
+def test_unfilled_rows_are_not_written(tmp_path: Path) -> None:
+    buffer, _ = filled(2, capacity=300_000)
+    buffer.save(tmp_path / "b")
+    assert (tmp_path / "b").stat().st_size < 10_000
+    assert same(buffer, ReplayBuffer.load(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(("num_steps", "capacity", "num_envs"), [(20, 6, 3), (20, 102, 3), (20, 100, 2), (2, 100, 1)])
+def test_another_layout_keeps_the_transitions(tmp_path: Path, num_steps: int, capacity: int, num_envs: int) -> None:
+    buffer, _ = filled(num_steps)
+    buffer.save(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=capacity, num_envs=num_envs)
+    assert (loaded.capacity, loaded.num_envs) == (capacity, num_envs)
+    assert torch.equal(loaded.generator.get_state(), buffer.generator.get_state())
+    mine, its = (found(b.sample(2000, n_step=2)) for b in (buffer, loaded))
+    assert its.items() <= mine.items()
+    assert len(its) == min(len(mine), capacity)
+
+
+def test_a_short_file_of_a_huge_buffer_loads_into_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, _ = filled(2, capacity=3_000_000)
+    buffer.save(tmp_path / "b")
+    monkeypatch.setattr("rltrainer.data.memory.available_bytes", lambda device: 100_000)
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.capacity: needs 0.078 GB of memory on cpu"):
+        ReplayBuffer.load(tmp_path / "b")
+    assert len(ReplayBuffer.load(tmp_path / "b", capacity=300)) == len(buffer)
+
+
+def test_extras_and_trees_survive_a_file(tmp_path: Path) -> None:
+    space = gym.spaces.Dict({"b": gym.spaces.Tuple([OBS, gym.spaces.Discrete(9)]), "a": OBS})
+    buffer = ReplayBuffer(5, space, ACTION, seed=3, extra={"x": ((2,), torch.float16)})
+    no = np.zeros(1, np.bool_)
+    for i in range(8):
+        leaf = np.full((1, 2), i, np.float32)
+        obs = {"a": leaf, "b": (leaf + 0.5, np.array([i]))}
+        buffer.add(obs, np.zeros(1, int), np.zeros(1), obs, np.array([i % 3 == 2]), no, {"x": leaf})
+    buffer.save(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b")
+    assert loaded.extra == buffer.extra
+    assert loaded.observation_space == space
+    mine, its = buffer.sample(40), loaded.sample(40)
+    for a, b in zip(
+        [mine.obs["a"], *mine.obs["b"], mine.next_obs["a"], mine.extra["x"]],
+        [its.obs["a"], *its.obs["b"], its.next_obs["a"], its.extra["x"]],
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("own_seed", [True, False])
+def test_whether_a_buffer_has_its_own_seed_survives(tmp_path: Path, own_seed: bool) -> None:
+    buffer, _ = filled(2, seed=0)
+    plain = ReplayBuffer(21, OBS, ACTION, 3)
+    (buffer if own_seed else plain).save(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b")
+    before = loaded.generator.get_state()
+    loaded.seed(123)
+    assert torch.equal(before, loaded.generator.get_state()) == own_seed
+
+
+def test_a_generator_of_another_device_starts_from_its_seed() -> None:
+    buffer, _ = filled(2)
+    buffer.sample(10)
+    state = copy.deepcopy(buffer.state_dict())
+    state["generator"]["device"] = "cuda"
+    other, _ = filled(0)
+    other.load_state_dict(state)
+    assert torch.equal(other.generator.get_state(), torch.Generator().manual_seed(0).get_state())
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (lambda: make_buffer(24, 3), "capacity: expected 24, found 21"),
+        (lambda: make_buffer(21, 7), "num_envs: expected 7, found 3"),
+        (
+            lambda: ReplayBuffer(21, OBS, gym.spaces.Discrete(3), 3),
+            "action_space: expected Discrete(3), found Discrete(5)",
+        ),
+        (
+            lambda: make_buffer(21, 3, extra={"x": ((), torch.bool)}),
+            "extra: expected {'x': ((), torch.bool)}, found {}",
+        ),
+    ],
+)
+def test_the_state_of_another_kind_of_buffer_is_refused(other: Any, text: str) -> None:
+    buffer, _ = filled(4)
+    with pytest.raises(ReplayBufferError) as error:
+        other().load_state_dict(buffer.state_dict())
+    assert str(error.value) == f"ReplayBuffer.load_state_dict: {text}"
+
+
+def damage(state: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        state = state[key]
+    if value is None:
+        del state[path[-1]]
+    else:
+        state[path[-1]] = value(state[path[-1]]) if callable(value) else value
+
+
+DAMAGES: list[tuple[tuple[str, ...], Any, str]] = [
+    (("capacity",), -3, "capacity and num_envs: must be positive integers; got (-3, 3)"),
+    (("capacity",), 22, "capacity: must be a multiple of num_envs=3; got 22"),
+    (("num_envs",), "3", "capacity and num_envs: must be positive integers; got (21, '3')"),
+    (("observation_space",), {"space": "Magic"}, "not the state of a replay buffer (SpaceError: unknown space 'Magic'"),
+    (("extra",), {"x": {"shape": [], "dtype": "float3"}}, "not the state of a replay buffer (KeyError: 'float3')"),
+    (("action_space",), None, "not the state of a replay buffer (KeyError: 'action_space')"),
+    (("written",), lambda x: x[:2], "written: expected torch.int64 (3,), found torch.int64 (2,)"),
+    (("written",), lambda x: -x - 1, "written: must be in [0, 2**62)"),
+    (("written",), lambda x: x + 2**62, "written: must be in [0, 2**62)"),
+    (("written",), [1, 2, 3], "written: expected a tensor, found [1, 2, 3]"),
+    (("cut",), lambda x: x.long(), "cut: expected torch.bool (3,), found torch.int64 (3,)"),
+    (("data", '["reward"]'), None, "data: expected the leaves"),
+    (("data", '["extra"]["x"]'), torch.zeros(1), "data: expected the leaves"),
+    (("data",), 3, "data: expected the leaves"),
+    (("data", '["obs"]'), lambda x: x[:-1], '["obs"]: expected torch.float32 (8, 3, 2), found torch.float32 (7, 3, 2)'),
+    (
+        ("data", '["reward"]'),
+        lambda x: x.double(),
+        '["reward"]: expected torch.float32 (8, 3), found torch.float64 (8, 3)',
+    ),
+    (("final_obs",), {}, "final_obs: expected the leaves ['']"),
+    (("final_obs", ""), lambda x: x[1:], ": expected torch.float32 ("),
+    (("final_index",), lambda x: x.flip(0), "final_index: names no cells"),
+    (("final_index",), lambda x: torch.cat([x[:-1], torch.tensor([24])]), "final_index: names no cells"),
+    (("final_index",), lambda x: torch.cat([torch.tensor([-1]), x[1:]]), "final_index: names no cells"),
+    (("final_index",), lambda x: x.reshape(1, -1), "final_index: expected torch.int64 [K], found torch.int64 (1,"),
+    (
+        ("generator", "state"),
+        torch.zeros(3, dtype=torch.uint8),
+        "generator: not the state of a generator (RuntimeError",
+    ),
+    (("generator", "state"), None, "generator: not the state of a generator (KeyError: 'state')"),
+    (("generator", "has_own_seed"), "yes", "generator: must say whether it was seeded"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "text"), DAMAGES)
+def test_a_damaged_state_changes_nothing_and_a_damaged_file_names_its_path(
+    tmp_path: Path, path: tuple[str, ...], value: Any, text: str
+) -> None:
+    source, _ = filled(20, seed=1)
+    state = copy.deepcopy(source.state_dict())
+    damage(state, path, value)
+    buffer, _ = filled(4, seed=2)
+    before = copy.deepcopy(buffer.state_dict())
+    with pytest.raises(ReplayBufferError) as error:
+        buffer.load_state_dict(state)
+    assert text in str(error.value)
+    unchanged, _ = filled(0)
+    unchanged.load_state_dict(before)
+    assert same(buffer, unchanged, ignored="")
+    write_state(tmp_path / "b", "replay_buffer", state)
+    with pytest.raises(ReplayBufferError) as error:
+        ReplayBuffer.load(tmp_path / "b")
+    assert str(error.value).startswith(f"{tmp_path / 'b'}: ")
+    assert text in str(error.value)
+    with pytest.raises(ReplayBufferError) as error:
+        ReplayBuffer.load(tmp_path / "b", capacity=60)
+    assert str(error.value).startswith(f"{tmp_path / 'b'}: ")
+
+
+def test_an_episode_end_without_its_final_observation_is_refused() -> None:
+    buffer, _ = filled(4)
+    state = copy.deepcopy(buffer.state_dict())
+    state["final_index"] = state["final_index"][1:]
+    state["final_obs"][""] = state["final_obs"][""][1:]
+    with pytest.raises(ReplayBufferError, match="final_obs: lacks the final observation of an episode"):
+        buffer.load_state_dict(state)
+
+
+def test_what_is_no_buffer_file(tmp_path: Path) -> None:
+    with pytest.raises(ReplayBufferError, match="there is no such file"):
+        ReplayBuffer.load(tmp_path / "nothing")
+    (tmp_path / "text").write_text("hello, this is no buffer")
+    with pytest.raises(ReplayBufferError, match="not a readable replay_buffer file"):
+        ReplayBuffer.load(tmp_path / "text")
+    write_state(tmp_path / "other", "algorithm", {})
+    with pytest.raises(ReplayBufferError, match="expected a file of kind 'replay_buffer', found 'algorithm'"):
+        ReplayBuffer.load(tmp_path / "other")
+    write_state(tmp_path / "empty", "replay_buffer", {})
+    with pytest.raises(ReplayBufferError, match="not the state of a replay buffer"):
+        ReplayBuffer.load(tmp_path / "empty")
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    buffer, _ = filled(9)
+    buffer.save(tmp_path / "b")
+    whole = (tmp_path / "b").read_bytes()
+    for length in (0, 7, 100, len(whole) - 1):
+        (tmp_path / "b").write_bytes(whole[:length])
+        with pytest.raises(ReplayBufferError, match="not a readable replay_buffer file"):
+            ReplayBuffer.load(tmp_path / "b")
+
+
+def test_bad_arguments_of_load(tmp_path: Path) -> None:
+    buffer, _ = filled(2)
+    buffer.save(tmp_path / "b")
+    with pytest.raises(ParamsError, match="ReplayBuffer.capacity: must be a positive integer; got 0"):
+        ReplayBuffer.load(tmp_path / "b", capacity=0)
+    with pytest.raises(ParamsError, match="ReplayBuffer.num_envs: must be a positive integer; got 0"):
+        ReplayBuffer.load(tmp_path / "b", num_envs=0)
+
+
+def test_a_file_holds_spaces_and_no_code(tmp_path: Path) -> None:
+    buffer, _ = filled(2)
+    buffer.save(tmp_path / "b")
+    state = read_state(tmp_path / "b", "replay_buffer", ReplayBufferError)
+    assert state["action_space"] == {"space": "Discrete", "n": 5, "start": 0}
+    assert state["cut"].tolist() == [True, True, True]

@@ -1,0 +1,214 @@
+"""What a rollout buffer hands out: rows in time order, true successors, cuts, growth, state."""
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rltrainer.data import RolloutBuffer
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
+from tests.unit.data.reference import (
+    ACTION,
+    OBS,
+    Cell,
+    Reference,
+    World,
+    as_obs,
+    assert_holds,
+    make_buffer,
+    make_rollout,
+)
+
+
+def add(buffer: RolloutBuffer, cells: list[Cell], valid: Any = None, extra: Any = None) -> None:
+    columns = zip(*((c.action, c.reward, c.terminated, c.truncated) for c in cells), strict=True)
+    action, reward, terminated, truncated = map(np.array, columns)
+    obs, next_obs = as_obs([c.obs for c in cells]), as_obs([c.next_obs for c in cells])
+    buffer.add(obs, torch.from_numpy(action), reward, next_obs, terminated, truncated, valid, extra)
+
+
+def test_rows_and_successors_worked_by_hand() -> None:
+    buffer = RolloutBuffer(3, 2, OBS, ACTION)
+    add(buffer, [Cell(0, 1, 1.0, 1, False, False), Cell(100, 2, 2.0, 101, True, False)])
+    add(buffer, [Cell(1, 3, 4.0, 2, False, True), Cell(110, 4, 8.0, 111, False, False)])
+    add(buffer, [Cell(20, 0, 16.0, 21, False, False), Cell(111, 1, 32.0, 112, True, True)])
+    rollout = buffer.rollout()
+    assert rollout.obs[..., 0].tolist() == [[0, 100], [1, 110], [20, 111]]
+    assert rollout.next_obs[..., 0].tolist() == [[1, 101], [2, 111], [21, 112]]
+    assert rollout.last_obs[:, 0].tolist() == [21, 112]
+    assert rollout.action.tolist() == [[1, 2], [3, 4], [0, 1]]
+    assert rollout.reward.tolist() == [[1, 2], [4, 8], [16, 32]]
+    assert rollout.terminated.tolist() == [[False, True], [False, False], [False, True]]
+    assert rollout.truncated.tolist() == [[False, False], [True, False], [False, True]]
+    assert rollout.valid.all()
+    assert rollout.final_index.tolist() == [1, 2, 5]
+    assert rollout.final_obs[:, 0].tolist() == [101, 2, 112]
+    assert len(buffer) == 6
+
+
+@pytest.mark.parametrize("num_steps", [1, 4, 50])
+def test_growth_changes_nothing(num_steps: int) -> None:
+    # 40 steps of 3 envs with about 30 episode ends each: both the rows and the final observations grow.
+    world, buffer = World(0, 3, 0.5), RolloutBuffer(num_steps, 3, OBS, ACTION)
+    rows = [world.step() for _ in range(40)]
+    for cells, valid in rows:
+        add(buffer, cells, np.array(valid))
+    rollout, expected = buffer.rollout(), make_rollout(rows)
+    for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs", "final_obs", "final_index"):
+        assert torch.equal(getattr(rollout, name), getattr(expected, name)), name
+    assert len(expected.final_index) > 16
+    assert torch.equal(rollout.next_obs, expected.next_obs)
+    assert len(buffer) == sum(sum(valid) for _, valid in rows)
+
+
+def test_a_rollout_is_a_view() -> None:
+    buffer = RolloutBuffer(4, 1, OBS, ACTION)
+    add(buffer, [Cell(0, 0, 1.0, 1, False, False)])
+    one, other = buffer.rollout(), buffer.rollout()
+    one.reward[0, 0] = 7.0
+    assert other.reward.tolist() == [[7.0]]
+
+
+def test_clear_starts_again() -> None:
+    buffer = RolloutBuffer(4, 1, OBS, ACTION)
+    add(buffer, [Cell(0, 0, 1.0, 1, True, False)])
+    buffer.clear()
+    assert len(buffer) == 0
+    with pytest.raises(ReplayBufferError, match="RolloutBuffer.rollout: the buffer is empty. Collect first."):
+        buffer.rollout()
+    add(buffer, [Cell(5, 0, 1.0, 6, False, False)])
+    rollout = buffer.rollout()
+    assert rollout.obs[..., 0].tolist() == [[5]]
+    assert rollout.final_index.tolist() == []
+    assert rollout.next_obs[..., 0].tolist() == [[6]]
+
+
+def test_a_cut_keeps_the_successors_once() -> None:
+    buffer = RolloutBuffer(4, 3, OBS, ACTION)
+    buffer.cut()  # nothing to cut
+    cells = [Cell(0, 0, 0.0, 1, False, False), Cell(10, 0, 0.0, 11, True, False), Cell(20, 0, 0.0, 21, False, False)]
+    add(buffer, cells)
+    buffer.cut(np.array([True, True, False]))
+    buffer.cut(np.array([True, False, False]))
+    add(buffer, [Cell(n, 0, 0.0, n + 1, False, False) for n in (50, 60, 21)])
+    rollout = buffer.rollout()
+    assert sorted(rollout.final_index.tolist()) == [0, 1]
+    assert rollout.next_obs[..., 0].tolist() == [[1, 11, 21], [51, 61, 22]]
+    buffer.cut()
+    assert sorted(buffer.rollout().final_index.tolist()) == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("p_invalid", [0.0, 0.7])
+def test_a_replay_buffer_takes_rollouts(p_invalid: float) -> None:
+    world, rollouts = World(1, 3, p_invalid), RolloutBuffer(1, 3, OBS, ACTION)
+    buffer, reference = make_buffer(30, 3), Reference(10, 3)
+    for num_steps in (1, 1, 4, 1, 7, 1, 15):
+        rollouts.clear()
+        for _ in range(num_steps):
+            cells, valid = world.step()
+            add(rollouts, cells, np.array(valid))
+            for env in np.flatnonzero(valid):
+                reference.add(env, cells[env])
+        buffer.add_rollout(rollouts.rollout())
+    assert_holds(buffer, reference, 3)
+
+
+def test_extras_are_columns_or_zero() -> None:
+    buffer = RolloutBuffer(1, 2, OBS, ACTION, extra={"log_prob": ((), torch.float32)})
+    cells = [Cell(0, 0, 0.0, 1, False, False)] * 2
+    add(buffer, cells, extra={"log_prob": torch.tensor([-1.0, -2.0])})
+    add(buffer, cells)
+    assert buffer.rollout().extra["log_prob"].tolist() == [[-1.0, -2.0], [0.0, 0.0]]
+    buffer.clear()
+    add(buffer, cells)
+    assert buffer.rollout().extra["log_prob"].tolist() == [[0.0, 0.0]]
+
+
+def test_dict_observations() -> None:
+    image = gym.spaces.Box(0, 255, (2, 2), np.uint8)
+    buffer = RolloutBuffer(1, 1, gym.spaces.Dict({"cam": image, "vec": OBS}), gym.spaces.Box(-1, 1, (3,)))
+    no = np.zeros(1, np.bool_)
+    for i in range(3):
+        obs, after = ({"vec": as_obs([n]), "cam": np.full((1, 2, 2), n)} for n in (i, i + 1))
+        obs["cam"], after["cam"] = obs["cam"].astype(np.uint8), after["cam"].astype(np.uint8)
+        buffer.add(obs, np.zeros((1, 3)), np.zeros(1), after, np.array([i == 1]), no)
+    rollout = buffer.rollout()
+    assert rollout.obs["cam"].dtype == torch.uint8
+    assert rollout.obs["cam"][:, 0, 1, 1].tolist() == [0, 1, 2]
+    assert rollout.next_obs["vec"][:, 0, 0].tolist() == [1, 2, 3]
+    assert rollout.final_obs["cam"].tolist() == [[[2, 2], [2, 2]]]
+
+
+def test_a_state_goes_on_where_it_was() -> None:
+    world = World(3, 2, 0.5)
+    rows = [world.step() for _ in range(30)]
+    one, other = RolloutBuffer(40, 2, OBS, ACTION), RolloutBuffer(1, 2, OBS, ACTION)
+    for cells, valid in rows[:20]:
+        add(one, cells, np.array(valid))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for cells, valid in rows[20:]:
+        add(one, cells, np.array(valid))
+        add(other, cells, np.array(valid))
+    assert torch.equal(one.rollout().next_obs, other.rollout().next_obs)
+    assert torch.equal(one.rollout().valid, other.rollout().valid)
+    empty = RolloutBuffer(5, 2, OBS, ACTION)
+    other.load_state_dict(empty.state_dict())
+    assert len(other) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text"),
+    [
+        (("num_rows",), -1, "num_rows: must be a non-negative integer; got -1"),
+        (("num_rows",), 5, '["obs"]: expected torch.float32 (6, 2, 2), found torch.float32 (4, 2, 2)'),
+        (("data", '["reward"]'), torch.zeros(4, 2, dtype=torch.int64), '["reward"]: expected torch.float32 (4, 2)'),
+        (("data",), {}, "data: expected the leaves"),
+        (("final_index",), torch.tensor([6]), "final_index: names no cells"),
+        (("final_obs",), {}, "final_obs: expected the leaves"),
+    ],
+)
+def test_a_damaged_state_changes_nothing(path: tuple[str, ...], value: Any, text: str) -> None:
+    world, buffer, other = World(3, 2), RolloutBuffer(4, 2, OBS, ACTION), RolloutBuffer(4, 2, OBS, ACTION)
+    for _ in range(3):
+        add(buffer, world.step()[0])
+    add(other, [Cell(0, 0, 5.0, 1, True, False), Cell(10, 0, 5.0, 11, False, False)])
+    state = copy.deepcopy(buffer.state_dict())
+    (state if len(path) == 1 else state[path[0]])[path[-1]] = value
+    with pytest.raises(ReplayBufferError) as error:
+        other.load_state_dict(state)
+    assert text in str(error.value)
+    assert str(error.value).startswith("RolloutBuffer.load_state_dict: ")
+    assert other.rollout().reward.tolist() == [[5.0, 5.0]]
+    assert other.rollout().next_obs[..., 0].tolist() == [[1, 11]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"num_steps": 0}, "RolloutBuffer.num_steps: must be a positive integer; got 0 (int)"),
+        ({"num_envs": 1.0}, "RolloutBuffer.num_envs: must be a positive integer; got 1.0 (float)"),
+        ({"device": 3.5}, "RolloutBuffer.device: must be a device that PyTorch can use here; got 3.5 (float)"),
+        ({"extra": 3}, "RolloutBuffer.extra: must be a mapping from names to (shape, dtype); got 3 (int)"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, object], text: str) -> None:
+    good = {"num_steps": 4, "num_envs": 2, "observation_space": OBS, "action_space": ACTION}
+    with pytest.raises(ParamsError) as error:
+        RolloutBuffer(**{**good, **arguments})  # type: ignore[arg-type]
+    assert str(error.value) == text
+    with pytest.raises(SpaceError, match="RolloutBuffer.action_space: must be a Box"):
+        RolloutBuffer(4, 2, OBS, gym.spaces.Tuple([ACTION]))
+
+
+def test_a_step_that_does_not_fit_changes_nothing() -> None:
+    buffer = RolloutBuffer(4, 2, OBS, ACTION)
+    add(buffer, [Cell(0, 0, 5.0, 1, True, False), Cell(10, 0, 5.0, 11, False, False)])
+    with pytest.raises(ReplayBufferError) as error:
+        add(buffer, [Cell(1, 0, 5.0, 2, True, False)])
+    assert str(error.value) == "RolloutBuffer.obs: expected float32 of shape (2, 2), got float32 of shape (1, 2)"
+    with pytest.raises(ReplayBufferError, match="RolloutBuffer.valid: expected bool of shape"):
+        add(buffer, [Cell(1, 0, 5.0, 2, True, False)] * 2, valid=[True])
+    assert buffer.rollout().next_obs[..., 0].tolist() == [[1, 11]]
