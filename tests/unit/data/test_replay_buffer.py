@@ -324,6 +324,16 @@ def test_final_observations_are_reused_over_a_long_run() -> None:
     assert len(buffer.state_dict()["final_index"]) == 10
 
 
+def test_clearing_makes_room_for_final_observations() -> None:
+    buffer = make_buffer(10)
+    nbytes = buffer.nbytes
+    for _ in range(30):
+        for i in range(10):
+            add_step(buffer, None, [cell(i, 0.0, i + 1, terminated=True)])
+        buffer.clear()
+    assert buffer.nbytes == nbytes
+
+
 def test_a_million_transitions_take_at_most_1_15_times_their_bytes() -> None:
     observation_space = gym.spaces.Box(-1, 1, (17,), np.float32)
     buffer = ReplayBuffer(1_000_000, observation_space, gym.spaces.Box(-1, 1, (6,), np.float32), 500)

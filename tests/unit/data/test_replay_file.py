@@ -166,12 +166,13 @@ def test_extras_and_trees_survive_a_file(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("capacity", [None, 60])
 @pytest.mark.parametrize("own_seed", [True, False])
-def test_whether_a_buffer_has_its_own_seed_survives(tmp_path: Path, own_seed: bool) -> None:
+def test_whether_a_buffer_has_its_own_seed_survives(tmp_path: Path, own_seed: bool, capacity: int | None) -> None:
     buffer, _ = filled(2, seed=0)
     plain = ReplayBuffer(21, OBS, ACTION, 3)
     (buffer if own_seed else plain).save(tmp_path / "b")
-    loaded = ReplayBuffer.load(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=capacity)
     before = loaded.generator.get_state()
     loaded.seed(123)
     assert torch.equal(before, loaded.generator.get_state()) == own_seed
@@ -286,6 +287,16 @@ def test_an_episode_end_without_its_final_observation_is_refused() -> None:
     state["final_index"] = state["final_index"][1:]
     state["final_obs"][""] = state["final_obs"][""][1:]
     with pytest.raises(ReplayBufferError, match="final_obs: lacks the final observation of an episode"):
+        buffer.load_state_dict(state)
+
+
+def test_an_end_where_nothing_is_stored_is_refused() -> None:
+    buffer = make_buffer(7)
+    add_step(buffer, None, World(0, 1).step()[0])
+    state = copy.deepcopy(buffer.state_dict())
+    state["final_index"] = torch.tensor([1])  # the row of the newest successor
+    state["final_obs"][""] = torch.zeros(1, 2)
+    with pytest.raises(ReplayBufferError, match="final_index: names no cells"):
         buffer.load_state_dict(state)
 
 
