@@ -255,9 +255,9 @@ def table(rows: dict[str, Any]) -> str:
     lines = [
         "# What the algorithms learn",
         "",
-        "Made by `python benchmarks/learning.py --write`: one thread, uncompiled. A run stops at the first test step of",
-        "20 greedy episodes (HalfCheetah: 10) that reaches the goal; the score is that of the best test step, offline",
-        "that of the last one. Steps are env steps, offline gradient steps; seconds are the median's, tests included.",
+        "Made by `python benchmarks/learning.py --write`: one thread, uncompiled. A run stops at the first test step",
+        "of 20 greedy episodes (HalfCheetah: 10) that reaches the goal; the score is that of the best test step,",
+        "offline that of the last one. Steps are env steps, offline gradient steps; seconds include tests.",
         f"torch {torch.__version__.split('+')[0]}, Python {platform.python_version()}, CPU.",
         "",
         "| task | goal | budget | median score | scores by seed | median steps | seconds | reached |",

@@ -64,7 +64,9 @@ class A2C(OnPolicyAlgorithm):
         policy_loss = weighted_mean(self.policy_loss(distribution.log_prob(batch.action), batch), batch.weight)
         value_loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
         entropy = weighted_mean(distribution.entropy(), batch.weight)
-        loss = policy_loss + self.params.value_coef * value_loss - self.params.entropy_coef * entropy
+        loss = policy_loss + self.params.value_coef * value_loss
+        if self.params.entropy_coef > 0:  # without it, the backward pass leaves the entropy out
+            loss = loss - self.params.entropy_coef * entropy
         self.optimizer.step(loss)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         return UpdateResult({name: value.detach() for name, value in losses.items()})

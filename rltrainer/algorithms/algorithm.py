@@ -2,7 +2,6 @@
 
 import dataclasses
 from abc import ABC
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, cast
 
@@ -133,8 +132,8 @@ class Algorithm(ABC):
 
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
-        factory = params.optimizer or partial(torch.optim.Adam, eps=params.adam_eps, fused=True)
-        return Optimizer(modules, params.lr if lr is None else lr, params.max_grad_norm, factory)
+        lr = params.lr if lr is None else lr
+        return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
 
     def _begin_update(self) -> None:
         progress = self.plan.progress()

@@ -200,7 +200,8 @@ class Collector:
                         f"Collector: rewards of shape {tuple(step.reward.shape)} are several agents'; no algorithm "
                         "trains on them. Reduce them to one reward per env in a wrapper."
                     )
-                stored = env_action if stores_env_action else action
+                # An array costs the buffer a tenth of what a tensor does.
+                stored = env_action if stores_env_action else action.numpy() if action.is_cpu else action
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
             adapter.advance()
             row += 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import make_head
-from rltrainer.nets.mlp import Activation, mlp, orthogonal_
+from rltrainer.nets.mlp import MLP, Activation, orthogonal_
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
 from rltrainer.tree import Tree
@@ -43,7 +43,7 @@ class Actor(Policy):
         sizes = (encoder.out_features, *hidden_sizes)
         self.actor = nn.Sequential(
             encoder,
-            orthogonal_(mlp(sizes, activation), SQRT_2),
+            orthogonal_(MLP(sizes, activation), SQRT_2),
             # A small last layer starts near the uniform policy, so that no action is ruled out early.
             orthogonal_(make_head(sizes[-1], action_space, type(self).__name__), 0.01),
         )
@@ -92,7 +92,7 @@ class ActorCritic(Actor):
         encoder = cast(Encoder, self.actor[0]) if share_encoder else Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         self.critic = nn.Sequential(
-            encoder, orthogonal_(mlp(sizes, activation), SQRT_2), orthogonal_(nn.Linear(sizes[-1], 1), 1.0)
+            encoder, orthogonal_(MLP(sizes, activation), SQRT_2), orthogonal_(nn.Linear(sizes[-1], 1), 1.0)
         )
         self.reward_normalizer = RewardNormalizer() if normalize_reward else None
 

@@ -12,7 +12,7 @@ from rltrainer.nets.critic import Critic
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead
-from rltrainer.nets.mlp import Activation, mlp
+from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import UnitBoxPolicy
 from rltrainer.tree import Tree
 
@@ -43,7 +43,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
-        self.actor = nn.Sequential(encoder, mlp(sizes, activation), self._make_head(sizes[-1], box))
+        self.actor = nn.Sequential(encoder, MLP(sizes, activation), self._make_head(sizes[-1], box))
         self.critic = Critic(
             observation_space, box, hidden_sizes=hidden_sizes, activation=activation, num_members=num_critics
         )
@@ -88,7 +88,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         hidden_sizes = options.get("hidden_sizes", (256, 256))
         sizes = (encoder.out_features, *hidden_sizes)
         self.value_network = nn.Sequential(
-            encoder, mlp(sizes, options.get("activation", nn.ReLU)), nn.Linear(sizes[-1], 1)
+            encoder, MLP(sizes, options.get("activation", nn.ReLU)), nn.Linear(sizes[-1], 1)
         )
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:

@@ -4,7 +4,7 @@ Every distribution has `sample(generator)`, `mode()`, `log_prob(action)` [B] and
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -42,6 +42,14 @@ class Categorical:
 
     logits: Tensor
     start: int = 0
+    _log_probs: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """The log-probability of every choice [B, A]; computed once."""
+        if self._log_probs is None:
+            self._log_probs = F.log_softmax(self.logits, -1)
+        return self._log_probs
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw choices [B]."""
@@ -54,12 +62,11 @@ class Categorical:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return log-probabilities [B]."""
         index = (action - self.start if self.start else action).unsqueeze(-1)
-        return F.log_softmax(self.logits, -1).gather(-1, index).squeeze(-1)
+        return self.log_probs.gather(-1, index).squeeze(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropies [B]."""
-        log_prob = F.log_softmax(self.logits, -1)
-        return -(log_prob.exp() * log_prob).sum(-1)
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
     def _choice(self, index: Tensor) -> Tensor:
         return index + self.start if self.start else index

@@ -93,9 +93,12 @@ class Encoder(nn.Module):
         self.parts = nn.ModuleList(_leaf_encoder(space) for space in leaves(tree))
         self.structure = map_tree(lambda _: None, tree)
         self.out_features = sum(part.out_features for part in self.parts)  # type: ignore[misc]  # an int by construction
+        self.is_vector = isinstance(tree, spaces.Box) and len(tree.shape) == 1
 
     def forward(self, obs: Tree) -> Tensor:
         """Map an observation tree [B, ...] to features [B, out_features]."""
+        if self.is_vector:
+            return obs if obs.dtype == torch.float32 else obs.float()  # type: ignore[no-any-return]  # a leaf
         # By key: a dict whose keys come in another order than the space's must not meet the wrong encoders.
         ordered = leaves(map_tree(lambda _, leaf: leaf, self.structure, obs))
         features = [part(leaf) for part, leaf in zip(self.parts, ordered, strict=True)]

@@ -6,16 +6,31 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 Activation = Callable[[], nn.Module]
 
 
-def mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
-    """Build linear layers of the given sizes with an activation after each, the last one too."""
-    layers: list[nn.Module] = []
-    for size_in, size_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(size_in, size_out), activation()]
-    return nn.Sequential(*layers)
+class MLP(nn.Module):
+    """Linear layers with an activation after each, the last one too.
+
+    Args:
+        sizes: features of the input and of each layer.
+        activation: makes the activation.
+    """
+
+    def __init__(self, sizes: Sequence[int], activation: Activation) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
+        self.activation = activation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, sizes[0]] to [B, sizes[-1]]."""
+        # Not layer(x): the call of a module costs more than the arithmetic of a layer this small.
+        activate = self.activation.forward
+        for layer in self.layers:
+            x = activate(functional.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]  # of a Linear
+        return x
 
 
 def orthogonal_(module: nn.Module, gain: float) -> nn.Module:

@@ -275,10 +275,10 @@ def test_a_learning_rate_schedule_follows_progress(name: str) -> None:
     rl.seed(7)
     algorithm = ALL[name]()
     optimizer = algorithm._optimizers()[0]
-    optimizer.lr = rl.LinearSchedule(1e-3, 0.0)
+    optimizer.schedule = rl.LinearSchedule(1e-3, 0.0)
     algorithm.attach(rl.UpdatePlan(progress=lambda: 0.25))
     update(algorithm)
-    assert optimizer.torch_optimizer.param_groups[0]["lr"] == pytest.approx(7.5e-4)
+    assert optimizer.rule.lr == pytest.approx(7.5e-4)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -286,7 +286,7 @@ def test_any_torch_optimizer_works(name: str) -> None:
     algorithm = make(name)
     params = type(algorithm.params)(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0), lr=1e-2)
     other = type(algorithm)(algorithm.policy, params)
-    assert isinstance(other._optimizers()[0].torch_optimizer, torch.optim.SGD)
+    assert isinstance(other._optimizers()[0].rule.optimizer, torch.optim.SGD)
     before = trained_parameters(other)
     update(other)
     assert any(not torch.equal(before[key], value) for key, value in trained_parameters(other).items())

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rltrainer.nets.mlp import EnsembleLinear, EnsembleMLP, mlp, orthogonal_
+from rltrainer.nets.mlp import MLP, EnsembleLinear, EnsembleMLP, orthogonal_
 
 
 def test_mlp_has_an_activation_after_every_layer() -> None:
-    kinds = [type(layer) for layer in mlp((3, 5, 2), nn.Tanh)]
-    assert kinds == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh]
-    assert mlp((3, 5, 2), nn.Tanh)(torch.zeros(4, 3)).shape == (4, 2)
+    network, x = MLP((3, 5, 2), nn.Tanh), torch.randn(4, 3)
+    first, second = network.layers
+    torch.testing.assert_close(network(x), second(first(x).tanh()).tanh())
 
 
 def test_mlp_without_layers_passes_its_input() -> None:
     x = torch.randn(4, 3)
-    assert torch.equal(mlp((3,), nn.Tanh)(x), x)
+    assert torch.equal(MLP((3,), nn.Tanh)(x), x)
 
 
 def test_orthogonal_rows_have_the_length_of_the_gain() -> None:

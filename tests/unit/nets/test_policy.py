@@ -113,7 +113,7 @@ def test_acting_takes_no_gradients_and_changes_nothing(make: Make, action_space:
     policy = make(OBS, action_space, normalize_obs=True)
     before = copy.deepcopy(policy.state_dict())
     modes: list[bool] = []
-    layer = next(module for module in policy.modules() if isinstance(module, torch.nn.Linear))
+    layer = policy.critic if isinstance(policy, QNetwork) else policy.actor
     layer.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
     for explore in (False, True):
         action = policy.act(observations().requires_grad_(), explore=explore)

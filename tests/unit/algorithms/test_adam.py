@@ -1,0 +1,55 @@
+"""Adam in one call: the same numbers as torch's, to the last bit."""
+
+import torch
+
+from rltrainer.algorithms.adam import Adam, TorchRule
+
+
+def test_same_bits_as_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(4, 3), (4,), ()]
+    ours = [torch.randn(shape, generator=generator) for shape in shapes]
+    theirs = [parameter.clone().requires_grad_() for parameter in ours]
+    rule, reference = Adam(ours, eps=1e-5), torch.optim.Adam(theirs, eps=1e-5, fused=True)
+    for lr in (1e-2, 1e-3, 1e-3):
+        gradients = [torch.randn(shape, generator=generator) for shape in shapes]
+        rule.lr = reference.param_groups[0]["lr"] = lr
+        rule.step(gradients)
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient
+        reference.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_first_step_by_hand() -> None:
+    # After one step both moments are unbiased to g and g^2, so the step is lr * g / (|g| + eps) = lr * sign(g).
+    parameter = torch.tensor([1.0, 1.0])
+    rule = Adam([parameter], eps=0.0)
+    rule.lr = 0.1
+    rule.step([torch.tensor([2.0, -0.5])])
+    torch.testing.assert_close(parameter, torch.tensor([0.9, 1.1]))
+
+
+def test_state_is_restored_in_place() -> None:
+    one, other = Adam([torch.ones(2)]), Adam([torch.ones(2)])
+    one.lr = 0.1
+    one.step([torch.ones(2)])
+    moments = other.mean[0]
+    other.load_state_dict(one.state_dict())
+    assert other.mean[0] is moments
+    assert torch.equal(moments, one.mean[0])
+    assert (float(other.num_steps), other.lr) == (1.0, 0.1)
+
+
+def test_a_torch_optimizer_is_used_alike() -> None:
+    parameter = torch.tensor([1.0], requires_grad=True)
+    rule = TorchRule(torch.optim.SGD([parameter], lr=99.0, momentum=0.5), [parameter])
+    rule.lr = 0.1
+    rule.step([torch.tensor([1.0])])
+    assert parameter.item() == 1 - 0.1
+    state = rule.state_dict()
+    other = TorchRule(torch.optim.SGD([parameter], lr=99.0, momentum=0.5), [parameter])
+    other.load_state_dict(state)
+    assert other.lr == 0.1
+    rule.step([torch.tensor([0.0])])  # momentum 0.5 of the gradient before
+    assert abs(parameter.item() - (1 - 0.1 - 0.05)) < 1e-7
