@@ -1,5 +1,6 @@
 """Adam in one call: the same numbers as torch's, to the last bit."""
 
+import pytest
 import torch
 
 from rltrainer.algorithms.adam import Adam, TorchRule
@@ -46,10 +47,10 @@ def test_a_torch_optimizer_is_used_alike() -> None:
     rule = TorchRule(torch.optim.SGD([parameter], lr=99.0, momentum=0.5), [parameter])
     rule.lr = 0.1
     rule.step([torch.tensor([1.0])])
-    assert parameter.item() == 1 - 0.1
+    assert parameter.item() == pytest.approx(1 - 0.1)
     state = rule.state_dict()
     other = TorchRule(torch.optim.SGD([parameter], lr=99.0, momentum=0.5), [parameter])
     other.load_state_dict(state)
-    assert other.lr == 0.1
+    assert other.lr == pytest.approx(0.1)
     rule.step([torch.tensor([0.0])])  # momentum 0.5 of the gradient before
-    assert abs(parameter.item() - (1 - 0.1 - 0.05)) < 1e-7
+    assert parameter.item() == pytest.approx(1 - 0.1 - 0.05)
