@@ -20,6 +20,7 @@ import torch
 import rltrainer as rl
 
 HERE = Path(__file__).parent
+STORE = HERE / "learning.json"
 QUIET: dict[str, Any] = {"show_progress": False, "verbose": False}
 
 
@@ -228,8 +229,6 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="merge the figures into benchmarks/learning.json and .md")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    store = HERE / "learning.json"
-    rows: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
     for name in args.task or TASKS:
         task, outcomes, seconds = TASKS[name], [], []
         for seed in range(1, args.seeds + 1):
@@ -237,6 +236,7 @@ def main() -> None:
             outcomes.append(task.run(seed))
             seconds.append(time.perf_counter() - started)
             print(f"{name} seed {seed}: {outcomes[-1]} in {seconds[-1]:.0f} s", flush=True)
+        rows = read_rows()  # read anew: another process may have added its tasks
         rows[name] = {
             "scores": [round(o.score, 1) for o in outcomes],
             "steps": [o.num_steps for o in outcomes],
@@ -245,9 +245,14 @@ def main() -> None:
             "passes": passes(task, outcomes),
         }
         if args.write:
-            store.write_text(json.dumps(rows, indent=1) + "\n")
+            STORE.write_text(json.dumps(rows, indent=1) + "\n")
             (HERE / "learning.md").write_text(table(rows))
-    print(table(rows))
+        print(table({name: rows[name]}))
+
+
+def read_rows() -> dict[str, Any]:
+    """Return the figures of earlier calls."""
+    return json.loads(STORE.read_text()) if STORE.exists() else {}
 
 
 def table(rows: dict[str, Any]) -> str:

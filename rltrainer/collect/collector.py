@@ -160,9 +160,11 @@ class Collector:
 
     def state_dict(self) -> State:
         """Return the state of generator, envs and counters; the buffer has its own."""
+        # Envs that the next collection starts anew need no place in an episode, only the numbers of their episodes.
+        restarts = {"is_started": False} if self._needs_reset else {}
         return {
             "generator": self.generator.get_state(),
-            "adapter": self.adapter.state_dict(),
+            "adapter": self.adapter.state_dict() | restarts,
             "num_rows": self.num_rows,
             "needs_reset": self._needs_reset,
         }
@@ -173,8 +175,7 @@ class Collector:
         self.num_rows = state["num_rows"]
         self._needs_reset = state["needs_reset"]
         self._episodes.restart()
-        # Envs that the next collection starts anew need no place in an episode, only the numbers of their episodes.
-        self.adapter.load_state_dict(state["adapter"] | ({"is_started": False} if self._needs_reset else {}))
+        self.adapter.load_state_dict(state["adapter"])
         if self.adapter.was_cut is not None and isinstance(self.buffer, ReplayBuffer):
             self.buffer.cut()
 
