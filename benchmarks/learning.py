@@ -124,7 +124,7 @@ def behaviour_data(env: str, make: Callable[[Any], Any], steps: int, size: int, 
     params = rl.OffPolicyTrainerParams(
         training_collector=rl.Collector(agent.policy, envs, rl.ReplayBuffer(steps, *spaces, num_envs=4)),
         max_epochs=1, epoch_num_steps=steps, collection_step_num_env_steps=4, batch_size=128,
-        update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000, seed=seed, **QUIET,
+        update_step_num_gradient_steps_per_sample=1.0, warmup_num_env_steps=1000, seed=seed, **QUIET,
     )  # fmt: skip
     rl.OffPolicyTrainer(agent, params).run()
     buffer = rl.ReplayBuffer(size, *spaces, num_envs=4)
@@ -136,7 +136,7 @@ def offline_pendulum(make: Callable[[Any, Any], Any]) -> Callable[[int], Outcome
     """Train offline on a half-trained SAC's data; the reference is that data's mean return."""
 
     def run(seed: int) -> Outcome:
-        buffer, reference = behaviour_data("Pendulum-v1", sac, 4000, 10_000, seed)
+        buffer, reference = behaviour_data("Pendulum-v1", sac, 5000, 10_000, seed)
         agent = make(buffer.observation_space, buffer.action_space)
         return Outcome(train_offline(agent, buffer, "Pendulum-v1", 5000, seed), 5000, reference)
 
