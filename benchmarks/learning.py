@@ -137,7 +137,7 @@ def offline_pendulum(make: Callable[[Any, Any], Any]) -> Callable[[int], Outcome
     def run(seed: int) -> Outcome:
         buffer, reference = behaviour_data("Pendulum-v1", sac, 4800, seed)
         agent = make(buffer.observation_space, buffer.action_space)
-        return Outcome(train_offline(agent, buffer, "Pendulum-v1", 3000, seed), 3000, reference)
+        return Outcome(train_offline(agent, buffer, "Pendulum-v1", 5000, seed), 5000, reference)
 
     return run
 
@@ -196,13 +196,14 @@ TASKS: dict[str, Task] = {
     "bc_cartpole": Task(bc_cartpole, None, "2k gradient steps", "at least 0.9 of the expert"),
     "td3_bc_pendulum": Task(
         offline_pendulum(lambda obs, action: rl.TD3BC(
-            rl.DeterministicActorCritic.for_spaces(obs, action, hidden_sizes=(128, 128), normalize_obs=True))),
-        None, "3k gradient steps", "above the behaviour policy"),
+            rl.DeterministicActorCritic.for_spaces(obs, action, hidden_sizes=(128, 128), normalize_obs=True),
+            rl.TD3BCParams(lr=1e-3, alpha=10.0))),
+        None, "5k gradient steps", "above the behaviour policy"),
     "iql_pendulum": Task(
         offline_pendulum(lambda obs, action: rl.IQL(
             rl.GaussianActorCritic.for_spaces(obs, action, hidden_sizes=(128, 128)),
             rl.IQLParams(lr=1e-3, expectile=0.8))),
-        None, "3k gradient steps", "above the behaviour policy"),
+        None, "5k gradient steps", "above the behaviour policy"),
     "ppo_half_cheetah": Task(
         on_policy("HalfCheetah-v4", ppo_half_cheetah, 8, 1e9, 307_200, 20_480, 10,
                   policy={"normalize_obs": True, "normalize_reward": True}, collection_step_num_env_steps=2048,

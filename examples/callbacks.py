@@ -1,4 +1,4 @@
-"""Callbacks: score by the worst episode, save the best model, stop when it is good enough, decay something by epoch."""
+"""Callbacks: score by the worst episode, save the best model, stop when it is good enough."""
 
 import argparse
 from pathlib import Path

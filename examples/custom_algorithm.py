@@ -1,5 +1,6 @@
 """A new algorithm is its loss: expected SARSA with a softmax policy, in 25 lines; saving and resuming come with it."""
 
+import argparse
 import dataclasses
 from typing import Any
 
@@ -32,6 +33,9 @@ class ExpectedSARSA(rl.DQN):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="a few seconds only, to see that it runs")
+    max_epochs = 1 if parser.parse_args().short else 10
     torch.set_num_threads(1)
     rl.seed(1)
     envs = rl.make_vec("CartPole-v1", num_envs=1)
@@ -39,7 +43,7 @@ def main() -> None:
     buffer = rl.ReplayBuffer(10_000, envs.single_observation_space, envs.single_action_space)
     params = rl.OffPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs, buffer),
-        max_epochs=2, epoch_num_steps=1000, collection_step_num_env_steps=4,
+        max_epochs=max_epochs, epoch_num_steps=1000, collection_step_num_env_steps=4,
         update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=500, seed=1,
     )  # fmt: skip
     result = rl.OffPolicyTrainer(algorithm, params).run()

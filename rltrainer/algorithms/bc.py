@@ -12,9 +12,19 @@ from rltrainer.types import Transitions, UpdateResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class BCParams(OffPolicyParams):
-    """Hyperparameters of behaviour cloning."""
+    """Hyperparameters of behaviour cloning.
+
+    Raises:
+        ParamsError: `gamma` or `n_step` is given; they would do nothing.
+    """
 
     lr: PositiveFloat | Scheduled = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("gamma", "n_step"):
+            if getattr(self, name) != getattr(OffPolicyParams, name):
+                self.refuse(name, "must be left out", "Behaviour cloning uses no rewards.")
 
 
 class BC(OffPolicyAlgorithm):

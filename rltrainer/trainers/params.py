@@ -78,6 +78,8 @@ class TrainerParams(Params):
             for field in ("stop_fn", "test_fn", "save_best_fn", "compute_score_fn"):
                 if getattr(self, field) is not None:
                     self.refuse(field, "needs a test_collector", "It acts on test steps, and there are none.")
+        elif self.test_collector.buffer is not None:
+            self.refuse("test_collector", "must have no buffer", "Test episodes are not data to train on.")
         if self.resume_from_log and self.logger is None:
             self.refuse("resume_from_log", "needs a logger", "Pass logger=..., or trainer.restore(path) a checkpoint.")
 

@@ -36,4 +36,8 @@ def check_same_run(path: str | Path, saved: State, current: State) -> None:
 def _fields(params: Params) -> State:
     values: dict[str, Any] = json.loads(params.to_json())["fields"]
     compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
+    for name in compared:
+        value = getattr(params, name)
+        if dataclasses.is_dataclass(value):  # a schedule: JSON has only its name, but its numbers matter too
+            values[name] = repr(value)
     return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}

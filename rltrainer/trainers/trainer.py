@@ -167,9 +167,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if set(states) != {*parts, "trainer"}:
             raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
         check_same_run(path, states["trainer"]["params"], plain_fields(self.params, self.algorithm))
-        self._set_up()
         before = {name: copy.deepcopy(dict(part.state_dict())) for name, part in parts.items() if name != "buffer"}
         try:
+            self._set_up()
             # The buffer checks its whole state before it changes, so nothing that follows it can fail half-way.
             for name, part in sorted(parts.items(), key=lambda item: item[0] == "buffer"):
                 part.load_state_dict(states[name])

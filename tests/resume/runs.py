@@ -28,7 +28,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "dqn", "double_dqn", "td3", "sac",
+    "ppo", "ppo_episodes", "a2c", "dqn", "double_dqn", "td3", "sac", "iql",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_sac",
 ]  # fmt: skip
 

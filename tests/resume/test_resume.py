@@ -60,7 +60,7 @@ def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -
     assert len(result.epochs) == 3
 
 
-@pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
+@pytest.mark.parametrize("name", ["ppo_episodes", "dqn", "offline_iql"])
 def test_resume_in_a_new_process(name: str, tmp_path: Path) -> None:
     cut_at(build(name), tmp_path / "checkpoint", 3)
     command = [sys.executable, "-m", "tests.resume.runs", name, str(tmp_path / "checkpoint")]
@@ -94,6 +94,26 @@ def test_another_setting_is_refused_by_name(tmp_path: Path) -> None:
     object.__setattr__(other.params, "batch_size", 8)
     before = digest(other)
     with pytest.raises(CheckpointError, match="OnPolicyTrainerParams.batch_size was 4 when it was saved and is 8 now"):
+        other.restore(tmp_path / "checkpoint")
+    assert digest(other) == before
+
+
+def test_another_schedule_is_refused_by_name(tmp_path: Path) -> None:
+    finished("dqn").save(tmp_path / "checkpoint")
+    other = build("dqn")
+    object.__setattr__(other.algorithm.params, "lr", rl.LinearSchedule(0.5))
+    with pytest.raises(
+        CheckpointError, match=r"DQNParams.lr was 'LinearSchedule\(start=0.01.*and is 'LinearSchedule\(start=0.5"
+    ):
+        other.restore(tmp_path / "checkpoint")
+
+
+def test_a_restore_that_fails_leaves_the_statistics_alone(tmp_path: Path) -> None:
+    finished("offline_iql").save(tmp_path / "checkpoint")
+    other = build("offline_iql")
+    other.algorithm.policy.actor.add_module("more", torch.nn.Linear(1, 1))
+    before = digest(other)
+    with pytest.raises(CheckpointError, match="more.weight: missing in the saved state"):
         other.restore(tmp_path / "checkpoint")
     assert digest(other) == before
 

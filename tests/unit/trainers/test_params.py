@@ -21,7 +21,10 @@ def online(cls: type[Any], **changes: Any) -> Any:
     buffer = None
     if cls is rl.OffPolicyTrainerParams:
         buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
-    options = {"training_collector": rl.Collector(policy, envs, buffer), "test_collector": rl.Collector(policy, envs)}
+    options = {
+        "training_collector": rl.Collector(policy, envs, buffer),
+        "test_collector": rl.Collector(policy, counting_envs()),
+    }
     return cls(**(options | changes))
 
 
@@ -84,6 +87,19 @@ def test_what_acts_on_test_steps_needs_a_test_collector(field: str) -> None:
         ParamsError, match=f"OnPolicyTrainerParams.{field}: needs a test_collector; got .*It acts on test"
     ):
         online(rl.OnPolicyTrainerParams, test_collector=None, **{field: lambda *args: 1.0})
+
+
+def test_test_episodes_are_kept_apart_from_training() -> None:
+    envs = counting_envs()
+    policy = tiny_actor_critic(envs)
+    training = rl.Collector(policy, envs)
+    for shared in (training, rl.Collector(policy, envs)):
+        with pytest.raises(ParamsError, match="OnPolicyTrainerParams.test_collector: must have envs of its own; got"):
+            rl.OnPolicyTrainerParams(training_collector=training, test_collector=shared)
+    other = counting_envs()
+    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    with pytest.raises(ParamsError, match="test_collector: must have no buffer; got .*Test episodes are not data"):
+        rl.OnPolicyTrainerParams(training_collector=training, test_collector=rl.Collector(policy, other, buffer))
 
 
 def test_test_in_training_needs_a_stop_fn() -> None:

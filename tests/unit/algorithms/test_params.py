@@ -1,0 +1,49 @@
+"""Every field of every algorithm's params against every kind of wrong value."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+CLASSES = [
+    rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
+]  # fmt: skip
+ACCEPTED: dict[str, list[Any]] = {
+    "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
+    "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
+    "target_entropy": [-1, 0, None], "normalize_advantage": [True], "learn_temperature": [True],
+    "max_grad_norm": [None], "optimizer": [None], "value_clip": [None],
+}  # fmt: skip
+CASES = [
+    (cls, field.name, value)
+    for cls in CLASSES
+    for field in dataclasses.fields(cls)
+    for value in BAD_VALUES
+    if not any(value is ok or (value == ok and type(value) is type(ok)) for ok in ACCEPTED.get(field.name, []))
+]
+
+
+@pytest.mark.parametrize(("cls", "field", "value"), CASES)
+def test_a_bad_value_is_refused_by_name(cls: type[Any], field: str, value: Any) -> None:
+    with pytest.raises(ParamsError) as caught:
+        cls(**{field: value})
+    assert str(caught.value).startswith(f"{cls.__name__}.{field}: must be ")
+    assert f"; got {value!r} ({type(value).__name__})" in str(caught.value)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_the_defaults_round_trip(cls: type[Any]) -> None:
+    params = cls(lr=1e-3)
+    live = {f.name: v for f in dataclasses.fields(cls) if callable(v := getattr(params, f.name))}
+    assert cls.from_json(params.to_json(), **live) == params
+
+
+@pytest.mark.parametrize("name", ["gamma", "n_step"])
+def test_behaviour_cloning_refuses_what_it_would_not_use(name: str) -> None:
+    with pytest.raises(ParamsError, match=f"BCParams.{name}: must be left out; got 1"):
+        rl.BCParams(**{name: 1 if name == "gamma" else 10})
