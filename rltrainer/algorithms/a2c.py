@@ -40,7 +40,7 @@ class A2C(OnPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    needs = ("distribution", "value")
+    policy_class = ActorCritic
     policy: ActorCritic
 
     def __init__(self, policy: ActorCritic, params: A2CParams | None = None) -> None:

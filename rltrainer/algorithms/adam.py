@@ -38,7 +38,13 @@ class Adam:
 
     def state_dict(self) -> State:
         """Return the moments, the step count and the learning rate."""
-        return {"lr": self.lr, "mean": list(self.mean), "square": list(self.square), "num_steps": self.num_steps}
+        return {
+            "rule": "Adam",
+            "lr": self.lr,
+            "mean": list(self.mean),
+            "square": list(self.square),
+            "num_steps": self.num_steps,
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in place."""
@@ -80,7 +86,11 @@ class TorchRule:
         """Return the optimizer's moments and options; parameters are numbered in their order."""
         state = self.optimizer.state_dict()
         groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
-        return {"state": {str(i): dict(entry) for i, entry in state["state"].items()}, "groups": groups}
+        return {
+            "rule": type(self.optimizer).__name__,
+            "state": {str(i): dict(entry) for i, entry in state["state"].items()},
+            "groups": groups,
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""

@@ -54,21 +54,17 @@ class Algorithm(ABC):
         params: the hyperparameters.
 
     Raises:
-        ParamsError: the policy lacks a network that this algorithm trains.
+        ParamsError: the policy is of another class than this algorithm trains.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Attributes that the policy must have."""
+    policy_class: ClassVar[type[Any]] = Policy
+    """What kind of policy it trains; subclasses of it too."""
 
     def __init__(self, policy: Policy, params: AlgorithmParams) -> None:
         name = type(self).__name__
-        if not isinstance(policy, Policy):
-            raise ParamsError(f"{name}.policy: must be a Policy; got {policy!r} ({type(policy).__name__})")
-        missing = [attribute for attribute in self.needs if not hasattr(policy, attribute)]
-        if missing:
-            raise ParamsError(
-                f"{name}.policy: must have {', '.join(self.needs)}; {type(policy).__name__} lacks {missing[0]}"
-            )
+        if not isinstance(policy, self.policy_class):
+            found = f"got {type(policy).__name__}. Build it with {self.policy_class.__name__}.for_envs(envs)."
+            raise ParamsError(f"{name}.policy: must be of class {self.policy_class.__name__}; {found}")
         self.policy = policy
         self.gamma = params.gamma
         self.plan = UpdatePlan()
@@ -165,6 +161,9 @@ class Algorithm(ABC):
         for part_name, part in self._parts().items():
             if part_name not in state:
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")
+            if isinstance(part, Optimizer) and state[part_name].get("rule") != part.state_dict()["rule"]:
+                rules = f"expected {part.state_dict()['rule']!r}, found {state[part_name].get('rule')!r}"
+                raise CheckpointError(f"{name}.{part_name}: {rules}. Pass the same {name}Params.optimizer.")
             if isinstance(part, nn.Module):
                 _check_module(f"{name}.{part_name}", part, cast(State, state[part_name]))
 

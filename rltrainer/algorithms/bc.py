@@ -35,7 +35,7 @@ class BC(OffPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    needs = ("distribution", "actor")
+    policy_class = Actor
     policy: Actor
 
     def __init__(self, policy: Actor, params: BCParams | None = None) -> None:

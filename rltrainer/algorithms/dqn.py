@@ -37,7 +37,7 @@ class DQN(OffPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    needs = ("critic", "scale")
+    policy_class = QNetwork
     policy: QNetwork
 
     def __init__(self, policy: QNetwork, params: DQNParams | None = None) -> None:

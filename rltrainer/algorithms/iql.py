@@ -36,7 +36,7 @@ class IQL(OffPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    needs = ("distribution", "critic", "value", "value_network")
+    policy_class = GaussianActorCritic
     policy: GaussianActorCritic
 
     def __init__(self, policy: GaussianActorCritic, params: IQLParams | None = None) -> None:

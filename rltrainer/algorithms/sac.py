@@ -58,7 +58,7 @@ class SAC(OffPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    needs = ("distribution", "actor", "critic")
+    policy_class = SquashedActorCritic
     policy: SquashedActorCritic
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:

@@ -38,7 +38,7 @@ class TD3(OffPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    needs = ("actor", "critic")
+    policy_class = DeterministicActorCritic
     policy: DeterministicActorCritic
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:

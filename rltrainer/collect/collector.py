@@ -176,8 +176,6 @@ class Collector:
         self._needs_reset = state["needs_reset"]
         self._episodes.restart()
         self.adapter.load_state_dict(state["adapter"])
-        if self.adapter.was_cut is not None and isinstance(self.buffer, ReplayBuffer):
-            self.buffer.cut()
 
     def close(self) -> None:
         """Close the envs; never raises."""

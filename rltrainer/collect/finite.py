@@ -22,22 +22,23 @@ def check_finite(rollout: Rollout, num_rows_after: int) -> None:
     first_step = num_rows_after - num_rows
     grid = [("reward", rollout.reward), ("action", rollout.action), *named_leaves(rollout.obs, "obs")]
     for name, values in grid:
-        if (bad := _first_bad(values)) is not None:
+        if (bad := _first_bad(values, rollout.valid)) is not None:
             _refuse(int(bad[1]), first_step + int(bad[0]), name, values[tuple(bad)])
     for name, values in named_leaves(rollout.last_obs, "obs"):
-        if (bad := _first_bad(values)) is not None:
+        if (bad := _first_bad(values, rollout.valid[-1])) is not None:
             _refuse(int(bad[0]), num_rows_after, name, values[tuple(bad)])
     for name, values in named_leaves(rollout.final_obs, "final obs"):
-        if (bad := _first_bad(values)) is not None:
+        if (bad := _first_bad(values, rollout.valid.flatten()[rollout.final_index])) is not None:
             row, env = divmod(int(rollout.final_index[bad[0]]), num_envs)
             _refuse(env, first_step + row, name, values[tuple(bad)])
 
 
-def _first_bad(values: Tensor) -> Tensor | None:
-    """Return the index of the first number that is not finite, or None."""
+def _first_bad(values: Tensor, counts: Tensor) -> Tensor | None:
+    """Return the index of the first number that is not finite among the cells that count, or None."""
     if not values.is_floating_point() or bool(torch.isfinite(values).all()):
         return None
-    return (~torch.isfinite(values)).nonzero()[0]
+    bad = ~torch.isfinite(values) & counts.reshape(*counts.shape, *[1] * (values.dim() - counts.dim()))
+    return bad.nonzero()[0] if bool(bad.any()) else None
 
 
 def _refuse(env: int, step: int, name: str, value: Tensor) -> None:

@@ -185,6 +185,7 @@ class EnvAdapter:
             CheckpointError: the state is of another number of envs.
         """
         self._clock.load_state_dict(state["clock"])
+        self.was_cut = None
         if not state["is_started"]:
             return
         is_masked, has_stepped = self._autoreset.is_masked, self._clock.num_steps > 0

@@ -72,6 +72,10 @@ class Policy(nn.Module, ABC):
             action = self.exploration(action, self.action_space, self.progress(), generator)
         return action
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without the way back to a trainer, which holds envs, buffers and callbacks."""
+        return self.__dict__ | {"progress": no_progress}
+
     def normalize(self, obs: Tree) -> Tree:
         """Standardise observations, if this policy does so."""
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs)

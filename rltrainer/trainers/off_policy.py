@@ -110,4 +110,8 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
 
     def _load_state(self, state: State) -> None:
         super()._load_state(state)
+        # Only now: the buffer, loaded after the collector, would forget an earlier cut.
+        was_cut = self.params.training_collector.adapter.was_cut
+        if was_cut is not None:
+            self.buffer.cut(was_cut)
         self._num_samples, self._num_steps_taken = (state["num_samples"], state["num_steps_taken"])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import SpaceError
+from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.rules import PositiveInt, instance_of
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import describe_mismatch
@@ -66,6 +66,7 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         params.buffer.check_finite()
 
     def _set_up(self) -> None:
+        super()._set_up()
         self.algorithm.prepare(self.params.buffer)
 
     def _training_step(self, record: EpochRecord) -> None:
@@ -105,4 +106,8 @@ class _Sampling:
         return {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
 
     def load_state_dict(self, state: State) -> None:
+        saved, found = state["num_transitions"], len(self.buffer)
+        if saved != found:
+            text = f"OfflineTrainerParams.buffer: held {saved} transitions when it was saved, holds {found} now"
+            raise CheckpointError(f"{text}. A run continues on the data it began with.")
         self.buffer.generator.set_state(state["generator"].cpu())

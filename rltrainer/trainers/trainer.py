@@ -72,7 +72,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             params.logger.check_step_unit(self.step_unit)
         self._start_counting()
         self._is_started = self._continues = False
-        algorithm.attach(UpdatePlan(progress=self._progress))
         if params.resume_from_log:
             self._resume_from_log()
 
@@ -131,6 +130,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if not self._is_started:
             self.reset()
         if self._record is None:
+            self._stop_reason = None  # called by hand after the end: one more epoch
             self.epoch += 1
             self._record = EpochRecord(self.epoch)
         started, record = time.perf_counter(), self._record
@@ -164,8 +164,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """
         states = read_checkpoint(path)
         parts = self._parts()
-        if set(states) != {*parts, "trainer"}:
+        if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
             raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
+        if "logger" not in states:  # a logger may be added or left out on a resume
+            parts.pop("logger", None)
         check_same_run(path, states["trainer"]["params"], plain_fields(self.params, self.algorithm))
         before = {name: copy.deepcopy(dict(part.state_dict())) for name, part in parts.items() if name != "buffer"}
         try:
@@ -204,6 +206,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
+        self.algorithm.attach(UpdatePlan(progress=self._progress))
 
     def _seed(self) -> None:
         if self.params.seed is None:
@@ -236,8 +239,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self.params.test_fn(self.epoch, self.env_step)
         self.algorithm.policy.eval()
         collector.reset(first_episode=True)
-        stats = collector.collect(num_episodes=self.params.test_step_num_episodes, explore=False)
-        self.algorithm.policy.train()
+        try:
+            stats = collector.collect(num_episodes=self.params.test_step_num_episodes, explore=False)
+        finally:
+            self.algorithm.policy.train()
         stats = stats.reduce_agents(self.params.multi_agent_return_reduction)
         score = self._score(stats)
         is_best = not math.isnan(score) and (self._best.score is None or score > self._best.score)

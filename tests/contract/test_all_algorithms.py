@@ -313,5 +313,7 @@ def test_a_state_of_another_algorithm_is_refused() -> None:
 
 
 def test_a_policy_without_the_networks_is_refused() -> None:
-    with pytest.raises(ParamsError, match="PPO.policy: must have distribution, value; QNetwork lacks distribution"):
+    with pytest.raises(
+        ParamsError, match="PPO.policy: must be of class ActorCritic; got QNetwork. Build it with ActorCritic.for_envs"
+    ):
         rl.PPO(rl.QNetwork.for_spaces(OBS, DISCRETE))  # type: ignore[arg-type]

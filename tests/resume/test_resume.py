@@ -1,5 +1,6 @@
 """N steps in one run equal k steps, save, restore, N - k steps: bit for bit, at every training step."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -254,3 +255,41 @@ def test_loading_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     trainer.restore(tmp_path / "checkpoint")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_env_cut_by_a_restore_cuts_its_trace(tmp_path: Path) -> None:
+    trainer = build("dqn")
+    trainer.reset()
+    trainer.params.training_collector.collect(num_steps=4)  # two of an episode's five steps in each env
+    trainer.save(tmp_path / "checkpoint")
+    other = build("dqn")
+    with pytest.warns(UserWarning, match="start a new episode"):
+        other.restore(tmp_path / "checkpoint")
+    other.params.training_collector.collect(num_steps=4)
+    sample = other.buffer.sample(200)
+    # CountingEnv observes the number of its episode's seed: no transition leads from one episode into another.
+    assert torch.equal(sample.obs[:, 0], sample.next_obs[:, 0])
+    assert torch.equal(sample.obs[:, 1] + 1, sample.next_obs[:, 1])
+
+
+def test_a_logger_may_be_added_or_left_out(tmp_path: Path) -> None:
+    finished("offline_bc").save(tmp_path / "without")
+    with_logger = build("offline_bc", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
+    with_logger.restore(tmp_path / "without")
+    with_logger.save(tmp_path / "with")
+    build("offline_bc").restore(tmp_path / "with")
+
+
+def test_offline_data_of_another_size_is_refused(tmp_path: Path) -> None:
+    trainer = finished("offline_bc")
+    trainer.save(tmp_path / "checkpoint")
+    smaller = rl.ReplayBuffer(
+        80, trainer.params.buffer.observation_space, trainer.params.buffer.action_space, num_envs=2
+    )
+    smaller.extend(trainer.params.buffer)
+    other = build("offline_bc")
+    other = rl.OfflineTrainer(other.algorithm, dataclasses.replace(other.params, buffer=smaller))
+    with pytest.raises(
+        CheckpointError, match="OfflineTrainerParams.buffer: held 100 transitions when it was saved, holds 80"
+    ):
+        other.restore(tmp_path / "checkpoint")

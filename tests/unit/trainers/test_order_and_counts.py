@@ -1,5 +1,6 @@
 """The order in which a trainer calls its callbacks, and what it counts."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -296,3 +297,36 @@ def test_a_trainer_names_the_kind_of_algorithm_it_needs() -> None:
 def test_run_training_makes_the_trainer() -> None:
     trainer = on_policy_trainer()
     assert trainer.algorithm.run_training(trainer.params).env_step == 40
+
+
+def test_an_epoch_by_hand_after_the_end_trains_on() -> None:
+    trainer = on_policy_trainer(stop_fn=lambda score: True)
+    trainer.run()
+    stats = trainer.execute_epoch()
+    assert (stats.epoch, trainer.env_step) == (2, 40)
+    assert stats.collect_stats is not None
+
+
+def test_the_trainer_that_runs_is_the_one_that_schedules_follow() -> None:
+    first = on_policy_trainer()
+    second = rl.OnPolicyTrainer(first.algorithm, first.params)
+    first.run()
+    assert first.algorithm.plan.progress() == 1.0
+    second.reset()
+    assert first.algorithm.plan.progress() == 0.0
+
+
+def test_a_copy_of_the_policy_is_no_copy_of_the_trainer() -> None:
+    copies = []
+    trainer = on_policy_trainer(save_best_fn=lambda algorithm: copies.append(copy.deepcopy(algorithm.policy)))
+    trainer.run()
+    assert copies[0].progress() == 0.0
+    assert trainer.algorithm.policy.progress() == 1.0
+
+
+def test_a_test_step_that_fails_leaves_the_policy_training() -> None:
+    trainer = on_policy_trainer()
+    trainer.params.test_collector.envs.envs[0].length = "none"
+    with pytest.raises(rl.errors.EnvError):
+        trainer.run()
+    assert trainer.algorithm.policy.training
