@@ -82,7 +82,7 @@ def measure(case: Case, programs: list[str], num_runs: int, steps: int) -> dict[
 
 def table(results: dict[str, dict[str, list[dict]]]) -> str:
     """Return the medians as a Markdown table; the ratio is to the peer's median."""
-    lines = ["| case | program | envs | env steps/s | lowest to highest | times the peer | claimed |"]
+    lines = ["| case | program | envs | env steps/s | lowest to highest | times the peer | goal |"]
     lines.append("|---|---|---|---:|---:|---:|---:|")
     for case in CASES:
         speeds = {program: [run["speed"] for run in runs] for program, runs in results[case.name].items()}
