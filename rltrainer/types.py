@@ -77,6 +77,7 @@ class Rollout:
         last_obs: tree [N, ...], the successor of the last row.
         final_obs: tree [K, ...], the successors of the K cells where an episode ended or was cut.
         final_index: [K] int64, those cells as t * N + n.
+        starts: [N] bool, the envs whose first row does not go on where the rollout before ended.
         extra: further tensors [T, N, ...] declared by the buffer.
     """
 
@@ -89,12 +90,20 @@ class Rollout:
     last_obs: Tree
     final_obs: Tree
     final_index: Tensor
+    starts: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def done(self) -> Tensor:
         """Where an episode ended [T, N]."""
         return self.terminated | self.truncated
+
+    @property
+    def ends(self) -> Tensor:
+        """Where a trace ended, in an episode's end or a cut [T, N]."""
+        ends = self.done
+        ends.view(-1)[self.final_index] = True
+        return ends
 
     @property
     def next_obs(self) -> Tree:

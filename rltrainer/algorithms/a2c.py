@@ -54,7 +54,7 @@ class A2C(OnPolicyAlgorithm):
         value, next_value = self._values(rollout)
         reward = self._normalized_reward(rollout)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
-        advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.done, gamma, lambda_)
+        advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
         obs, action, advantage, return_, value = rollout.valid_cells((obs, rollout.action, advantage, return_, value))
         return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), torch.ones_like(value))
 
@@ -87,7 +87,7 @@ class A2C(OnPolicyAlgorithm):
         """Merge the rollout into the statistics of observations and rewards."""
         super().observe(rollout)
         if self.policy.reward_normalizer is not None:
-            self.policy.reward_normalizer.update(rollout.reward, rollout.done, rollout.valid, self.params.gamma)
+            self.policy.reward_normalizer.update(rollout, self.params.gamma)
 
     def _normalized_reward(self, rollout: Rollout) -> Tensor:
         normalizer = self.policy.reward_normalizer

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import Tensor
 
 from rltrainer.collect.episodes import EpisodeCounter
@@ -17,7 +18,6 @@ from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_erro
 from rltrainer.nets import Exploration, Policy
 from rltrainer.seeding import derive_seed, make_generator
 from rltrainer.spaces import describe_mismatch
-from rltrainer.tree import leaves
 from rltrainer.types import Rollout, State
 
 
@@ -100,7 +100,7 @@ class Collector:
         if isinstance(self.buffer, ReplayBuffer):
             self.buffer.cut()
         if self.rollout_buffer is not None:
-            self.rollout_buffer.clear()
+            self.rollout_buffer.restart()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
@@ -175,12 +175,15 @@ class Collector:
         self.num_rows = state["num_rows"]
         self._needs_reset = state["needs_reset"]
         self._episodes.restart()
+        if self.rollout_buffer is not None:
+            self.rollout_buffer.restart()
         self.adapter.load_state_dict(state["adapter"])
 
     def close(self) -> None:
         """Close the envs; never raises."""
         self.adapter.close()
 
+    @torch.no_grad()
     def _step_envs(self, num_steps: int | None, random: bool, explore: bool) -> int:
         """Step until the count is reached; return the number of rows, one step of all envs each."""
         adapter, episodes, buffer = self.adapter, self._episodes, self.rollout_buffer
@@ -191,8 +194,7 @@ class Collector:
             action = self._choose(random, explore)
             env_action = adapter.to_env(action)
             step = adapter.step(env_action)
-            reward, terminated, truncated = map(_as_array, (step.reward, step.terminated, step.truncated))
-            counted = episodes.add(reward, terminated, truncated, step.valid)
+            counted = episodes.add(_as_array(step.reward), step.finished, step.valid)
             if buffer is not None:
                 if step.reward.ndim > 1:
                     raise SpaceError(
@@ -200,7 +202,7 @@ class Collector:
                         "trains on them. Reduce them to one reward per env in a wrapper."
                     )
                 # An array costs the buffer a tenth of what a tensor does.
-                stored = env_action if stores_env_action else action.numpy() if action.is_cpu else action
+                stored = env_action if stores_env_action else _as_array(action)
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
             adapter.advance()
             row += 1
@@ -249,4 +251,4 @@ def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
 
 
 def _as_array(values: Any) -> np.ndarray[Any, Any]:
-    return values if isinstance(values, np.ndarray) else leaves(values)[0].cpu().numpy()
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()

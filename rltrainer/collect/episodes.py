@@ -34,12 +34,12 @@ class EpisodeCounter:
             self._quota = share + (np.arange(self.num_envs) < rest)
             self.open = self._quota > 0
 
-    def add(self, reward: Array, terminated: Array, truncated: Array, valid: Array | None) -> Array | None:
+    def add(self, reward: Array, finished: Array | None, valid: Array | None) -> Array | None:
         """Count one step of all envs.
 
         Args:
             reward: [N] or [N, A].
-            terminated, truncated: [N] bool.
+            finished: [K] int64, the envs whose episode ended; None if none did.
             valid: [N] bool, or None if every cell is valid.
 
         Returns:
@@ -56,9 +56,8 @@ class EpisodeCounter:
             self._return[counted] += reward[counted]
             self._length += counted
             self.num_valid += int(counted.sum())
-        done = terminated | truncated
-        if done.any():
-            self._end(done if counted is None else done & counted)
+        if finished is not None:
+            self._end(finished if counted is None else finished[counted[finished]])
         return counted
 
     @property
@@ -82,11 +81,11 @@ class EpisodeCounter:
             return valid
         return self.open.copy() if valid is None else self.open & valid
 
-    def _end(self, done: Array) -> None:
-        self._ended_returns.append(self._return[done])
-        self._ended_lengths.append(self._length[done])
-        self._return[done] = 0.0
-        self._length[done] = 0
+    def _end(self, envs: Array) -> None:
+        self._ended_returns.append(self._return[envs])
+        self._ended_lengths.append(self._length[envs])
+        self._return[envs] = 0.0
+        self._length[envs] = 0
         if self.open is not None:
-            self._quota[done] -= 1
+            self._quota[envs] -= 1
             self.open = self._quota > 0

@@ -15,6 +15,7 @@ from torch import Tensor
 from rltrainer.data.cells import Cells, to_array
 from rltrainer.data.columns import make_columns
 from rltrainer.data.final_observations import FinalObservations
+from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array
 from rltrainer.data.windows import n_step_windows
 from rltrainer.tree import Tree, map_tree
@@ -39,6 +40,7 @@ class Ring:
         self.num_rows = cells_per_env + 1
         shape = (self.num_rows, num_envs)
         self.columns = make_columns(owner, specs, shape, device)
+        self._writer = RowWriter(self.columns)
         self.final = FinalObservations(specs["obs"], shape, device)
         # Cells that each env ever stored. The next one's row is this modulo R, the number it holds this at most C.
         self.written = np.zeros(num_envs, np.int64)
@@ -69,25 +71,13 @@ class Ring:
         if self._has_cut:
             self._end_traces()
         here, after = self._row_keys()
-        columns = self.columns
         terminated, truncated = to_array(terminated), to_array(truncated)
-        # Observations are written last: these rows belong to the newest and the oldest cells until all is accepted.
-        obs_row, next_row = columns["obs"].accept(obs), columns["obs"].accept(next_obs)
-        columns["action"].write(here, action)
-        columns["reward"].write(here, reward)
-        columns["terminated"].write(here, terminated)
-        columns["truncated"].write(here, truncated)
-        if extra is not None:
-            columns["extra"].write(here, extra)
-        elif self.specs["extra"]:
-            columns["extra"].write_zeros(here)
-        columns["obs"].put(here, obs_row)
-        columns["obs"].put(after, next_row)
+        self._writer.write(here, after, obs, action, reward, next_obs, terminated, truncated, extra)
         if np.count_nonzero(self.final.slots[after]):
             self.final.release(self._cells_at(self.written + 1))
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             done = np.flatnonzero(terminated | truncated)
-            final_obs = columns["obs"].gather(self._on_device(self._cells_at(self.written + 1)[done]))
+            final_obs = self.columns["obs"].gather(self._on_device(self._cells_at(self.written + 1)[done]))
             self.final.put(self._cells_at(self.written)[done], final_obs)
         self.written += 1
         self._table = None

@@ -18,6 +18,7 @@ from rltrainer.data.columns import (
 )
 from rltrainer.data.memory import check_fits
 from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
+from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array, Spec, Storage
 from rltrainer.errors import ReplayBufferError
 from rltrainer.tree import Tree, map_tree, named_leaves
@@ -63,11 +64,13 @@ class RolloutBuffer:
         needed = shape[0] * num_envs * cell_nbytes(self._specs)
         check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
         self._columns = make_columns("RolloutBuffer", self._specs, shape, self.device)
+        self._columns["valid"].data.fill_(True)
+        self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._envs = np.arange(num_envs)
-        self._all = np.ones(num_envs, np.bool_)
         self._final_index: list[int] = []
         self._num_rows = 0
+        self._starts = np.ones(num_envs, np.bool_)
 
     @property
     def nbytes(self) -> int:
@@ -104,24 +107,16 @@ class RolloutBuffer:
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
         """
-        row, columns = self._num_rows, self._columns
-        if row + 1 == columns["obs"].shape[0]:
-            for column in columns.values():
+        row = self._num_rows
+        if row + 1 == self._columns["obs"].shape[0]:
+            for column in self._columns.values():
                 column.grow(2 * row + 1)
+            self._columns["valid"].data[row:] = True
         terminated, truncated = to_array(terminated), to_array(truncated)
-        # Observations are written last: the first of these rows belongs to the step before until all is accepted.
-        obs_row, next_row = columns["obs"].accept(obs), columns["obs"].accept(next_obs)
-        columns["action"].write(row, action)
-        columns["reward"].write(row, reward)
-        columns["terminated"].write(row, terminated)
-        columns["truncated"].write(row, truncated)
-        columns["valid"].write(row, self._all if valid is None else valid)
-        if extra is not None:
-            columns["extra"].write(row, extra)
-        elif self.extra:
-            columns["extra"].write_zeros(row)
-        columns["obs"].put(row, obs_row)
-        columns["obs"].put(row + 1, next_row)
+        accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
+        self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
+        if valid is not None:
+            self._columns["valid"].leaves[0].target[row] = accepted
         self._num_rows += 1
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated))
@@ -137,8 +132,19 @@ class RolloutBuffer:
             ended = np.isin(first + self._envs, self._final_index)
             self._end(np.flatnonzero(~ended if envs is None else ~ended & envs))
 
+    def restart(self) -> None:
+        """Forget all steps; what is stored next continues nothing."""
+        self.clear()
+        self._starts[:] = True
+
     def clear(self) -> None:
-        """Forget all steps; the memory is kept, and overwrites rollouts that were handed out."""
+        """Forget all steps; what is stored next continues them.
+
+        The memory is kept: later steps overwrite rollouts that were handed out.
+        """
+        if self._num_rows:
+            self._starts[:] = False
+        self._columns["valid"].rows(self._num_rows).fill_(True)
         self._num_rows = 0
         self._final_index.clear()
 
@@ -156,6 +162,7 @@ class RolloutBuffer:
             last_obs=map_tree(lambda x: x[self._num_rows], self._columns["obs"].data),
             final_obs=self._final_obs.rows(len(self._final_index)),
             final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
+            starts=torch.tensor(self._starts, device=self.device),
         )
 
     def state_dict(self) -> State:
@@ -164,6 +171,7 @@ class RolloutBuffer:
         rows = {name: column.rows(self._num_rows + 1) for name, column in self._columns.items()}
         return {
             "num_rows": self._num_rows,
+            "starts": torch.from_numpy(self._starts),
             "data": dict(named_leaves(rows)),
             "final_obs": dict(named_leaves(self._final_obs.rows(len(self._final_index)))),
             "final_index": torch.tensor(self._final_index, dtype=torch.int64),
@@ -179,17 +187,20 @@ class RolloutBuffer:
             self._check(state)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"RolloutBuffer.load_state_dict: {error}") from error
+        self.clear()
         rows = tree_of(self._specs, state["data"])
         for name, column in self._columns.items():
             column.load_rows(rows[name])
         self._final_obs.load_rows(tree_of(self._specs["obs"], state["final_obs"]))
         self._final_index = state["final_index"].tolist()
         self._num_rows = state["num_rows"]
+        self._starts = state["starts"].cpu().numpy().copy()
 
     def _check(self, state: State) -> None:
         num_rows: Any = state.get("num_rows")
         require(type(num_rows) is int and num_rows >= 0, f"num_rows: must be a non-negative integer; got {num_rows!r}")
         check_leaves(state, "data", self._specs, (num_rows + 1, self.num_envs))
+        check_tensor(state, "starts", torch.bool, (self.num_envs,))
         final_index = check_tensor(state, "final_index", torch.int64, None)
         in_range = (final_index >= 0) & (final_index < num_rows * self.num_envs)
         require(bool(in_range.all()), "final_index: names no cells")

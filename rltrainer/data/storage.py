@@ -36,57 +36,31 @@ def space_specs(space: gym.Space[Any]) -> Tree:
 
 
 class Storage:
-    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...], written a row or many cells at a time.
+    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...], written many cells at a time.
+
+    A `RowWriter` writes it a row at a time.
 
     Args:
         name: what errors call it, such as `ReplayBuffer.obs`.
         specs: a tree of `Spec`, one per leaf.
         shape: the cells; its first axis are the rows, and a flat index runs over all of it.
         device: where the tensors live.
+
+    Attributes:
+        leaves: one `Leaf` per tensor, in the order of the specs.
+        data: the tree of tensors.
+        flat: the same with one flat axis of cells.
     """
 
     def __init__(self, name: str, specs: Tree, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.specs, self.shape, self.device = name, specs, shape, device
-        self._columns = [_Column(path, spec, shape, device) for path, spec in matching_leaves(specs, specs, name)]
-        self._single = None if isinstance(specs, dict | tuple) else self._columns[0]
+        self.leaves = [Leaf(path, spec, shape, device) for path, spec in matching_leaves(specs, specs, name)]
         self._collect_views()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(column.tensor.nbytes for column in self._columns)
-
-    def write(self, key: Any, values: Tree) -> None:
-        """Write one row; nothing is written if any leaf does not fit.
-
-        Args:
-            key: a row, or a tuple (rows, envs) of index arrays.
-            values: a tree of arrays or tensors, each of the shape of a row.
-
-        Raises:
-            ReplayBufferError: a leaf is missing, or has another shape or kind of number.
-        """
-        if self._single is not None:
-            self._single.target[key] = self._single.accept(values)
-        else:
-            self.put(key, self.accept(values))
-
-    def accept(self, values: Tree) -> list[Any]:
-        """Return a row as what `put` writes; `values` and errors as in `write`."""
-        if self._single is not None:
-            return [self._single.accept(values)]
-        matched = matching_leaves(self.specs, values, self.name)
-        return [column.accept(value) for column, (_, value) in zip(self._columns, matched, strict=True)]
-
-    def put(self, key: Any, accepted: list[Any]) -> None:
-        """Write one row that was accepted; this cannot fail."""
-        for column, value in zip(self._columns, accepted, strict=True):
-            column.target[key] = value
-
-    def write_zeros(self, key: Any) -> None:
-        """Set one row to zero; `key` as in `write`."""
-        for column in self._columns:
-            column.target[key] = 0
+        return sum(leaf.tensor.nbytes for leaf in self.leaves)
 
     def check(self, values: Tree) -> None:
         """Check a tree of tensors [S, ...] before `scatter`.
@@ -94,8 +68,8 @@ class Storage:
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number.
         """
-        for column, (_, value) in zip(self._columns, matching_leaves(self.specs, values, self.name), strict=True):
-            column.check(value, tuple(value.shape[:1]) + column.spec.shape)
+        for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
+            leaf.check(value, tuple(value.shape[:1]) + leaf.spec.shape)
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
         """Write cells given by their flat index.
@@ -106,16 +80,16 @@ class Storage:
             source: [M] int64, which of the S values goes into each cell; None takes them in order (S = M).
         """
         where = torch.from_numpy(index).to(self.device)
-        for column, (_, value) in zip(self._columns, matching_leaves(self.specs, values, self.name), strict=True):
+        for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
             if source is not None:
                 value = value.index_select(0, torch.from_numpy(source).to(value.device))
-            column.flat.index_copy_(0, where, value.to(self.device, column.spec.dtype))
+            leaf.flat.index_copy_(0, where, value.to(self.device, leaf.spec.dtype))
 
     def scatter_zeros(self, index: Array) -> None:
         """Set the cells of a flat index [M] to zero."""
         where = torch.from_numpy(index).to(self.device)
-        for column in self._columns:
-            column.flat.index_fill_(0, where, 0)
+        for leaf in self.leaves:
+            leaf.flat.index_fill_(0, where, 0)
 
     def gather(self, index: Tensor) -> Tree:
         """Return copies of the cells of a flat index [M], a tree [M, ...]."""
@@ -123,12 +97,11 @@ class Storage:
 
     def grow(self, rows: int) -> None:
         """Reserve more rows; what is stored stays, views handed out before show the old memory."""
-        shape = (rows, *self.shape[1:])
-        columns = [_Column(column.name, column.spec, shape, self.device) for column in self._columns]
-        for old, new in zip(self._columns, columns, strict=True):
-            new.tensor[: self.shape[0]] = old.tensor
-        self.shape, self._columns = shape, columns
-        self._single = None if self._single is None else columns[0]
+        self.shape = (rows, *self.shape[1:])
+        for leaf in self.leaves:
+            stored = leaf.tensor
+            leaf.allocate(self.shape)
+            leaf.tensor[: len(stored)] = stored
         self._collect_views()
 
     def rows(self, stop: int) -> Tree:
@@ -140,36 +113,49 @@ class Storage:
         matched = list(matching_leaves(self.specs, values, self.name))
         if len(matched) and len(matched[0][1]) > self.shape[0]:
             self.grow(len(matched[0][1]))
-        for column, (_, value) in zip(self._columns, matched, strict=True):
-            column.tensor[: len(value)] = value
+        for leaf, (_, value) in zip(self.leaves, matched, strict=True):
+            leaf.tensor[: len(value)] = value
 
     def _collect_views(self) -> None:
-        self.data: Tree = _rebuild(self.specs, iter([column.tensor for column in self._columns]))
-        self.flat: Tree = _rebuild(self.specs, iter([column.flat for column in self._columns]))
+        self.data: Tree = _rebuild(self.specs, iter([leaf.tensor for leaf in self.leaves]))
+        self.flat: Tree = _rebuild(self.specs, iter([leaf.flat for leaf in self.leaves]))
 
 
-class _Column:
-    """One leaf: its tensor, a flat view of it, and what row writes go to."""
+class Leaf:
+    """One tensor of a storage.
+
+    Attributes:
+        tensor: [*shape, ...].
+        flat: the same with one flat axis of cells.
+        target: what row writes go to; on the CPU an array in the same memory.
+        row_shape: the shape of a row.
+        dtype: of such an array; None for a tensor on a device.
+    """
 
     def __init__(self, name: str, spec: Spec, shape: tuple[int, ...], device: torch.device) -> None:
-        self.name, self.spec = name, spec
+        self.name, self.spec, self.device = name, spec, device
         self.row_shape = shape[1:] + spec.shape
-        self.numpy_dtype: np.dtype[Any] | None = None
-        if device.type == "cpu":
+        self.dtype: np.dtype[Any] | None = None
+        self.allocate(shape)
+
+    def allocate(self, shape: tuple[int, ...]) -> None:
+        """Reserve memory, all zero."""
+        if self.device.type == "cpu":
             # NumPy writes a row in a tenth of torch's time, and its zeroed pages cost nothing until they are used.
-            array = np.zeros(shape + spec.shape, str(spec.dtype).removeprefix("torch."))
-            self.numpy_dtype = array.dtype
+            array = np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch."))
+            self.dtype = array.dtype
             self.tensor = torch.from_numpy(array)
             self.target: Any = array
         else:
-            self.tensor = self.target = torch.zeros(shape + spec.shape, dtype=spec.dtype, device=device)
+            self.tensor = self.target = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
         self.flat = self.tensor.flatten(0, len(shape) - 1)
 
     def accept(self, value: Any) -> Any:
-        """Return a row as what `target` takes."""
-        dtype = self.numpy_dtype
-        if dtype is not None and type(value) is np.ndarray and value.dtype == dtype and value.shape == self.row_shape:
-            return value
+        """Return a row as what `target` takes.
+
+        Raises:
+            ReplayBufferError: it has another shape or kind of number.
+        """
         try:
             # A copy of an array, because torch warns about those that are not writable.
             tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
@@ -177,10 +163,11 @@ class _Column:
             expected = _describe(self.spec.dtype, self.row_shape)
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {value!r}") from error
         self.check(tensor, self.row_shape)
-        tensor = tensor.to(self.tensor.device, self.spec.dtype)
-        return tensor if self.numpy_dtype is None else tensor.numpy()
+        tensor = tensor.to(self.device, self.spec.dtype)
+        return tensor if self.dtype is None else tensor.numpy()
 
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
+        """Raise a `ReplayBufferError` unless the value has this shape and a kind of number that can be stored."""
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
             expected, found = _describe(self.spec.dtype, shape), _describe(value.dtype, tuple(value.shape))
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {found}")

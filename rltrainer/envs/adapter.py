@@ -30,6 +30,7 @@ class EnvStep:
         reward: [N] float32, or [N, A] for A agents.
         terminated, truncated: [N] bool.
         valid: [N] bool, False where the env spent the step on its reset; None if all are valid.
+        finished: [K] int64, the envs whose episode ended with this step; None if none did.
     """
 
     next_obs: Tree
@@ -37,6 +38,7 @@ class EnvStep:
     terminated: Any
     truncated: Any
     valid: Any = None
+    finished: Rows | None = None
 
 
 class EnvAdapter:
@@ -147,7 +149,7 @@ class EnvAdapter:
         if self._env_device is not None:
             done = done.cpu().numpy()
         self._clock.num_steps += 1
-        finished = np.flatnonzero(done) if np.count_nonzero(done) else None
+        finished = result.finished = np.flatnonzero(done) if np.count_nonzero(done) else None
         if finished is not None:
             self._finish(finished, info)
         if self._autoreset.spends_step:

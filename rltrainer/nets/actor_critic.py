@@ -7,6 +7,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from rltrainer.nets.chain import Chain
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import make_head
@@ -41,7 +42,7 @@ class Actor(Policy):
         super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
-        self.actor = nn.Sequential(
+        self.actor = Chain(
             encoder,
             orthogonal_(MLP(sizes, activation), SQRT_2),
             # A small last layer starts near the uniform policy, so that no action is ruled out early.
@@ -91,7 +92,7 @@ class ActorCritic(Actor):
         )
         encoder = cast(Encoder, self.actor[0]) if share_encoder else Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
-        self.critic = nn.Sequential(
+        self.critic = Chain(
             encoder, orthogonal_(MLP(sizes, activation), SQRT_2), orthogonal_(nn.Linear(sizes[-1], 1), 1.0)
         )
         self.reward_normalizer = RewardNormalizer() if normalize_reward else None

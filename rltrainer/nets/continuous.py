@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
@@ -43,7 +44,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
-        self.actor = nn.Sequential(encoder, MLP(sizes, activation), self._make_head(sizes[-1], box))
+        self.actor = Chain(encoder, MLP(sizes, activation), self._make_head(sizes[-1], box))
         self.critic = Critic(
             observation_space, box, hidden_sizes=hidden_sizes, activation=activation, num_members=num_critics
         )
@@ -56,7 +57,7 @@ class DeterministicActorCritic(ContinuousActorCritic):
     """One action per observation: DDPG, TD3, TD3+BC."""
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        return nn.Sequential(nn.Linear(in_features, space.shape[0]), nn.Tanh())
+        return Chain(nn.Linear(in_features, space.shape[0]), nn.Tanh())
 
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Return the actor's action in the env's scale; exploration is added by `act`."""
@@ -87,9 +88,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         encoder = Encoder(observation_space)
         hidden_sizes = options.get("hidden_sizes", (256, 256))
         sizes = (encoder.out_features, *hidden_sizes)
-        self.value_network = nn.Sequential(
-            encoder, MLP(sizes, options.get("activation", nn.ReLU)), nn.Linear(sizes[-1], 1)
-        )
+        self.value_network = Chain(encoder, MLP(sizes, options.get("activation", nn.ReLU)), nn.Linear(sizes[-1], 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return GaussianHead(in_features, space, bounded_mean=True)

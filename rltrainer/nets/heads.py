@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
@@ -24,7 +25,7 @@ class CategoricalHead(nn.Module):
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits: Tensor = self.linear(features)
+        logits = functional.linear(features, self.linear.weight, self.linear.bias)
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)

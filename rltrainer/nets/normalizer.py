@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rltrainer.functional.returns import discounted_returns
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.types import Rollout
 
 CLIP = 10.0
 EPS = 1e-8
@@ -103,15 +104,16 @@ class RewardNormalizer(nn.Module):
         return (reward * (self.moments.var + EPS).rsqrt()).clamp(-CLIP, CLIP)
 
     @torch.no_grad()
-    def update(self, reward: Tensor, done: Tensor, valid: Tensor, gamma: float) -> None:
-        """Merge the discounted returns of a rollout [T, N], which continues the previous one."""
+    def update(self, rollout: Rollout, gamma: float) -> None:
+        """Merge the discounted returns of a rollout."""
+        # An env past its quota of episodes has rewards that belong to no counted one; they must not be carried on.
+        reward = rollout.reward.masked_fill(~rollout.valid, 0.0)
         initial = self.running_return
         if initial is None or initial.shape != reward[0].shape:
             initial = torch.zeros_like(reward[0])
-        # An env past its quota of episodes has rewards that belong to no counted one; they must not be carried on.
-        reward = reward.masked_fill(~valid, 0.0)
-        returns, self.running_return = discounted_returns(reward, done, initial, gamma)
-        self.moments.update(returns[valid])
+        initial = initial.masked_fill(rollout.starts, 0.0)
+        returns, self.running_return = discounted_returns(reward, rollout.ends, initial, gamma)
+        self.moments.update(returns[rollout.valid])
 
     def get_extra_state(self) -> Tensor:
         """Return the running return of each env, which no buffer holds: its size is not known in advance."""

@@ -55,7 +55,6 @@ class Policy(nn.Module, ABC):
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Choose actions [N, ...] for normalised observations; `explore` samples where the policy is stochastic."""
 
-    @torch.no_grad()
     def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
         """Choose actions for raw observations.
 
@@ -67,6 +66,9 @@ class Policy(nn.Module, ABC):
         Returns:
             actions [N, ...] in the env's scale.
         """
+        if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
+            with torch.no_grad():
+                return self.act(obs, explore=explore, generator=generator)
         action = self.choose(self.normalize(obs), explore, generator)
         if explore and self.exploration is not None:
             action = self.exploration(action, self.action_space, self.progress(), generator)

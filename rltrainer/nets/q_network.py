@@ -9,6 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.nets.chain import Chain
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import Policy
@@ -65,7 +66,7 @@ class QNetwork(Policy):
         sizes = (encoder.out_features, *hidden_sizes)
         num_actions = int(action_space.n)
         head = DuelingHead(sizes[-1], num_actions) if dueling else nn.Linear(sizes[-1], num_actions)
-        self.critic = nn.Sequential(encoder, MLP(sizes, activation), head)
+        self.critic = Chain(encoder, MLP(sizes, activation), head)
 
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Take the choice of the highest value [N]."""

@@ -88,7 +88,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
 
     def _log_collection(self, stats: CollectStats) -> None:
         if self._bar.wants_values():
-            self._bar.show({"env_steps/s": stats.collect_speed})
+            self._bar.show({"collect_speed": stats.collect_speed})
         logger = self.params.logger
         if logger is None or stats.num_collected_episodes == 0 or not logger.due_training(self.env_step):
             return

@@ -97,6 +97,7 @@ def rollout(algorithm: Any, num_steps: int = 8, num_envs: int = 3, seed: int = 0
         "last_obs": obs_batch(num_envs, generator=g),
         "final_obs": obs_batch(1, generator=g),
         "final_index": torch.tensor([3 * num_envs + 1]),
+        "starts": torch.zeros(num_envs, dtype=torch.bool),
     }
     return rl.Rollout(**(fields | changes))
 

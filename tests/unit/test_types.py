@@ -77,6 +77,7 @@ def make_rollout() -> Rollout:
         last_obs={"x": torch.tensor([[11.0], [30.0]])},
         final_obs={"x": torch.tensor([[92.0], [91.0], [93.0]])},
         final_index=torch.tensor([0 * 2 + 1, 1 * 2 + 0, 2 * 2 + 1]),
+        starts=torch.ones(2, dtype=torch.bool),
     )
 
 
@@ -84,6 +85,13 @@ def test_next_obs_is_the_next_row_but_the_final_observation_where_an_episode_end
     rollout = make_rollout()
     assert rollout.next_obs["x"].squeeze(-1).tolist() == [[1.0, 92.0], [91.0, 21.0], [11.0, 93.0]]
     assert rollout.obs["x"].squeeze(-1).tolist() == [[0.0, 5.0], [1.0, 20.0], [10.0, 21.0]]  # untouched
+
+
+def test_ends_are_where_episodes_ended_and_where_traces_were_cut() -> None:
+    rollout = make_rollout()
+    rollout.final_index = torch.tensor([1, 2, 3, 5])  # (1, 1) was cut
+    assert rollout.ends.tolist() == [[False, True], [True, True], [False, True]]
+    assert rollout.done.tolist() == [[False, True], [True, False], [False, True]]
 
 
 def test_successors_arranges_anything_that_belongs_to_observations() -> None:

@@ -167,4 +167,5 @@ def make_rollout(rows: list[tuple[list[Cell], list[bool]]]) -> Rollout:
         last_obs=next_obs[-1],
         final_obs=next_obs.flatten(0, 1)[done],
         final_index=done,
+        starts=torch.zeros(terminated.shape[1], dtype=torch.bool),
     )

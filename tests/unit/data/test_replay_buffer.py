@@ -370,8 +370,8 @@ def test_fixed_shapes_give_the_same_as_data_dependent_ones() -> None:
 def test_tensor_writes_give_the_same_as_array_writes() -> None:
     # On a device other than the CPU rows are written to tensors and slots are kept twice.
     buffers = [make_buffer(21, 3), make_buffer(21, 3)]
-    for column in (c for storage in buffers[1]._ring.columns.values() for c in storage._columns):
-        column.target, column.numpy_dtype = column.tensor, None
+    for column in (c for storage in buffers[1]._ring.columns.values() for c in storage.leaves):
+        column.target, column.dtype = column.tensor, None
     final = buffers[1]._ring.final
     final._on_host, final._on_device = False, final._on_device.clone()
     for buffer in buffers:

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer, RunningMoments
+from rltrainer.types import Rollout
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
@@ -144,10 +145,23 @@ def test_obs_normalizer_state_round_trip() -> None:
     assert restored.moments["2"].count.item() == 0
 
 
+def rewards(
+    reward: torch.Tensor, done: torch.Tensor, valid: torch.Tensor, starts: torch.Tensor | None = None
+) -> Rollout:
+    """A rollout [T, N] of which only the rewards matter; by default it continues the one before."""
+    obs = torch.zeros(*reward.shape, 1)
+    ended = done.flatten().nonzero().squeeze(1)
+    final_obs, starts = obs.flatten(0, 1)[ended], no(1, reward.shape[1])[0] if starts is None else starts
+    return Rollout(
+        obs=obs, action=reward, reward=reward, terminated=done, truncated=no(*done.shape), valid=valid,
+        last_obs=obs[-1], final_obs=final_obs, final_index=ended, starts=starts,
+    )  # fmt: skip
+
+
 def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
     normalizer = RewardNormalizer()
     reward = torch.tensor([[1.0], [2.0], [3.0]])
-    normalizer.update(reward, no(3, 1), yes(3, 1), gamma=0.5)
+    normalizer.update(rewards(reward, no(3, 1), yes(3, 1)), gamma=0.5)
     # R = 1, 2.5, 4.25; the mean of the rewards stays.
     std = np.std([1.0, 2.5, 4.25])
     torch.testing.assert_close(normalizer(reward), reward / float(std))
@@ -160,11 +174,11 @@ def test_rewards_are_as_they_are_before_the_first_update_and_clipped_to_ten() ->
 def test_returns_run_on_from_rollout_to_rollout() -> None:
     normalizer = RewardNormalizer()
     normalizer.update(
-        torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([[False, False], [False, True]]), yes(2, 2), 0.5
+        rewards(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([[False, False], [False, True]]), yes(2, 2)), 0.5
     )
     assert normalizer.running_return is not None
     assert normalizer.running_return.tolist() == [2.5, 0.0]
-    normalizer.update(torch.tensor([[4.0, 4.0]]), no(1, 2), yes(1, 2), 0.5)
+    normalizer.update(rewards(torch.tensor([[4.0, 4.0]]), no(1, 2), yes(1, 2)), 0.5)
     # env 0: 1, 2.5, 5.25; env 1: 1, 2.5 (done), 4
     values = [1.0, 2.5, 5.25, 1.0, 2.5, 4.0]
     assert normalizer.moments.mean.item() == pytest.approx(np.mean(values))
@@ -175,17 +189,26 @@ def test_cells_that_are_not_valid_neither_count_nor_run_on() -> None:
     normalizer = RewardNormalizer()
     reward = torch.tensor([[1.0], [2.0], [1000.0]])
     done = torch.tensor([[False], [True], [False]])
-    normalizer.update(reward, done, torch.tensor([[True], [True], [False]]), 0.5)
+    normalizer.update(rewards(reward, done, torch.tensor([[True], [True], [False]])), 0.5)
     assert normalizer.moments.count.item() == 2
     assert normalizer.moments.mean.item() == 1.75  # of 1 and 2.5
     assert normalizer.running_return is not None
     assert normalizer.running_return.tolist() == [0.0]
 
 
+def test_returns_do_not_run_on_into_envs_that_were_started_anew() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.update(rewards(torch.tensor([[8.0, 8.0]]), no(1, 2), yes(1, 2)), 0.5)
+    starts = torch.tensor([True, False])
+    normalizer.update(rewards(torch.tensor([[1.0, 1.0]]), no(1, 2), yes(1, 2), starts), 0.5)
+    assert normalizer.running_return is not None
+    assert normalizer.running_return.tolist() == [1.0, 5.0]
+
+
 def test_another_number_of_envs_starts_anew() -> None:
     normalizer = RewardNormalizer()
-    normalizer.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
-    normalizer.update(torch.ones(1, 3), no(1, 3), yes(1, 3), 0.5)
+    normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
+    normalizer.update(rewards(torch.ones(1, 3), no(1, 3), yes(1, 3)), 0.5)
     assert normalizer.running_return is not None
     assert normalizer.running_return.tolist() == [1.0, 1.0, 1.0]
 
@@ -193,19 +216,19 @@ def test_another_number_of_envs_starts_anew() -> None:
 @pytest.mark.parametrize("num_updates", [0, 2])
 def test_reward_normalizer_state_round_trip_carries_the_running_return(num_updates: int) -> None:
     normalizer, restored = RewardNormalizer(), RewardNormalizer()
-    restored.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    restored.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     for i in range(num_updates):
-        normalizer.update(torch.full((3, 2), float(i + 1)), no(3, 2), yes(3, 2), 0.9)
+        normalizer.update(rewards(torch.full((3, 2), float(i + 1)), no(3, 2), yes(3, 2)), 0.9)
     restored.load_state_dict(copy.deepcopy(normalizer.state_dict()))
     for each in (normalizer, restored):
-        each.update(torch.tensor([[5.0, 6.0]]), no(1, 2), yes(1, 2), 0.9)
+        each.update(rewards(torch.tensor([[5.0, 6.0]]), no(1, 2), yes(1, 2)), 0.9)
     assert torch.equal(restored.moments.mean, normalizer.moments.mean)
     assert torch.equal(restored.moments.var, normalizer.moments.var)
 
 
 def test_a_saved_state_does_not_change_afterwards() -> None:
     normalizer = RewardNormalizer()
-    normalizer.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     saved = normalizer.get_extra_state()
-    normalizer.update(torch.ones(1, 2), no(1, 2), yes(1, 2), 0.5)
+    normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     assert saved.tolist() == [1.0, 1.0]

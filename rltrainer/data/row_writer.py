@@ -1,0 +1,66 @@
+"""Writing one step of all envs into a buffer's columns: what a buffer does once per env step."""
+
+from typing import Any
+
+import numpy as np
+
+from rltrainer.data.storage import Storage, matching_leaves
+from rltrainer.tree import Tree
+
+
+class RowWriter:
+    """Writes a row of every column, or, where any value does not fit, nothing.
+
+    Args:
+        columns: the buffer's `obs, action, reward, terminated, truncated, extra`.
+    """
+
+    def __init__(self, columns: dict[str, Storage]) -> None:
+        self._obs, self._extra = columns["obs"], columns["extra"]
+        self._is_single_obs = not isinstance(self._obs.specs, dict | tuple)
+        names = ("obs", "action", "reward", "terminated", "truncated", "extra")
+        self._here = [leaf for name in names for leaf in columns[name].leaves]
+        self._all = [*self._here, *self._obs.leaves]
+        self._zeros = [leaf.tensor.new_zeros(leaf.row_shape) for leaf in self._extra.leaves]
+
+    def write(
+        self,
+        here: Any,
+        after: Any,
+        obs: Tree,
+        action: Any,
+        reward: Any,
+        next_obs: Tree,
+        terminated: Any,
+        truncated: Any,
+        extra: dict[str, Any] | None,
+    ) -> None:
+        """Write one row, and its successors into another; each leaf is an array or tensor [N, ...].
+
+        Args:
+            here: the row, or a tuple (rows, envs) of index arrays.
+            after: that of the successors.
+            extra: all declared extras; None writes zeros.
+
+        Raises:
+            ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is written.
+        """
+        obs_values, next_values = (obs,), (next_obs,)
+        if not self._is_single_obs:
+            obs_values, next_values = _values(self._obs, obs), _values(self._obs, next_obs)
+        extras = self._zeros if extra is None else _values(self._extra, extra)
+        values = (*obs_values, action, reward, terminated, truncated, *extras, *next_values)
+        accepted = [
+            # Spelled out: this is done for every leaf at every env step.
+            value if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
+            else leaf.accept(value)
+            for leaf, value in zip(self._all, values, strict=True)
+        ]  # fmt: skip
+        for leaf, value in zip(self._here, accepted, strict=False):
+            leaf.target[here] = value
+        for leaf, value in zip(self._obs.leaves, accepted[len(self._here) :], strict=True):
+            leaf.target[after] = value
+
+
+def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:
+    return tuple(value for _, value in matching_leaves(column.specs, tree, column.name))
