@@ -5,7 +5,7 @@ from collections.abc import Mapping
 Progress = dict[str, int | float | None]
 
 COUNTS = ("epoch", "env_step", "update_step", "gradient_step")
-PROGRESS_NAMES = (*COUNTS, "best_score", "best_return", "best_return_std", "best_epoch")
+PROGRESS_NAMES = (*COUNTS, "best_score", "best_return", "best_return_std", "best_epoch", "is_stopped")
 
 
 def parse_progress(row: Mapping[str, object]) -> Progress:

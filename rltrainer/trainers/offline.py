@@ -56,14 +56,14 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     params_class = OfflineTrainerParams
     step_unit = "gradient_step"
 
-    def __init__(self, algorithm: OffPolicyAlgorithm, params: OfflineTrainerParams) -> None:
-        super().__init__(algorithm, params)
+    def _check_data(self) -> None:
+        buffer = self.params.buffer
         for name in ("observation_space", "action_space"):
-            expected, found = (getattr(algorithm.policy, name), getattr(params.buffer, name))
+            expected, found = getattr(self.algorithm.policy, name), getattr(buffer, name)
             mismatch = describe_mismatch(f"OfflineTrainerParams.buffer.{name}", expected, found)
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
-        params.buffer.check_finite()
+        buffer.check_finite()
 
     def _set_up(self) -> None:
         super()._set_up()

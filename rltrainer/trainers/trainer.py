@@ -67,6 +67,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 params.refuse(
                     field, "must use the algorithm's policy", "Make it with Collector(algorithm.policy, envs)."
                 )
+        self._check_data()
         self._bar = ProgressBar(0, shown=False, verbose=False, unit="")
         if params.logger is not None:
             params.logger.check_step_unit(self.step_unit)
@@ -204,6 +205,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         parts: dict[str, Any] = {"algorithm": self.algorithm, **self._collectors()}
         return parts | ({"logger": self.params.logger} if self.params.logger is not None else {})
 
+    def _check_data(self) -> None:
+        """Check that the data fits the algorithm, before anything is prepared."""
+
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
         self.algorithm.attach(UpdatePlan(progress=self._progress))
@@ -291,9 +295,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._record = None
         self._bar.end_epoch(stats, record.score, self._best)
         if self.params.logger is not None:
-            self.params.logger.log_epoch(
-                self._counters() | {f"best_{k.strip('_')}": v for k, v in vars(self._best).items()}
-            )
+            best = {f"best_{name.strip('_')}": value for name, value in vars(self._best).items()}
+            self.params.logger.log_epoch(self._counters() | best | {"is_stopped": int(self._stop_reason == "stop_fn")})
             self.params.logger.flush()
         return stats
 
@@ -348,6 +351,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             return_std=progress.get("best_return_std"),
             epoch=None if best_epoch is None else int(best_epoch),
         )
+        self._stop_reason = "stop_fn" if progress["is_stopped"] else None
         self._seed()
         self._set_up()
         self._is_started = self._continues = True

@@ -242,6 +242,15 @@ def test_resume_from_log(tmp_path: Path) -> None:
     assert (result.epoch, result.env_step, result.best_score, result.best_epoch) == (5, 100, 5.0, 0)
 
 
+def test_a_log_of_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    trainer = build("ppo", logger=rl.JSONLinesLogger(path))
+    params = dataclasses.replace(trainer.params, stop_fn=lambda score: True)
+    assert rl.OnPolicyTrainer(trainer.algorithm, params).run().stop_reason == "stop_fn"
+    result = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(params, resume_from_log=True)).run()
+    assert (result.stop_reason, result.epoch, result.env_step) == ("stop_fn", 1, 20)
+
+
 def test_resume_from_an_empty_log_starts(tmp_path: Path) -> None:
     trainer = build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
     params = rl.OnPolicyTrainerParams(**{**vars(trainer.params), "resume_from_log": True})

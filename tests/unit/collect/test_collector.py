@@ -311,3 +311,16 @@ def test_native_envs_lose_the_cell_of_a_reset() -> None:
     assert (stats.num_env_steps, stats.num_collected_steps) == (2000, 2000 - num_resets)
     assert len(one.buffer) == 2000 - num_resets
     assert stats.returns.tolist() == stats.lengths.tolist()
+
+
+def test_a_rollout_says_which_envs_were_started_anew() -> None:
+    one = collector(num_envs=2, stores=rollout_buffer, length=5)
+    one.collect(num_steps=6)
+    assert one.rollout().starts.tolist() == [True, True]
+    one.collect(num_steps=6)
+    assert one.rollout().starts.tolist() == [False, False]
+    one.reset()
+    one.collect(num_steps=6)
+    assert one.rollout().starts.tolist() == [True, True]
+    one.collect(num_episodes=2)
+    assert one.rollout().starts.tolist() == [True, True]

@@ -29,9 +29,10 @@ def test_a_progress_without_a_best_yet() -> None:
     stream = io.StringIO()
     logger = ConsoleLogger(stream)
     counts = {"epoch": 1, "env_step": 8, "update_step": 1, "gradient_step": 4}
-    logger.log_epoch({**counts, "best_score": None, "best_return": None, "best_return_std": None, "best_epoch": None})
+    best = {"best_score": None, "best_return": None, "best_return_std": None, "best_epoch": None}
+    logger.log_epoch({**counts, **best, "is_stopped": 0})
     assert stream.getvalue().startswith("epoch     step 8: epoch 1, env_step 8, ")
-    assert stream.getvalue().endswith("best_epoch None\n")
+    assert stream.getvalue().endswith("best_epoch None, is_stopped 0\n")
     assert logger.read_progress() is None
 
 

@@ -21,6 +21,7 @@ PROGRESS = {
     "best_return": 21.5,
     "best_return_std": None,
     "best_epoch": 0,
+    "is_stopped": 0,
 }
 
 both = pytest.mark.parametrize("make", [CSVLogger, JSONLinesLogger])

@@ -21,6 +21,7 @@ PROGRESS = {
     "best_return": 21.5,
     "best_return_std": 1.5,
     "best_epoch": 1,
+    "is_stopped": 0,
 }
 
 

@@ -18,6 +18,7 @@ PROGRESS = {
     "best_return": None,
     "best_return_std": None,
     "best_epoch": None,
+    "is_stopped": 0,
 }
 
 

@@ -23,6 +23,7 @@ PROGRESS = {
     "best_return": float("nan"),
     "best_return_std": None,
     "best_epoch": 0,
+    "is_stopped": 0,
 }
 
 
