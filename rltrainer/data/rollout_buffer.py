@@ -211,7 +211,6 @@ class RolloutBuffer:
         first, last = len(self._final_index), len(self._final_index) + len(envs)
         if last > self._final_obs.shape[0]:
             self._final_obs.grow(max(last, 2 * self._final_obs.shape[0]))
-        here = self._num_rows * self.num_envs + envs
-        values = self._columns["obs"].gather(torch.from_numpy(here).to(self.device))
-        self._final_obs.scatter(np.arange(first, last), values)
-        self._final_index.extend((here - self.num_envs).tolist())
+        for kept, leaf in zip(self._final_obs.leaves, self._columns["obs"].leaves, strict=True):
+            kept.target[first:last] = leaf.target[self._num_rows, envs]
+        self._final_index.extend(((self._num_rows - 1) * self.num_envs + envs).tolist())

@@ -156,6 +156,8 @@ class Leaf:
         Raises:
             ReplayBufferError: it has another shape or kind of number.
         """
+        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == self.row_shape:
+            return value
         try:
             # A copy of an array, because torch warns about those that are not writable.
             tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
