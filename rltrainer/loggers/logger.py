@@ -113,8 +113,8 @@ class Logger(ABC):
 
         Args:
             progress: the counts `epoch`, `env_step`, `update_step`, `gradient_step`, and `best_score`, `best_return`,
-                `best_return_std`, `best_epoch`, None where there is none yet; `is_stopped`, 1 if `stop_fn` ended the run,
-                else 0.
+                `best_return_std`, `best_epoch`, None where there is none yet; and `is_stopped`, 1 if `stop_fn` ended
+                the run, else 0.
 
         Raises:
             ValueError: one of these is missing.

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.nets.chain import apply_linear
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
 
 
@@ -25,7 +25,7 @@ class CategoricalHead(nn.Module):
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits = functional.linear(features, self.linear.weight, self.linear.bias)
+        logits = apply_linear(self.linear, features)
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
@@ -50,7 +50,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
-        mean = self.linear(features)
+        mean = apply_linear(self.linear, features)
         return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(-5.0, 2.0))
 
 
@@ -65,7 +65,7 @@ class SquashedGaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
-        mean, log_std = self.linear(features).chunk(2, dim=-1)
+        mean, log_std = apply_linear(self.linear, features).chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from rltrainer.nets.chain import apply_linear
 
 Activation = Callable[[], nn.Module]
 
@@ -26,10 +27,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        # Not layer(x): the call of a module costs more than the arithmetic of a layer this small.
         activate = self.activation.forward
-        for layer in self.layers:
-            x = activate(functional.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]  # of a Linear
+        for layer in self.layers._modules.values():
+            x = activate(apply_linear(layer, x))
         return x
 
 
