@@ -2,6 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+from rltrainer.params import Params
+from rltrainer.rules import Flag, PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RuntimeParams(Params):
+    """How updates are run: how fast, not what is learned (but for rounding)."""
+
+    compile: Literal["auto"] | Flag = "auto"
+    """Run each gradient step as one compiled graph. "auto" does so where the run is long enough to earn the time that
+    compiling takes, by a fixed rule from planned gradient steps, device and size of the networks."""
+    num_threads: Literal["auto"] | PositiveInt | None = "auto"
+    """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step; None leaves
+    what is set."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PrecisionParams(Params):
+    """The number formats of an update."""
+
+    amp: Literal["bf16"] | None = None
+    """Format of matrix products; weights, optimizers and everything else stay float32."""
 
 
 @dataclass(frozen=True)
@@ -10,6 +34,12 @@ class UpdatePlan:
 
     Args:
         progress: returns the share of the planned training that is done, in [0, 1]; schedules read it.
+        num_gradient_steps: how many are planned; None if nobody knows.
+        runtime: how updates are run.
+        precision: in which number formats.
     """
 
     progress: Callable[[], float] = lambda: 0.0
+    num_gradient_steps: int | None = None
+    runtime: RuntimeParams = RuntimeParams()
+    precision: PrecisionParams = PrecisionParams()

@@ -1,4 +1,4 @@
-"""Adam as one call for all parameters: `torch.optim.Adam.step` spends most of its time around that call."""
+"""Adam, written twice: as one call on the CPU, and as tensor arithmetic for graphs and devices."""
 
 from collections.abc import Sequence
 
@@ -21,84 +21,58 @@ class Adam:
         self, parameters: Sequence[Tensor], eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
     ) -> None:
         self.parameters, self.eps, self.betas = list(parameters), eps, betas
-        self.lr = 0.0
-        self.mean = [torch.zeros_like(p) for p in self.parameters]
-        self.square = [torch.zeros_like(p) for p in self.parameters]
-        self.num_steps = torch.zeros((), device=self.parameters[0].device)
+        device = self.parameters[0].device
+        self._sizes = [p.numel() for p in self.parameters]
+        # Flat: a graph updates one vector instead of a dozen small tensors.
+        self.mean = torch.zeros(sum(self._sizes), device=device)
+        self.square = torch.zeros_like(self.mean)
+        self.num_steps = torch.zeros((), device=device)
+        self._lr, self._lr_tensor = 0.0, torch.zeros((), device=device)
+        self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
 
-    @torch.no_grad()
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        if value != self._lr:
+            self._lr = value
+            self._lr_tensor.fill_(value)
+
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Apply gradients, one per parameter."""
+        """Apply gradients, one per parameter, in one call: `torch.optim.Adam.step` spends most time around it."""
         self.num_steps += 1
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
-            self.parameters, list(gradients), self.mean, self.square, [], [self.num_steps] * len(self.parameters),
-            lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
+            self.parameters, list(gradients), self._mean_views, self._square_views, [],
+            [self.num_steps] * len(self.parameters),
+            lr=self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False,
         )  # fmt: skip
 
+    def step_flat(self, gradient: Tensor, applies: Tensor) -> None:
+        """Apply a flat gradient without a branch: where `applies` (a bool scalar) is False, nothing changes."""
+        beta1, beta2 = self.betas
+        self.num_steps.add_(applies)
+        mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
+        scale = self._lr_tensor / (1 - beta1**self.num_steps)
+        denominator = square.sqrt() / (1 - beta2**self.num_steps).sqrt() + self.eps
+        change = torch.where(applies, scale * mean / denominator, 0.0)
+        self.mean.copy_(torch.where(applies, mean, self.mean))
+        self.square.copy_(torch.where(applies, square, self.square))
+        torch._foreach_sub_(self.parameters, self._split(change))
+
     def state_dict(self) -> State:
         """Return the moments, the step count and the learning rate."""
-        return {
-            "rule": "Adam",
-            "lr": self.lr,
-            "mean": list(self.mean),
-            "square": list(self.square),
-            "num_steps": self.num_steps,
-        }
+        return {"rule": "Adam", "lr": self.lr, "mean": self.mean, "square": self.square, "num_steps": self.num_steps}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in place."""
         self.lr = state["lr"]
-        own = [*self.mean, *self.square, self.num_steps]
-        saved = [*state["mean"], *state["square"], state["num_steps"]]
-        for target, source in zip(own, saved, strict=True):
-            target.copy_(source)
+        for name in ("mean", "square", "num_steps"):
+            getattr(self, name).copy_(state[name])
 
-
-class TorchRule:
-    """Any `torch.optim` optimizer, used like `Adam`.
-
-    Args:
-        optimizer: made over the parameters, in their order.
-        parameters: what is trained.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
-        self.optimizer, self.parameters = optimizer, list(parameters)
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of all parameter groups."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = value
-
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Apply gradients, one per parameter."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self.optimizer.step()
-
-    def state_dict(self) -> State:
-        """Return the optimizer's moments and options; parameters are numbered in their order."""
-        state = self.optimizer.state_dict()
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
-        return {
-            "rule": type(self.optimizer).__name__,
-            "state": {str(i): dict(entry) for i, entry in state["state"].items()},
-            "groups": groups,
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
-        current = self.optimizer.state_dict()["param_groups"]
-        groups = [
-            {key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()}
-            | {"params": group["params"]}
-            for saved, group in zip(state["groups"], current, strict=True)
-        ]
-        moments = {int(i): entry for i, entry in state["state"].items()}
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """Return one view per parameter, of its shape."""
+        return [part.view_as(p) for part, p in zip(torch.split(flat, self._sizes), self.parameters, strict=True)]

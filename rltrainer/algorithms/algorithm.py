@@ -8,7 +8,9 @@ from typing import Annotated, Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from rltrainer.algorithms.gradient_step import GradientStep
 from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
+from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
@@ -16,7 +18,7 @@ from rltrainer.plan import UpdatePlan
 from rltrainer.rules import PositiveFloat, Rule, Scheduled, UnitFloat
 from rltrainer.seeding import make_generator
 from rltrainer.state_file import read_state, write_state
-from rltrainer.types import Rollout, State
+from rltrainer.types import Rollout, State, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -70,11 +72,17 @@ class Algorithm(ABC):
         self.plan = UpdatePlan()
         self.device = policy.device
         self.generator = make_generator(None, self.device)
+        self._gradient_step = GradientStep(self._step, policy)
+
+    def _step(self, *args: Any) -> UpdateResult:
+        """Take one gradient step; the part of an update that is compiled."""
+        raise NotImplementedError
 
     def attach(self, plan: UpdatePlan) -> None:
         """Follow a trainer's plan from the next update on."""
         self.plan = plan
         self.policy.progress = plan.progress
+        self._gradient_step.attach(plan)
 
     def seed(self, seed: int) -> None:
         """Seed the generator of minibatches and noise."""
@@ -133,13 +141,14 @@ class Algorithm(ABC):
 
     def _begin_update(self) -> None:
         progress = self.plan.progress()
-        for optimizer in self._optimizers():
-            optimizer.set_progress(progress)
+        for follower in vars(self).values():
+            if isinstance(follower, Optimizer | ScheduledValue):
+                follower.set_progress(progress)
 
     def _end_update(self) -> None:
         for optimizer in self._optimizers():
-            if optimizer.fault is not None:
-                fault, optimizer.fault = optimizer.fault, None
+            fault = optimizer.take_fault()
+            if fault is not None:
                 raise NonFiniteError(
                     f"{type(self).__name__}: {fault}; the step was not applied. "
                     "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."

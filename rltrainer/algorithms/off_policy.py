@@ -67,15 +67,15 @@ class OffPolicyAlgorithm(Algorithm):
         """
         self._begin_update()
         transitions = transitions.to(self.device)
-        if transitions.reward.dim() == 1:
-            result = self._step(transitions)
-        else:
-            result = UpdateResult.mean([self._step(transitions[k]) for k in range(len(transitions.reward))])
+        is_single = transitions.reward.dim() == 1
+        batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
+        with self._gradient_step.tracing():
+            results = [self._gradient_step(batch, self.draw_noise(batch)) for batch in batches]
         self._end_update()
-        return result
+        return results[0] if is_single else UpdateResult.mean(results)
 
-    def _step(self, batch: Transitions) -> UpdateResult:
+    def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
         obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
         action = self.policy.unscale(batch.action)
         batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action)
-        return self.gradient_step(batch, self.draw_noise(batch))
+        return self.gradient_step(batch, noise)

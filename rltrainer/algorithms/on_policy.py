@@ -4,6 +4,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,9 @@ class OnPolicyAlgorithm(Algorithm):
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
 
+    def _step(self, *args: Any) -> UpdateResult:
+        return self.gradient_step(*args)
+
     def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
         """Update the policy from one rollout.
 
@@ -73,17 +77,20 @@ class OnPolicyAlgorithm(Algorithm):
         self._begin_update()
         with torch.no_grad():
             samples = self.process(rollout)
-        steps = [
-            self.gradient_step(batch)
-            for _ in range(repeat)
-            for batch in minibatches(samples, batch_size, self.generator)
-        ]
+        # None: as many cells as there can be, so that the shape does not depend on how many of them are valid.
+        batch_size = batch_size or rollout.valid.numel()
+        with self._gradient_step.tracing():
+            steps = [
+                self._gradient_step(batch)
+                for _ in range(repeat)
+                for batch in minibatches(samples, batch_size, self.generator)
+            ]
         self.observe(rollout)
         self._end_update()
         return UpdateResult.mean(steps)
 
 
-def minibatches(samples: Samples, batch_size: int | None, generator: torch.Generator) -> Iterator[Samples]:
+def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
     """Yield all samples in random order, in minibatches whose sizes differ by at most one.
 
     Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.
@@ -91,7 +98,6 @@ def minibatches(samples: Samples, batch_size: int | None, generator: torch.Gener
     num_samples = len(samples.weight)
     if num_samples == 0:
         return
-    batch_size = batch_size or num_samples
     num_batches = math.ceil(num_samples / batch_size)
     index = torch.randperm(num_samples, generator=generator, device=generator.device)
     if num_samples == num_batches * batch_size:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from rltrainer.algorithms.adam import Adam, TorchRule
+from rltrainer.algorithms.adam import Adam
+from rltrainer.algorithms.torch_rule import TorchRule
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 
@@ -15,7 +16,7 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class Optimizer:
     """Minimises a loss over some parameters.
 
-    A gradient step whose gradients are not finite is not applied; `fault` then names the first bad parameter.
+    A gradient step whose gradients are not finite is not applied; `take_fault` then names the first bad parameter.
 
     Args:
         modules: the modules to train, by name; the names appear in error texts only.
@@ -41,7 +42,12 @@ class Optimizer:
         self.rule: Adam | TorchRule = Adam(self.parameters, adam_eps)
         if factory is not None:
             self.rule = TorchRule(factory(self.parameters), self.parameters)
-        self.fault: str | None = None
+        device = self.parameters[0].device
+        self._is_on_host = device.type == "cpu"
+        # What a step that had to be left out has seen; looked at once per update step.
+        self._bad_gradient = torch.zeros(sum(p.numel() for p in self.parameters), device=device)
+        self._bad_loss = torch.zeros((), device=device)
+        self._num_faults = torch.zeros((), device=device)
         self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
@@ -52,14 +58,24 @@ class Optimizer:
         """Take the gradients of a scalar loss, clip them and apply them."""
         gradients = torch.autograd.grad(loss, self.parameters)
         with torch.no_grad():
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-            # A norm is finite only where all gradients are.
-            if not torch.isfinite(norm):
-                self._note_fault(loss, gradients)
-                return
-            if self.max_grad_norm is not None:
-                torch._foreach_mul_(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-            self.rule.step(gradients)
+            if isinstance(self.rule, Adam) and (torch.compiler.is_compiling() or not self._is_on_host):
+                self._apply_flat(self.rule, _flat(gradients), loss.detach())
+            else:
+                self._apply(gradients, loss.detach())
+
+    def take_fault(self) -> str | None:
+        """Say what was wrong with the last gradient that was not finite, if there was one since the last call."""
+        if not self._num_faults:
+            return None
+        ends = torch.tensor([p.numel() for p in self.parameters], device=self._bad_gradient.device).cumsum(0)
+        bad = (~torch.isfinite(self._bad_gradient)).nonzero()
+        name = "all parameters together"  # each is finite, their norm is not
+        if len(bad):
+            first = int(torch.searchsorted(ends, bad[0, 0], right=True))
+            name = self._names[self.parameters[first]]
+        self._num_faults.zero_()
+        self._bad_gradient.zero_()
+        return f"the gradient of {name} is not finite (loss = {float(self._bad_loss):g})"
 
     def state_dict(self) -> State:
         """Return what the update rule remembers."""
@@ -69,7 +85,30 @@ class Optimizer:
         """Restore what `state_dict` returned."""
         self.rule.load_state_dict(state)
 
-    def _note_fault(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        bad = next((p for p, g in zip(self.parameters, gradients, strict=True) if not torch.isfinite(g).all()), None)
-        name = self._names[bad] if bad is not None else "all parameters together"
-        self.fault = self.fault or f"the gradient of {name} is not finite (loss = {float(loss):g})"
+    def _apply(self, gradients: tuple[Tensor, ...], loss: Tensor) -> None:
+        """Look at the gradients and decide: what is quickest where looking costs nothing."""
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        # A norm is finite only where all gradients are.
+        if not torch.isfinite(norm):
+            self._bad_gradient.copy_(_flat(gradients))
+            self._bad_loss.copy_(loss)
+            self._num_faults += 1
+            return
+        if self.max_grad_norm is not None:
+            torch._foreach_mul_(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self.rule.step(gradients)
+
+    def _apply_flat(self, rule: Adam, gradient: Tensor, loss: Tensor) -> None:
+        """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
+        norm = torch.linalg.vector_norm(gradient)
+        is_finite = torch.isfinite(norm)
+        self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
+        self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
+        self._num_faults.add_(~is_finite)
+        if self.max_grad_norm is not None:
+            gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        rule.step_flat(gradient, is_finite)
+
+
+def _flat(tensors: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from rltrainer.algorithms.a2c import A2C, A2CParams
 from rltrainer.algorithms.on_policy import Samples
+from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.functional.losses import clipped_surrogate
 from rltrainer.nets import ActorCritic
 from rltrainer.rules import Flag, PositiveFloat, Scheduled, UnitFloat
-from rltrainer.schedules import value_at
 from rltrainer.types import Rollout
 
 
@@ -37,6 +37,7 @@ class PPO(A2C):
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
         self.params: PPOParams = params or PPOParams()
         super().__init__(policy, self.params)
+        self.clip = ScheduledValue(self.params.clip, self.device)
 
     def process(self, rollout: Rollout) -> Samples:
         """Add the log-probability under the policy that collected the data."""
@@ -46,8 +47,7 @@ class PPO(A2C):
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
         """Return the clipped surrogate per cell [B] (eq. 7)."""
-        clip = value_at(self.params.clip, self.plan.progress())
-        return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), clip)
+        return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
     def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
         """Return the squared error per cell [B], the larger of the plain and the clipped one."""

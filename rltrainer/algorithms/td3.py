@@ -1,6 +1,7 @@
 """TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods)."""
 
 import dataclasses
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,13 @@ class TD3Params(OffPolicyParams):
     """Step of the target networks towards the online ones."""
 
 
+class TD3Noise(NamedTuple):
+    """What one gradient step is told: the noise on the target's action [B, A], and whether the actor is trained."""
+
+    target_action: Tensor
+    is_actors_turn: bool
+
+
 class TD3(OffPolicyAlgorithm):
     """Deterministic policy gradient with two critics, a smoothed target and a delayed actor.
 
@@ -50,21 +58,24 @@ class TD3(OffPolicyAlgorithm):
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
-        self.num_critic_steps = torch.zeros((), dtype=torch.int64)
+        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
 
-    def draw_noise(self, batch: Transitions) -> Tensor:
-        """Draw the noise on the target's action [B, A]."""
+    def draw_noise(self, batch: Transitions) -> TD3Noise:
+        """Draw the noise on the target's action, and say whether it is the actor's turn."""
         noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
-        return noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip)
+        self.num_critic_steps += 1
+        return TD3Noise(
+            noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip),
+            is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
+        )
 
-    def gradient_step(self, batch: Transitions, noise: Tensor) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: TD3Noise) -> UpdateResult:
         """Train the critics; at every `actor_update_interval`-th step the actor too."""
-        td_error = self.critic_target(batch, noise) - self.critic(batch.obs, batch.action)
+        td_error = self.critic_target(batch, noise.target_action) - self.critic(batch.obs, batch.action)
         critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
-        self.num_critic_steps += 1
-        if int(self.num_critic_steps) % self.params.actor_update_interval == 0:
+        if noise.is_actors_turn:
             actor_loss = self.actor_loss(batch)
             self.actor_optimizer.step(actor_loss)
             self.target_actor.follow(self.actor)

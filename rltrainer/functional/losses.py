@@ -16,10 +16,11 @@ def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
     return centred / (variance.sqrt() + eps)
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
     """Return PPO's loss per cell [B] (Schulman et al. 2017, eq. 7, negated): -min(r A, clip(r, 1 - c, 1 + c) A)."""
     ratio = log_ratio.exp()
-    return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage)
+    clipped = ratio.clamp(1 - clip, 1 + clip)  # type: ignore[arg-type]  # both bounds are of one type
+    return -(ratio * advantage).minimum(clipped * advantage)
 
 
 def huber(error: Tensor) -> Tensor:

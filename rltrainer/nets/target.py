@@ -32,10 +32,14 @@ class TargetNetwork(nn.Module):
     def follow(self, online: nn.Module) -> None:
         """Move towards the online network, in place."""
         self.num_calls += 1
-        if self.interval > 1 and int(self.num_calls) % self.interval:
-            return
-        targets = [p.data for p in self.network.parameters()]
-        sources = [p.data for p in online.parameters()]
-        torch._foreach_lerp_(targets, sources, self.tau)
+        targets: list[Tensor] = list(self.network.parameters())
+        sources: list[Tensor] = list(online.parameters())
+        if self.interval > 1 and (torch.compiler.is_compiling() or not self.num_calls.is_cpu):
+            # A graph has no branches, and a device is not waited for: most steps are of length 0.
+            step = self.tau * (self.num_calls % self.interval == 0)
+            for target, source in zip(targets, sources, strict=True):
+                target.lerp_(source, step)
+        elif self.num_calls % self.interval == 0:
+            torch._foreach_lerp_(targets, sources, self.tau)
         for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
             target.copy_(source)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rltrainer.algorithms.adam import Adam, TorchRule
+from rltrainer.algorithms.adam import Adam
+from rltrainer.algorithms.torch_rule import TorchRule
 
 
 def test_same_bits_as_torch() -> None:
@@ -22,6 +23,29 @@ def test_same_bits_as_torch() -> None:
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
+def test_the_step_without_branches_gives_the_same_numbers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(4, 3), (4,), ()]
+    starts = [torch.randn(shape, generator=generator) for shape in shapes]
+    one, other = (Adam([start.clone() for start in starts], eps=1e-5) for _ in range(2))
+    for lr in (1e-2, 1e-3, 1e-3):
+        gradients = [torch.randn(shape, generator=generator) for shape in shapes]
+        one.lr = other.lr = lr
+        one.step(gradients)
+        other.step_flat(torch.cat([gradient.flatten() for gradient in gradients]), torch.tensor(True))
+    torch.testing.assert_close(other.parameters, one.parameters)
+    torch.testing.assert_close(other.square, one.square)
+
+
+def test_a_flat_step_that_does_not_apply_changes_nothing() -> None:
+    parameter = torch.tensor([1.0, 2.0])
+    rule = Adam([parameter])
+    rule.lr = 0.1
+    rule.step_flat(torch.tensor([float("nan"), 1.0]), torch.tensor(False))
+    assert parameter.tolist() == [1.0, 2.0]
+    assert (rule.mean.tolist(), rule.square.tolist(), float(rule.num_steps)) == ([0.0, 0.0], [0.0, 0.0], 0.0)
+
+
 def test_first_step_by_hand() -> None:
     # After one step both moments are unbiased to g and g^2, so the step is lr * g / (|g| + eps) = lr * sign(g).
     parameter = torch.tensor([1.0, 1.0])
@@ -35,10 +59,10 @@ def test_state_is_restored_in_place() -> None:
     one, other = Adam([torch.ones(2)]), Adam([torch.ones(2)])
     one.lr = 0.1
     one.step([torch.ones(2)])
-    moments = other.mean[0]
+    moments = other.mean
     other.load_state_dict(one.state_dict())
-    assert other.mean[0] is moments
-    assert torch.equal(moments, one.mean[0])
+    assert other.mean is moments
+    assert torch.equal(moments, one.mean)
     assert (float(other.num_steps), other.lr) == (1.0, 0.1)
 
 

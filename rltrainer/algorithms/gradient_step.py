@@ -1,0 +1,114 @@
+"""How a gradient step is run: as it is written, or compiled as one graph. The only place that knows `torch.compile`."""
+
+import contextlib
+import logging
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from rltrainer.plan import UpdatePlan
+
+LONG_RUN = 100_000
+"""From this many gradient steps on, compiling saves more time than it takes, whatever the networks."""
+LONG_RUN_OF_LARGE = 20_000
+"""The same for networks of at least `LARGE` parameters: each of their steps saves more."""
+LARGE = 50_000
+
+Step = Callable[..., Any]
+
+
+class GradientStep:
+    """Calls an algorithm's gradient step, compiled where the plan says so.
+
+    A step that can be compiled draws no random numbers and has no branch on a tensor's value: what it needs comes as
+    arguments, and what it changes are tensors, in place. Where it does something that no graph can hold (a `print`, an
+    optimizer of the user's), the graph is cut there. Compiled steps give the numbers of eager ones up to rounding.
+
+    Args:
+        step: from tensors to an `UpdateResult`.
+        module: the networks that it trains.
+    """
+
+    def __init__(self, step: Step, module: nn.Module) -> None:
+        self._step, self._module = step, module
+        self._eager = self._compiled = step
+        self.is_compiled = False
+
+    def attach(self, plan: UpdatePlan) -> None:
+        """Follow a plan from the next call on."""
+        device = next(self._module.parameters()).device
+        self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
+        self.is_compiled = _decide(plan, device, sum(p.numel() for p in self._module.parameters()))
+        if self.is_compiled:
+            self._compiled = torch.compile(self._eager)
+
+    def __call__(self, *args: Any) -> Any:
+        """Take one gradient step."""
+        if not self.is_compiled:
+            return self._eager(*args)
+        try:
+            return self._compiled(*args)
+        except Exception as error:
+            # Nothing was run yet: a graph is compiled before its first operation. Errors of the step itself go on.
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            self.is_compiled = False
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
+            return self._eager(*args)
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Around the gradient steps of an update: lets the compiler trace `torch.autograd.grad`, which is off else."""
+        if not self.is_compiled:
+            yield
+            return
+        config = torch._dynamo.config
+        before, config.trace_autograd_ops = config.trace_autograd_ops, True
+        try:
+            yield
+        finally:
+            config.trace_autograd_ops = before
+
+
+def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
+    """Whether to compile; says so in one line where nobody said it before."""
+    choice = plan.runtime.compile
+    if choice == "auto":
+        long_run = LONG_RUN_OF_LARGE if num_parameters >= LARGE else LONG_RUN
+        num_steps = plan.num_gradient_steps
+        choice = num_steps is not None and num_steps >= long_run
+        text = "compile='auto': %s (%s gradient steps planned, %d parameters on %s; compiled from %d steps on)"
+        how = "each gradient step is one compiled graph" if choice else "gradient steps run uncompiled"
+        logging.getLogger("rltrainer").info(text, how, num_steps, num_parameters, device.type, long_run)
+    if choice and not _can_trace_gradients():
+        warnings.warn(
+            f"torch {torch.__version__} cannot trace torch.autograd.grad (torch._dynamo.config.trace_autograd_ops): "
+            "gradient steps run uncompiled",
+            stacklevel=4,
+        )
+        return False
+    return choice
+
+
+def _can_trace_gradients() -> bool:
+    import torch._dynamo  # seconds of imports, and most runs need none of it
+
+    return hasattr(torch._dynamo.config, "trace_autograd_ops")
+
+
+def _with_bf16(step: Step, device: torch.device) -> Step:
+    is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+    if is_x86 and not torch.cpu._is_avx512_bf16_supported():
+        warnings.warn("PrecisionParams.amp: this processor has no bf16 instructions; bf16 will be slow", stacklevel=4)
+
+    def step_with_bf16(*args: Any) -> Any:
+        # No cache: it would keep the bf16 copies of weights that the step itself changes.
+        with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False):
+            return step(*args)
+
+    return step_with_bf16

@@ -1,0 +1,57 @@
+"""Any `torch.optim` optimizer in the place of `Adam`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rltrainer.types import State
+
+
+class TorchRule:
+    """Any `torch.optim` optimizer, used like `Adam`.
+
+    Args:
+        optimizer: made over the parameters, in their order.
+        parameters: what is trained.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+        self.optimizer, self.parameters = optimizer, list(parameters)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of all parameter groups."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = value
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Apply gradients, one per parameter."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+
+    def state_dict(self) -> State:
+        """Return the optimizer's moments and options; parameters are numbered in their order."""
+        state = self.optimizer.state_dict()
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
+        return {
+            "rule": type(self.optimizer).__name__,
+            "state": {str(i): dict(entry) for i, entry in state["state"].items()},
+            "groups": groups,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        current = self.optimizer.state_dict()["param_groups"]
+        groups = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()}
+            | {"params": group["params"]}
+            for saved, group in zip(state["groups"], current, strict=True)
+        ]
+        moments = {int(i): entry for i, entry in state["state"].items()}
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
