@@ -44,7 +44,7 @@ from rltrainer.nets import (
     QNetwork,
     SquashedActorCritic,
 )
-from rltrainer.plan import UpdatePlan
+from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
 from rltrainer.schedules import LinearSchedule
 from rltrainer.seeding import seed
 from rltrainer.trainers import (
@@ -113,10 +113,12 @@ __all__ = [
     "Optimizer",
     "PPOParams",
     "Policy",
+    "PrecisionParams",
     "QNetwork",
     "ReplayBuffer",
     "Rollout",
     "RolloutBuffer",
+    "RuntimeParams",
     "SACParams",
     "Samples",
     "SequenceSummaryStats",

@@ -88,6 +88,8 @@ def _as_json(value: object) -> object:
         return value
     if isinstance(value, tuple | list):
         return [_as_json(item) for item in value]
+    if isinstance(value, Params):
+        return json.loads(value.to_json())
     return {"live": getattr(value, "__qualname__", type(value).__qualname__)}
 
 
@@ -95,11 +97,18 @@ def _from_json(cls: type[Params], name: str, value: object) -> object:
     """Return a field's value; JSON knows no tuples, and params are frozen, so a list was a tuple."""
     if isinstance(value, list):
         return tuple(_from_json(cls, name, item) for item in value)
+    if isinstance(value, dict) and "params" in value:
+        # The class is the default's: no name is looked up for a file.
+        group = next(field.default for field in dataclasses.fields(cls) if field.name == name)
+        if isinstance(group, Params):
+            return type(group).from_json(json.dumps(value))
     if isinstance(value, dict):
         raise ParamsError(f"{cls.__name__}.{name}: JSON holds only the name {value.get('live')!r}; pass {name}=...")
     return value
 
 
 def _as_text(value: object, is_plain: bool) -> str:
+    if isinstance(value, Params):
+        return str(value)  # its repr has an id
     is_plain = is_plain or value is None or value == ()
     return repr(value) if is_plain else f"{type(value).__name__}[id={id(value)}]"

@@ -79,10 +79,16 @@ class Algorithm(ABC):
         raise NotImplementedError
 
     def attach(self, plan: UpdatePlan) -> None:
-        """Follow a trainer's plan from the next update on."""
-        self.plan = plan
+        """Follow a trainer's plan from the next update on; `self.plan` says what "auto" came to."""
         self.policy.progress = plan.progress
         self._gradient_step.attach(plan)
+        runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled)
+        self.plan = dataclasses.replace(plan, runtime=runtime)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether gradient steps run as a compiled graph."""
+        return self._gradient_step.is_compiled
 
     def seed(self, seed: int) -> None:
         """Seed the generator of minibatches and noise."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rltrainer.plan import UpdatePlan
+from rltrainer.plan import PrecisionParams, UpdatePlan
 
 LONG_RUN = 100_000
 """From this many gradient steps on, compiling saves more time than it takes, whatever the networks."""
@@ -35,20 +35,23 @@ class GradientStep:
 
     def __init__(self, step: Step, module: nn.Module) -> None:
         self._step, self._module = step, module
-        self._eager = self._compiled = step
+        self._eager, self._precision = step, PrecisionParams()
+        self._compiled: Step | None = None
         self.is_compiled = False
 
     def attach(self, plan: UpdatePlan) -> None:
         """Follow a plan from the next call on."""
         device = next(self._module.parameters()).device
-        self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
+        if plan.precision != self._precision:
+            self._precision, self._compiled = plan.precision, None
+            self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in self._module.parameters()))
-        if self.is_compiled:
-            self._compiled = torch.compile(self._eager)
+        if self.is_compiled and self._compiled is None:
+            self._compiled = torch.compile(_with_code_of_its_own(self._eager))
 
     def __call__(self, *args: Any) -> Any:
         """Take one gradient step."""
-        if not self.is_compiled:
+        if not self.is_compiled or self._compiled is None:
             return self._eager(*args)
         try:
             return self._compiled(*args)
@@ -99,6 +102,19 @@ def _can_trace_gradients() -> bool:
     import torch._dynamo  # seconds of imports, and most runs need none of it
 
     return hasattr(torch._dynamo.config, "trace_autograd_ops")
+
+
+def _with_code_of_its_own(step: Step) -> Step:
+    """Return the same function to the compiler as one it has not seen.
+
+    It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled.
+    """
+
+    def compiled_step(*args: Any) -> Any:
+        return step(*args)
+
+    compiled_step.__code__ = compiled_step.__code__.replace()
+    return compiled_step
 
 
 def _with_bf16(step: Step, device: torch.device) -> Step:

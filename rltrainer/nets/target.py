@@ -34,7 +34,9 @@ class TargetNetwork(nn.Module):
         self.num_calls += 1
         targets: list[Tensor] = list(self.network.parameters())
         sources: list[Tensor] = list(online.parameters())
-        if self.interval > 1 and (torch.compiler.is_compiling() or not self.num_calls.is_cpu):
+        if self.interval == 1:
+            torch._foreach_lerp_(targets, sources, self.tau)
+        elif torch.compiler.is_compiling() or not self.num_calls.is_cpu:
             # A graph has no branches, and a device is not waited for: most steps are of length 0.
             step = self.tau * (self.num_calls % self.interval == 0)
             for target, source in zip(targets, sources, strict=True):

@@ -33,6 +33,17 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
                 "training_collector", "must have a ReplayBuffer", "Pass Collector(..., buffer=ReplayBuffer(...))."
             )
 
+    @property
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the run."""
+        num_samples = max(self.planned_num_steps - self.warmup_num_env_steps, 0)
+        return int(self.update_step_num_gradient_steps_per_sample * num_samples)
+
+    @property
+    def gradient_batch_size(self) -> int:
+        """Transitions of a gradient step."""
+        return self.batch_size
+
     def create_trainer(self, algorithm: Algorithm) -> "OffPolicyTrainer":
         """Return an `OffPolicyTrainer`."""
         return OffPolicyTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class

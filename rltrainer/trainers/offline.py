@@ -35,6 +35,16 @@ class OfflineTrainerParams(TrainerParams):
         """Gradient steps of the whole run."""
         return self.max_epochs * self.epoch_num_steps
 
+    @property
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the whole run."""
+        return self.planned_num_steps
+
+    @property
+    def gradient_batch_size(self) -> int:
+        """Transitions of a gradient step."""
+        return self.batch_size
+
     def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":
         """Return an `OfflineTrainer`."""
         return OfflineTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class

@@ -1,6 +1,7 @@
 """On-policy training: collect a rollout, update from it, forget it."""
 
 import dataclasses
+import math
 import time
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
@@ -27,6 +28,18 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
             self.refuse(
                 "training_collector", "must have no buffer, or a RolloutBuffer", "Leave out Collector's buffer."
             )
+
+    @property
+    def gradient_batch_size(self) -> int:
+        """Cells of a gradient step; of whole rollouts by episodes a guess."""
+        return self.batch_size or self.collection_step_num_env_steps or 2048
+
+    @property
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the run; of collections by episodes a guess."""
+        num_cells = self.collection_step_num_env_steps or self.gradient_batch_size
+        num_minibatches = math.ceil(num_cells / self.gradient_batch_size)
+        return math.ceil(self.planned_num_steps / num_cells) * num_minibatches * self.update_step_num_repetitions
 
     def create_trainer(self, algorithm: Algorithm) -> "OnPolicyTrainer":
         """Return an `OnPolicyTrainer`."""

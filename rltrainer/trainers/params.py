@@ -11,6 +11,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.loggers import Logger
 from rltrainer.params import Params
+from rltrainer.plan import PrecisionParams, RuntimeParams
 from rltrainer.rules import Flag, NonNegativeInt, PositiveInt, a_callable, instance_of
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
@@ -69,6 +70,10 @@ class TrainerParams(Params):
     """Show a progress bar."""
     seed: NonNegativeInt | None = None
     """Seeds actions, buffers, minibatches, noise and envs, each by a stream of its own; an object's own seed wins."""
+    precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
+    """The number formats of updates."""
+    runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
+    """How updates are run: compilation, threads."""
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
 
@@ -91,3 +96,13 @@ class TrainerParams(Params):
     @abstractmethod
     def planned_num_steps(self) -> int:
         """Steps of the whole run, if nothing stops it: what progress is measured against."""
+
+    @property
+    @abstractmethod
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the whole run, roughly, if nothing stops it."""
+
+    @property
+    @abstractmethod
+    def gradient_batch_size(self) -> int:
+        """Samples of a gradient step."""

@@ -4,6 +4,7 @@ Knows nothing of how a training step is made; its subclasses do.
 """
 
 import copy
+import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
@@ -14,13 +15,14 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.plan import UpdatePlan
+from rltrainer.plan import RuntimeParams, UpdatePlan
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.resume import check_same_run, plain_fields
 from rltrainer.trainers.stats import Best, EpochStats, InfoStats, Timing
+from rltrainer.trainers.threads import choose_num_threads, torch_threads
 from rltrainer.types import State, UpdateResult
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
@@ -73,6 +75,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             params.logger.check_step_unit(self.step_unit)
         self._start_counting()
         self._is_started = self._continues = False
+        self._runtime = params.runtime
         if params.resume_from_log:
             self._resume_from_log()
 
@@ -135,11 +138,12 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self.epoch += 1
             self._record = EpochRecord(self.epoch)
         started, record = time.perf_counter(), self._record
-        while self._num_steps_left(record) > 0 and self._stop_reason is None:
-            if self.params.training_fn is not None:
-                self.params.training_fn(self.epoch, self.env_step)
-            self._training_step(record)
-            self._bar.advance_to(self._step)
+        with torch_threads(cast(int | None, self._runtime.num_threads)):
+            while self._num_steps_left(record) > 0 and self._stop_reason is None:
+                if self.params.training_fn is not None:
+                    self.params.training_fn(self.epoch, self.env_step)
+                self._training_step(record)
+                self._bar.advance_to(self._step)
         if self._stop_reason is None and self.params.test_collector is not None:
             score = self._test(self.params.test_collector)
             if self.params.stop_fn is not None and self.params.stop_fn(score):
@@ -171,12 +175,15 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             parts.pop("logger", None)
         check_same_run(path, states["trainer"]["params"], plain_fields(self.params, self.algorithm))
         before = {name: copy.deepcopy(dict(part.state_dict())) for name, part in parts.items() if name != "buffer"}
+        runtime = self._runtime
         try:
+            self._runtime = RuntimeParams(**states["trainer"]["runtime"])
             self._set_up()
             # The buffer checks its whole state before it changes, so nothing that follows it can fail half-way.
             for name, part in sorted(parts.items(), key=lambda item: item[0] == "buffer"):
                 part.load_state_dict(states[name])
         except BaseException:
+            self._runtime = runtime
             for name, state in before.items():
                 parts[name].load_state_dict(state)
             raise
@@ -210,7 +217,16 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
-        self.algorithm.attach(UpdatePlan(progress=self._progress))
+        runtime, num_parameters = self._runtime, sum(p.numel() for p in self.algorithm.policy.parameters())
+        num_threads = choose_num_threads(runtime.num_threads, num_parameters, self.params.gradient_batch_size)
+        plan = UpdatePlan(
+            progress=self._progress,
+            num_gradient_steps=self.params.planned_num_gradient_steps,
+            runtime=dataclasses.replace(runtime, num_threads=num_threads),
+            precision=self.params.precision,
+        )
+        self.algorithm.attach(plan)
+        self._runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
 
     def _seed(self) -> None:
         if self.params.seed is None:
@@ -323,6 +339,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             "counters": self._counters(),
             "best": vars(self._best),
             "stop_reason": self._stop_reason,
+            "runtime": vars(self._runtime),
             "timing": vars(self._timing),
             "epochs": [stats.to_state() for stats in self._epochs],
             "record": None if self._record is None else self._record.to_state(),
