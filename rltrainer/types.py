@@ -154,22 +154,32 @@ class UpdateResult:
     @classmethod
     def mean(cls, parts: "list[UpdateResult]") -> "UpdateResult":
         """Merge results into one; each metric is the mean over all gradient steps that reported it."""
-        totals: dict[str, Tensor | float] = {}
-        counts: dict[str, int] = {}
+        values: dict[str, list[Tensor | float]] = {}
+        counts: dict[str, list[int]] = {}
         for part in parts:
             for name, value in part.metrics.items():
-                count = part.counts.get(name, part.num_gradient_steps)
-                totals[name] = totals[name] + value * count if name in totals else value * count
-                counts[name] = counts.get(name, 0) + count
+                values.setdefault(name, []).append(value)
+                counts.setdefault(name, []).append(part.counts.get(name, part.num_gradient_steps))
         num_gradient_steps = sum(part.num_gradient_steps for part in parts)
         errors = [part.td_error for part in parts if part.td_error is not None]
         return cls(
-            metrics={name: total / counts[name] for name, total in totals.items()},
+            metrics={name: _mean(values[name], counts[name]) for name in values},
             num_gradient_steps=num_gradient_steps,
             td_error=torch.stack(errors) if errors and len(errors) == len(parts) else None,
-            counts={name: count for name, count in counts.items() if count != num_gradient_steps},
+            counts={name: sum(count) for name, count in counts.items() if sum(count) != num_gradient_steps},
         )
 
     def floats(self) -> dict[str, float]:
         """Return the metrics as floats: the one place that waits for the device."""
         return {name: float(value) for name, value in self.metrics.items()}
+
+
+def _mean(values: list[Tensor | float], counts: list[int]) -> Tensor | float:
+    """Return the mean of values that stand for `counts` gradient steps each; in one call, as there may be hundreds."""
+    if not isinstance(values[0], Tensor):
+        return sum(value * count for value, count in zip(values, counts, strict=True)) / sum(counts)
+    stacked = torch.stack([torch.as_tensor(value) for value in values])
+    if len(set(counts)) == 1:
+        return stacked.mean()
+    weight = torch.tensor(counts, dtype=stacked.dtype, device=stacked.device)
+    return stacked @ weight / weight.sum()

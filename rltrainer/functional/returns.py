@@ -29,11 +29,25 @@ def gae(
     """
     delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     keep = (gamma * lambda_) * (~ends).to(reward.dtype)
-    advantage = torch.empty_like(delta)
-    trace = torch.zeros_like(delta[0])
-    for t in range(len(delta) - 1, -1, -1):
-        trace = torch.addcmul(delta[t], keep[t], trace, out=advantage[t])
+    advantage = linear_recurrence(delta.flip(0), keep.flip(0)).flip(0)
     return advantage, advantage + value
+
+
+def linear_recurrence(x: Tensor, keep: Tensor) -> Tensor:
+    """Return y_t = x_t + keep_t * y_{t-1}, with y_{-1} = 0, in about log2(T) operations instead of T.
+
+    Each round doubles the span of rows that y_t has summed up (Hillis & Steele 1986, Data Parallel Algorithms).
+
+    Args:
+        x: [T, N].
+        keep: [T, N].
+    """
+    span = 1
+    while span < len(x):
+        x = torch.cat([x[:span], torch.addcmul(x[span:], keep[span:], x[:-span])])
+        keep = torch.cat([keep[:span], keep[span:] * keep[:-span]])
+        span *= 2
+    return x
 
 
 def discounted_returns(reward: Tensor, ends: Tensor, initial: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -48,8 +62,8 @@ def discounted_returns(reward: Tensor, ends: Tensor, initial: Tensor, gamma: flo
     Returns:
         R [T, N], and what to pass as `initial` for the rollout that follows [N].
     """
-    running, out = initial, torch.empty_like(reward)
-    for t in range(len(reward)):
-        out[t] = gamma * running + reward[t]
-        running = out[t] * ~ends[t]
-    return out, running
+    # A row after an end starts anew; the first one goes on from `initial`.
+    keep = gamma * torch.cat([torch.ones_like(ends[:1]), ~ends[:-1]]).to(reward.dtype)
+    first = torch.addcmul(reward[:1], keep[:1], initial)
+    returns = linear_recurrence(torch.cat([first, reward[1:]]), keep)
+    return returns, returns[-1] * ~ends[-1]

@@ -38,6 +38,8 @@ def _fields(params: Params) -> State:
     compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
     for name in compared:
         value = getattr(params, name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, Params):  # a schedule: JSON has only its name, but its numbers matter too
+        if dataclasses.is_dataclass(value) and not isinstance(
+            value, Params
+        ):  # a schedule: JSON has only its name, but its numbers matter too
             values[name] = repr(value)
     return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}

@@ -91,5 +91,5 @@ def test_discounted_returns_of_two_halves_are_those_of_the_whole() -> None:
     whole, end = discounted_returns(reward, done, torch.zeros(3), 0.9)
     first, middle = discounted_returns(reward[:4], done[:4], torch.zeros(3), 0.9)
     second, end_of_second = discounted_returns(reward[4:], done[4:], middle, 0.9)
-    assert torch.equal(torch.cat([first, second]), whole)
-    assert torch.equal(end_of_second, end)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    torch.testing.assert_close(end_of_second, end)
