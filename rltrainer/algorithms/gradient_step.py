@@ -47,6 +47,8 @@ class GradientStep:
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in self._module.parameters()))
         if self.is_compiled and self._compiled is None:
+            # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
+            warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
             self._compiled = torch.compile(_with_code_of_its_own(self._eager))
 
     def __call__(self, *args: Any) -> Any:
