@@ -99,6 +99,11 @@ class Algorithm(ABC):
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(rollout.valid_cells(rollout.obs))
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether `observe` does anything."""
+        return self.policy.obs_normalizer is not None or type(self).observe is not Algorithm.observe
+
     def run_training(self, params: TrainerMaker) -> Any:
         """Train with these trainer params; returns the `InfoStats` of the run."""
         return params.create_trainer(self).run()

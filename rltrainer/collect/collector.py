@@ -224,14 +224,18 @@ class Collector:
             raise NonFiniteError(f"episode {episode} of this collection: return = {returns[episode]}")
         if self.rollout_buffer is None:
             return
-        rollout = self.rollout_buffer.rollout()
-        try:
-            check_finite(rollout, self.num_rows)
-        except NonFiniteError:
-            self.rollout_buffer.clear()
-            raise
+        if not self.rollout_buffer.is_finite():
+            try:
+                check_finite(self.rollout_buffer.rollout(), self.num_rows)
+            except NonFiniteError:
+                self.rollout_buffer.clear()
+                raise
         if isinstance(self.buffer, ReplayBuffer):
-            self.buffer.add_rollout(rollout)
+            row = self.rollout_buffer.single_row()
+            if row is not None:
+                self.buffer.add(*row)
+            else:
+                self.buffer.add_rollout(self.rollout_buffer.rollout())
 
 
 def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:

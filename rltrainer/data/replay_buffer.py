@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +38,7 @@ from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.seeding import make_generator
 from rltrainer.state_file import write_state
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree
 from rltrainer.types import Rollout, State, Transitions
 
 CHUNK_SIZE = 65536
@@ -143,20 +142,11 @@ class ReplayBuffer:
         Raises:
             ReplayBufferError: the rollout has other envs, shapes or extras; nothing is stored.
         """
-        num_rows, num_envs = rollout.reward.shape
+        num_envs = rollout.reward.shape[1]
         if num_envs != self.num_envs:
             text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
             raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
         starts_invalid = ~to_array(rollout.valid)[0]
-        num_done = np.count_nonzero(to_array(rollout.terminated) | to_array(rollout.truncated))
-        if num_rows == 1 and not starts_invalid.any() and num_done == len(rollout.final_index):
-            next_obs = map_tree(lambda x: x[0], rollout.next_obs) if num_done else rollout.last_obs
-            obs, action, reward = (
-                map_tree(lambda x: x[0], tree) for tree in (rollout.obs, rollout.action, rollout.reward)
-            )
-            extra = {name: values[0] for name, values in rollout.extra.items()}
-            self._ring.add(obs, action, reward, next_obs, rollout.terminated[0], rollout.truncated[0], extra or None)
-            return
         cells = cells_of_rollout(rollout)
         self._ring.check(cells)
         if starts_invalid.any():
@@ -184,9 +174,7 @@ class ReplayBuffer:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
         self._check_sample(batch_size, n_step, gamma)
-        shape, size = (batch_size,), len(self._ring)
-        position = torch.randint(size, shape, generator=self.generator, device=self.device)
-        return self._ring.transitions(self._ring.cells(position), n_step, gamma)
+        return self._ring.transitions(self._ring.draw(batch_size, self.generator), n_step, gamma)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Do nothing: sampling is uniform."""

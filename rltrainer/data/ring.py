@@ -38,6 +38,7 @@ class Ring:
     ) -> None:
         self.specs, self.cells_per_env, self.num_envs, self.device = specs, cells_per_env, num_envs, device
         self.num_rows = cells_per_env + 1
+        self.num_cells = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
         self.columns = make_columns(owner, specs, shape, device)
         self._writer = RowWriter(self.columns)
@@ -118,7 +119,20 @@ class Ring:
 
     def __len__(self) -> int:
         """How many cells it holds."""
-        return int(self.sizes().sum())
+        return (
+            int(self.sizes().sum())
+            if not self._is_level
+            else self.num_envs * min(int(self.written[0]), self.cells_per_env)
+        )
+
+    def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Return the flat indices of cells [B], drawn uniformly with replacement."""
+        position = torch.randint(len(self), (batch_size,), generator=generator, device=self.device)
+        if not self._is_level:
+            return self.cells(position)
+        # Where all envs hold the same rows, their cells are one stretch of the flat memory.
+        oldest = int(self.written[0]) - min(int(self.written[0]), self.cells_per_env)
+        return position if oldest == 0 else position.add_(oldest * self.num_envs).remainder_(self.num_cells)
 
     def cells(self, position: Tensor) -> Tensor:
         """Return the flat indices of the cells at these positions [B] in [0, len), counted env by env, oldest first."""
@@ -143,7 +157,7 @@ class Ring:
             steps = min(n_step, self.cells_per_env)
             newest, reward = self._lookup()[2], columns["reward"].flat
             last, reward, discount = n_step_windows(cells, newest, reward, self.final.is_end, n_step=steps, gamma=gamma)
-        after = (last + self.num_envs) % (self.num_rows * self.num_envs)
+        after = (last + self.num_envs).remainder_(self.num_cells)
         terminated = columns["terminated"].gather(last)
         return Transitions(
             obs=columns["obs"].gather(cells),

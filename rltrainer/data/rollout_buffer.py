@@ -24,6 +24,8 @@ from rltrainer.errors import ReplayBufferError
 from rltrainer.tree import Tree, map_tree, named_leaves
 from rltrainer.types import Rollout, State
 
+FIELDS = ("action", "reward", "terminated", "truncated")
+
 
 class RolloutBuffer:
     """Gathers steps of all envs [T, N]; grows if more come than it was made for.
@@ -147,6 +149,24 @@ class RolloutBuffer:
         self._columns["valid"].rows(self._num_rows).fill_(True)
         self._num_rows = 0
         self._final_index.clear()
+
+    def is_finite(self) -> bool:
+        """Return whether all numbers are finite, also those of cells that are not valid."""
+        rows = [(name, self._num_rows + (name == "obs")) for name in ("obs", "action", "reward")]
+        columns = [(self._columns[name], count) for name, count in rows] + [(self._final_obs, len(self._final_index))]
+        return all(leaf.is_finite(count) for column, count in columns for leaf in column.leaves)
+
+    def single_row(self) -> tuple[Tree, ...] | None:
+        """Return the only row as the arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid.
+
+        A collection of one step is so common off policy that it need not become a `Rollout`.
+        """
+        if self._num_rows != 1 or not self._columns["valid"].leaves[0].target[0].all():
+            return None
+        obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
+        action, reward, terminated, truncated = (self._columns[name].row(0) for name in FIELDS)
+        extra = self._columns["extra"].row(0) if self.extra else None
+        return obs, action, reward, next_obs, terminated, truncated, extra
 
     def rollout(self) -> Rollout:
         """Return what was gathered since the last `clear`, as views of the buffer's memory.

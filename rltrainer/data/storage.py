@@ -108,6 +108,10 @@ class Storage:
         """Return views of the first rows."""
         return map_tree(lambda tensor: tensor[:stop], self.data)
 
+    def row(self, i: int) -> Tree:
+        """Return views of a row; on the CPU arrays."""
+        return _rebuild(self.specs, iter([leaf.target[i] for leaf in self.leaves]))
+
     def load_rows(self, values: Tree) -> None:
         """Copy checked values [S, ...] into the first rows, growing if there are more."""
         matched = list(matching_leaves(self.specs, values, self.name))
@@ -168,6 +172,13 @@ class Leaf:
         tensor = tensor.to(self.device, self.spec.dtype)
         return tensor if self.dtype is None else tensor.numpy()
 
+    def is_finite(self, rows: int) -> bool:
+        """Return whether all numbers in the first rows are finite."""
+        if not self.spec.dtype.is_floating_point:
+            return True
+        values = self.target[:rows]
+        return bool((np.isfinite(values) if self.dtype is not None else torch.isfinite(values)).all())
+
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
         """Raise a `ReplayBufferError` unless the value has this shape and a kind of number that can be stored."""
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
@@ -201,5 +212,5 @@ def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str,
         yield name, values
 
 
-def _rebuild(specs: Tree, leaves_: Iterator[Tensor]) -> Tree:
+def _rebuild(specs: Tree, leaves_: Iterator[Any]) -> Tree:
     return map_tree(lambda _: next(leaves_), specs)

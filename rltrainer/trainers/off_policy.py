@@ -77,7 +77,8 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     def _update(self, record: EpochRecord, stats: CollectStats) -> None:
         started = time.perf_counter()
         results = [self._gradient_step() for _ in range(self._num_due(stats))]
-        self.algorithm.observe(self.params.training_collector.rollout())
+        if self.algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
+            self.algorithm.observe(self.params.training_collector.rollout())
         if results:
             self._note_update(record, UpdateResult.mean(results), time.perf_counter() - started)
 
