@@ -24,6 +24,7 @@ from rltrainer.algorithms import (
     PPOParams,
     SACParams,
     Samples,
+    ScheduledValue,
     TD3BCParams,
     TD3Params,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "RuntimeParams",
     "SACParams",
     "Samples",
+    "ScheduledValue",
     "SequenceSummaryStats",
     "SquashedActorCritic",
     "TD3BCParams",

@@ -11,6 +11,7 @@ from rltrainer.algorithms.on_policy import OnPolicyAlgorithm, Samples
 from rltrainer.algorithms.optimizer import Optimizer
 from rltrainer.algorithms.ppo import PPO, PPOParams
 from rltrainer.algorithms.sac import SAC, SACParams
+from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.algorithms.td3 import TD3, TD3Params
 from rltrainer.algorithms.td3_bc import TD3BC, TD3BCParams
 
@@ -37,6 +38,7 @@ __all__ = [
     "PPOParams",
     "SACParams",
     "Samples",
+    "ScheduledValue",
     "TD3BCParams",
     "TD3Params",
 ]
