@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
     """Mean of `x` [..., B] under `weight` [B], over the last axis; cells of weight 0 (padding) do not count."""
-    return x @ weight / weight.sum()
+    return (x * weight).sum(-1) / weight.sum()
 
 
 def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
-from rltrainer.nets.heads import make_head
+from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, Activation, orthogonal_
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
@@ -93,7 +93,7 @@ class ActorCritic(Actor):
         encoder = cast(Encoder, self.actor[0]) if share_encoder else Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         self.critic = Chain(
-            encoder, orthogonal_(MLP(sizes, activation), SQRT_2), orthogonal_(nn.Linear(sizes[-1], 1), 1.0)
+            encoder, orthogonal_(MLP(sizes, activation), SQRT_2), orthogonal_(ValueHead(sizes[-1], 1), 1.0)
         )
         self.reward_normalizer = RewardNormalizer() if normalize_reward else None
 

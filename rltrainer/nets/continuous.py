@@ -12,7 +12,7 @@ from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
-from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead
+from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import UnitBoxPolicy
 from rltrainer.tree import Tree
@@ -88,7 +88,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         encoder = Encoder(observation_space)
         hidden_sizes = options.get("hidden_sizes", (256, 256))
         sizes = (encoder.out_features, *hidden_sizes)
-        self.value_network = Chain(encoder, MLP(sizes, options.get("activation", nn.ReLU)), nn.Linear(sizes[-1], 1))
+        self.value_network = Chain(encoder, MLP(sizes, options.get("activation", nn.ReLU)), ValueHead(sizes[-1], 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return GaussianHead(in_features, space, bounded_mean=True)

@@ -1,4 +1,7 @@
-"""Heads: from features to a distribution over an action space."""
+"""Heads: from features to a distribution over an action space.
+
+Distributions and values are float32, whatever the format of the matrix products before them.
+"""
 
 from typing import Any
 
@@ -13,6 +16,14 @@ from rltrainer.nets.chain import apply_linear
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
 
 
+class ValueHead(nn.Linear):
+    """A linear layer to values."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map [B, in_features] to float32 [B, out_features]."""
+        return super().forward(features).float()
+
+
 class CategoricalHead(nn.Module):
     """Logits of a Discrete or MultiDiscrete space."""
 
@@ -25,7 +36,7 @@ class CategoricalHead(nn.Module):
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits = apply_linear(self.linear, features)
+        logits = apply_linear(self.linear, features).float()
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
@@ -50,7 +61,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
-        mean = apply_linear(self.linear, features)
+        mean = apply_linear(self.linear, features).float()
         return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(-5.0, 2.0))
 
 
@@ -65,7 +76,7 @@ class SquashedGaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
-        mean, log_std = apply_linear(self.linear, features).chunk(2, dim=-1)
+        mean, log_std = apply_linear(self.linear, features).float().chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 

@@ -75,4 +75,4 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map features [B, in_features] to one output per member [E, B]."""
         members: Tensor = self.layers(x.expand(self.num_members, *x.shape))
-        return members.squeeze(-1)
+        return members.squeeze(-1).float()

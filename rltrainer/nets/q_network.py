@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.encoder import Encoder
+from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import Policy
 from rltrainer.tree import Tree
@@ -21,8 +22,8 @@ class DuelingHead(nn.Module):
 
     def __init__(self, in_features: int, num_actions: int) -> None:
         super().__init__()
-        self.value = nn.Linear(in_features, 1)
-        self.advantage = nn.Linear(in_features, num_actions)
+        self.value = ValueHead(in_features, 1)
+        self.advantage = ValueHead(in_features, num_actions)
 
     def forward(self, features: Tensor) -> Tensor:
         """Map [B, in_features] to [B, num_actions]."""
@@ -65,7 +66,7 @@ class QNetwork(Policy):
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         num_actions = int(action_space.n)
-        head = DuelingHead(sizes[-1], num_actions) if dueling else nn.Linear(sizes[-1], num_actions)
+        head = DuelingHead(sizes[-1], num_actions) if dueling else ValueHead(sizes[-1], num_actions)
         self.critic = Chain(encoder, MLP(sizes, activation), head)
 
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:

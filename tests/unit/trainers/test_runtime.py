@@ -1,0 +1,95 @@
+"""What a run chooses for itself: compilation and threads; chosen once, said, restored, kept on a resume."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError
+from rltrainer.trainers.threads import WORK_FOR_THREADS, choose_num_threads
+from tests.resume.runs import build
+
+
+def test_threads_are_chosen_by_the_work_of_a_gradient_step() -> None:
+    assert choose_num_threads("auto", 10_000, 256) == 1
+    assert choose_num_threads("auto", WORK_FOR_THREADS, 1) == (torch.multiprocessing.cpu_count() or 1)
+    assert choose_num_threads(3, 10**9, 256) == 3
+    assert choose_num_threads(None, 10_000, 256) is None
+
+
+@pytest.mark.parametrize(("choice", "inside"), [("auto", 1), (3, 3), (None, 2)])
+def test_threads_are_set_while_training_and_restored(choice: str | int | None, inside: int) -> None:
+    trainer, seen = build("ppo"), []
+    params = dataclasses.replace(
+        trainer.params,
+        runtime=rl.RuntimeParams(num_threads=choice),
+        training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads()),
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        rl.OnPolicyTrainer(trainer.algorithm, params).run()
+        assert set(seen) == {inside}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_short_runs_are_not_compiled_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = build("sac")
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        trainer.reset()
+    assert not trainer.algorithm.is_compiled
+    assert "compile='auto': gradient steps run uncompiled (" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "planned"), [("ppo", 36), ("sac", 17), ("offline_iql", 12)])
+def test_planned_gradient_steps_are_those_that_are_taken(name: str, planned: int) -> None:
+    trainer = build(name)
+    assert trainer.params.planned_num_gradient_steps == planned
+    assert trainer.run().gradient_step == planned
+
+
+def test_long_runs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.compile", lambda step: step)
+    algorithm = build("sac").algorithm
+    for num_steps, is_compiled in ((99_999, False), (100_000, True), (None, False)):
+        algorithm.attach(rl.UpdatePlan(num_gradient_steps=num_steps))
+        assert algorithm.is_compiled is is_compiled
+        assert algorithm.plan.runtime.compile is is_compiled
+
+
+def test_what_was_chosen_is_kept_on_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = build("ppo")
+    trainer.execute_epoch()
+    trainer.save(tmp_path / "checkpoint")
+    longer = build("ppo", max_epochs=1_000_000)
+    assert longer.params.planned_num_gradient_steps > 100_000  # would be compiled
+    longer.restore(tmp_path / "checkpoint")
+    assert not longer.algorithm.is_compiled
+
+
+def test_another_precision_is_another_run(tmp_path: Path) -> None:
+    trainer = build("ppo")
+    trainer.execute_epoch()
+    trainer.save(tmp_path / "checkpoint")
+    params = dataclasses.replace(trainer.params, precision=rl.PrecisionParams(amp="bf16"))
+    other = rl.OnPolicyTrainer(trainer.algorithm, params)
+    with pytest.raises(CheckpointError, match=r"OnPolicyTrainerParams\.precision was .* when it was saved"):
+        other.restore(tmp_path / "checkpoint")
+
+
+def test_groups_of_params_survive_json() -> None:
+    params = rl.RuntimeParams(compile=False, num_threads=None)
+    assert rl.RuntimeParams.from_json(params.to_json()) == params
+    trainer = build("ppo").params
+    text = dataclasses.replace(trainer, runtime=params).to_json()
+    live = {
+        field.name: getattr(trainer, field.name)
+        for field in dataclasses.fields(trainer)
+        if not field.compare and getattr(trainer, field.name) is not None
+    }
+    assert rl.OnPolicyTrainerParams.from_json(text, **live).runtime == params
