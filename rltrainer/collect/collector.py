@@ -187,7 +187,7 @@ class Collector:
     def _step_envs(self, num_steps: int | None, random: bool, explore: bool) -> int:
         """Step until the count is reached; return the number of rows, one step of all envs each."""
         adapter, episodes, buffer = self.adapter, self._episodes, self.rollout_buffer
-        stores_env_action = isinstance(self.buffer, ReplayBuffer)
+        stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.changes_actions
         max_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         row = 0
         while not episodes.is_complete if max_rows is None else row < max_rows:

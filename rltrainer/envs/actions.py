@@ -18,6 +18,9 @@ class ActionConverter:
         space: the single action space.
         env_device: the device of an env that takes tensors; None if it takes NumPy arrays.
 
+    Attributes:
+        changes_nothing: whether the env receives the policy's choices as they are.
+
     Raises:
         SpaceError: the space is a Dict, Tuple or something stranger.
     """
@@ -30,6 +33,7 @@ class ActionConverter:
         self._dtype = np.dtype(space.dtype)
         self._torch_dtype = torch.from_numpy(np.empty(0, self._dtype)).dtype
         self._is_bounded = False
+        self.changes_nothing = env_device is None and self._dtype == np.int64
         if isinstance(space, gym.spaces.Box) and np.isfinite([space.low, space.high]).any():
             self._is_bounded = True
             self._low, self._high = space.low, space.high
@@ -41,7 +45,7 @@ class ActionConverter:
         if self._env_device is not None:
             action = action.detach().to(self._env_device, self._torch_dtype)
             return action.clamp(self._low_tensor, self._high_tensor) if self._is_bounded else action
-        array: np.ndarray[Any, Any] = action.numpy(force=True)
+        array: np.ndarray[Any, Any] = action.numpy() if action.is_cpu else action.cpu().numpy()
         if self._is_bounded:
             # Not into memory of our own: envs keep the last action they were given.
             array = np.minimum(np.maximum(array, self._low), self._high)

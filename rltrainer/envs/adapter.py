@@ -125,6 +125,11 @@ class EnvAdapter:
         """
         return self._convert(action)
 
+    @property
+    def changes_actions(self) -> bool:
+        """Whether what `to_env` returns may differ from the action."""
+        return not self._convert.changes_nothing
+
     def step(self, env_action: Any) -> EnvStep:
         """Step all envs; `obs` keeps what was acted on until `advance`.
 
