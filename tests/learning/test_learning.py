@@ -9,5 +9,6 @@ from benchmarks.learning import TASKS, passes
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", TASKS)
 def test_learning(name: str) -> None:
-    outcomes = [TASKS[name].run(seed) for seed in range(1, 6)]
+    first = TASKS[name].first_seed
+    outcomes = [TASKS[name].run(seed) for seed in range(first, first + 5)]
     assert passes(TASKS[name], outcomes), outcomes
