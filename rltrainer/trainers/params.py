@@ -65,7 +65,7 @@ class TrainerParams(Params):
     logger: AnyLogger | None = live(None)
     """Where the numbers go; None keeps them in the returned stats only."""
     verbose: Flag = True
-    """Print one line per epoch."""
+    """Print one line per epoch, and at the start what the run has chosen for itself."""
     show_progress: Flag = True
     """Show a progress bar."""
     seed: NonNegativeInt | None = None

@@ -13,7 +13,7 @@ class ProgressBar:
     Args:
         total: steps of the run.
         shown: whether to show the bar.
-        verbose: whether to print a line per epoch.
+        verbose: whether to print lines.
         unit: what a step is, in words.
     """
 
@@ -40,10 +40,17 @@ class ProgressBar:
         bar = self._bar
         return bar is not None and bar._time() - bar.last_print_t >= bar.mininterval
 
-    def end_epoch(self, stats: EpochStats, score: float | None, best: Best) -> None:
-        """Print the epoch's line."""
+    def say(self, line: str) -> None:
+        """Print a line."""
         if not self._verbose:
             return
+        if self._bar is not None:
+            self._bar.write(line)
+        else:
+            print(line)
+
+    def end_epoch(self, stats: EpochStats, score: float | None, best: Best) -> None:
+        """Print the epoch's line."""
         parts = [f"epoch {stats.epoch}"]
         if score is not None:
             parts.append(f"score {score:.4g}")
@@ -52,11 +59,7 @@ class ProgressBar:
         if stats.collect_stats is not None:
             parts.append(f"{stats.collect_stats.num_env_steps:,} env steps")
         parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
-        line = ", ".join(parts)
-        if self._bar is not None:
-            self._bar.write(line)
-        else:
-            print(line)
+        self.say(", ".join(parts))
 
     def close(self) -> None:
         """Leave the bar as it is."""

@@ -96,6 +96,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._bar = ProgressBar(
                 self.params.planned_num_steps, self.params.show_progress, self.params.verbose, self.step_unit
             )
+            how = "compiled" if self._runtime.compile else "uncompiled"
+            self._bar.say(
+                f"{type(self.algorithm).__name__}: gradient steps {how}, torch threads {self._runtime.num_threads}"
+            )
             while not self._is_finished():
                 self.execute_epoch()
         except BaseException:

@@ -224,7 +224,8 @@ def test_silent_when_asked(capfd: pytest.CaptureFixture[str]) -> None:
 def test_verbose_prints_a_line_per_epoch(capfd: pytest.CaptureFixture[str]) -> None:
     on_policy_trainer(verbose=True).run()
     lines = capfd.readouterr().out.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert lines.pop(0) == "ScriptedOnPolicy: gradient steps uncompiled, torch threads 1"
     assert lines[1].startswith("epoch 2, score 5, best 5 (epoch 0), 20 env steps, 2 gradient steps in ")
 
 
