@@ -1,0 +1,197 @@
+"""The work with rltrainer: the twin of the programs in peers/. Prints one JSON line."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+import rltrainer as rl
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))  # the peers run with their own folder first, too
+
+from data import buffer_steps, fill, offline_data
+from work import (
+    A2C_ROLLOUT,
+    ACTION_SIZE,
+    BUFFER_ENVS,
+    BUFFER_SIZE,
+    CLIP,
+    DQN_EPSILON,
+    DQN_MAX_GRAD_NORM,
+    DQN_TARGET_INTERVAL,
+    GAE_LAMBDA,
+    GAMMA,
+    MAX_GRAD_NORM,
+    OBS_SIZE,
+    REPLAY_SIZE,
+    TAU,
+    VALUE_COEF,
+    WORKS,
+    Work,
+    measure,
+    num_chunks,
+    parser,
+    repeated,
+)
+
+PACKAGES = ("rltrainer", "torch", "gymnasium", "numpy")
+OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
+ACTION_SPACE = gym.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
+
+
+def run_options(compile_: str, amp: str | None) -> dict[str, Any]:
+    """Return the trainer params that say how updates run; `auto` leaves the choice to the trainer."""
+    options: dict[str, Any] = {}
+    if hasattr(rl, "RuntimeParams"):
+        if compile_ != "auto":
+            options["runtime"] = rl.RuntimeParams(compile=compile_ == "true")
+    elif compile_ == "true":
+        raise SystemExit("this rltrainer has no rl.RuntimeParams: it cannot compile")
+    if amp is not None:
+        if not hasattr(rl, "PrecisionParams"):
+            raise SystemExit("this rltrainer has no rl.PrecisionParams: it has no mixed precision")
+        options["precision"] = rl.PrecisionParams(amp=amp)
+    return options
+
+
+def make_algorithm(work: Work, observation_space: Any, action_space: Any) -> Any:
+    """Return the algorithm with the policy that the work says."""
+    spaces, nets = (observation_space, action_space), {"hidden_sizes": work.hidden_sizes}
+    shared = {"lr": work.lr, "gamma": GAMMA}
+    on_policy = shared | {"entropy_coef": 0.0, "value_coef": VALUE_COEF, "max_grad_norm": MAX_GRAD_NORM}
+    match work.kind:
+        case "ppo":
+            policy = rl.ActorCritic(*spaces, activation=torch.nn.Tanh, **nets)
+            return rl.PPO(policy, rl.PPOParams(gae_lambda=GAE_LAMBDA, clip=CLIP, **on_policy))
+        case "a2c":
+            policy = rl.ActorCritic(*spaces, activation=torch.nn.Tanh, **nets)
+            return rl.A2C(policy, rl.A2CParams(gae_lambda=1.0, **on_policy))
+        case "dqn":
+            target = {"tau": 1.0, "target_update_interval": DQN_TARGET_INTERVAL, "max_grad_norm": DQN_MAX_GRAD_NORM}
+            return rl.DQN(rl.QNetwork(*spaces, **nets), rl.DQNParams(epsilon=DQN_EPSILON, **target, **shared))
+        case "sac":
+            return rl.SAC(rl.SquashedActorCritic(*spaces, **nets), rl.SACParams(critic_lr=work.lr, tau=TAU, **shared))
+        case "td3":
+            return rl.TD3(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3Params(tau=TAU, **shared))
+        case "td3bc":
+            return rl.TD3BC(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3BCParams(tau=TAU, **shared))
+        case "iql":
+            return rl.IQL(rl.GaussianActorCritic(*spaces, **nets), rl.IQLParams(tau=TAU, **shared))
+        case "bc":
+            return rl.BC(rl.Actor(*spaces, activation=torch.nn.ReLU, **nets), rl.BCParams(lr=work.lr))
+    raise SystemExit(f"no algorithm for {work.kind}")
+
+
+def make_trainer(work: Work, envs: Any, options: dict[str, Any]) -> Any:
+    """Return the online trainer, an epoch of which is one chunk."""
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    algorithm = make_algorithm(work, *spaces)
+    if work.kind in ("ppo", "a2c"):
+        is_ppo = work.kind == "ppo"
+        params = rl.OnPolicyTrainerParams(
+            training_collector=rl.Collector(algorithm.policy, envs),
+            collection_step_num_env_steps=work.chunk if is_ppo else A2C_ROLLOUT,
+            batch_size=work.batch_size,
+            update_step_num_repetitions=work.repeat,
+            **options,
+        )
+        return rl.OnPolicyTrainer(algorithm, params)
+    buffer = rl.ReplayBuffer(REPLAY_SIZE, *spaces, num_envs=work.num_envs)
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs, buffer),
+        collection_step_num_env_steps=work.num_envs,
+        update_step_num_gradient_steps_per_sample=1.0,
+        warmup_num_env_steps=work.random_steps,
+        batch_size=work.batch_size,
+        **options,
+    )
+    return rl.OffPolicyTrainer(algorithm, params)
+
+
+def make_offline_trainer(work: Work, seed: int, options: dict[str, Any]) -> Any:
+    """Return the offline trainer, an epoch of which is one chunk of updates."""
+    data = offline_data(seed)
+    buffer = rl.ReplayBuffer.from_arrays(
+        observations=data["obs"],
+        actions=data["action"],
+        rewards=data["reward"],
+        next_observations=data["next_obs"],
+        terminations=data["terminated"],
+        truncations=data["truncated"],
+        observation_space=OBS_SPACE,
+        action_space=ACTION_SPACE,
+    )
+    params = rl.OfflineTrainerParams(buffer=buffer, batch_size=work.batch_size, **options)
+    return rl.OfflineTrainer(make_algorithm(work, OBS_SPACE, ACTION_SPACE), params)
+
+
+def training(trainer: Any, chunk: int) -> Callable[[int], int]:
+    """Return what trains for so many steps; a backend that spends cells on resets gets no credit for them."""
+    trainer.reset()
+
+    def advance(steps: int) -> int:
+        epochs = [trainer.execute_epoch() for _ in range(steps // chunk)]
+        return sum(chunk if e.collect_stats is None else e.collect_stats.num_collected_steps for e in epochs)
+
+    return advance
+
+
+def collection(work: Work, envs: Any) -> Callable[[int], int]:
+    """Return what collects so many env steps that nobody learns from."""
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    policy = make_algorithm(work, *spaces).policy
+    buffer = rl.RolloutBuffer(work.chunk // work.num_envs, work.num_envs, *spaces)
+    collector = rl.Collector(policy, envs, buffer)
+
+    def advance(steps: int) -> int:
+        return sum(collector.collect(num_steps=work.chunk).num_collected_steps for _ in range(steps // work.chunk))
+
+    return advance
+
+
+def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
+    """Return what adds to, or samples from, a filled replay buffer."""
+    buffer = rl.ReplayBuffer(BUFFER_SIZE, OBS_SPACE, ACTION_SPACE, num_envs=BUFFER_ENVS, seed=seed)
+    steps = buffer_steps(seed)
+
+    def add() -> None:
+        buffer.add(**next(steps))
+
+    fill(work, add)
+    return repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--compile", choices=("auto", "true", "false"), default="auto")
+    arguments.add_argument("--amp", choices=("bf16",), help="mixed precision")
+    arguments.add_argument("--backend", default="auto", help="of make_vec")
+    args = arguments.parse_args()
+    work = WORKS[args.work]
+    torch.set_num_threads(1)
+    rl.seed(args.seed)
+    num_epochs = num_chunks(work.random_steps, work) + num_chunks(args.warmup, work) + num_chunks(args.steps, work)
+    options = run_options(args.compile, args.amp) | {
+        "max_epochs": num_epochs + 1, "epoch_num_steps": work.chunk, "seed": args.seed, "show_progress": False,
+        "verbose": False,
+    }  # fmt: skip
+    envs = None
+    if work.kind in ("add", "sample"):
+        advance = buffer_work(work, args.seed)
+    elif work.kind in ("td3bc", "iql", "bc"):
+        advance = training(make_offline_trainer(work, args.seed, options), work.chunk)
+    else:
+        envs = rl.make_vec(work.env_id, num_envs=work.num_envs, backend=args.backend, seed=args.seed)
+        if work.repeat:
+            advance = training(make_trainer(work, envs, options), work.chunk)
+        else:
+            advance = collection(work, envs)
+    measure(work, advance, args, envs, PACKAGES)
+
+
+if __name__ == "__main__":
+    main()

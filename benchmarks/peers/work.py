@@ -1,0 +1,138 @@
+"""The work that all programs do, their arguments, and the clock. Needs Python alone: each program has its own packages.
+
+A program builds one `Work` with its library and hands `measure` a function that does some more of it.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained, with the hyperparameters that all programs share.
+
+    Args:
+        kind: which algorithm, or part of a program.
+        chunk: steps that are done at once: a rollout, or an epoch of our trainer.
+        env_id: what is trained on.
+        num_envs: how many of them.
+        batch_size: cells or transitions of a gradient step.
+        repeat: how many times an update uses each cell of a rollout; 0 only collects.
+        hidden_sizes: of every network.
+        lr: learning rate of every optimizer.
+        random_steps: env steps with random actions and without updates, before anything is timed.
+        fill: share of a replay buffer that is full.
+    """
+
+    kind: str
+    chunk: int
+    env_id: str = "CartPole-v1"
+    num_envs: int = 1
+    batch_size: int = 256
+    repeat: int = 1
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    lr: float = 3e-4
+    random_steps: int = 0
+    fill: float = 0.0
+
+
+GAMMA, GAE_LAMBDA, CLIP, VALUE_COEF, MAX_GRAD_NORM, TAU = 0.99, 0.95, 0.2, 0.5, 0.5, 0.005
+DQN_EPSILON, DQN_TARGET_INTERVAL, DQN_MAX_GRAD_NORM = 0.1, 500, 10.0
+REPLAY_SIZE = 50_000
+"""Transitions in the buffer of an off-policy run; it does not fill up."""
+
+OBS_SIZE, ACTION_SIZE = 17, 6
+"""Of HalfCheetah."""
+NUM_TRANSITIONS, EPISODE_LENGTH = 100_000, 1000
+"""Of the offline data."""
+BUFFER_SIZE, BUFFER_ENVS = 1_000_000, 16
+"""Of the measurements of buffers."""
+
+_ROLLOUT = {"chunk": 2048, "num_envs": 8}
+_CHEETAH = {
+    "env_id": "HalfCheetah-v5", "chunk": 200, "hidden_sizes": (256, 256), "random_steps": 400
+}  # fmt: skip
+_OFFLINE = {"chunk": 200, "hidden_sizes": (256, 256)}
+_BUFFER = {"chunk": 500, "num_envs": BUFFER_ENVS}
+
+WORKS = {
+    "ppo-256x4": Work("ppo", batch_size=256, repeat=4, **_ROLLOUT),
+    "ppo-64x10": Work("ppo", batch_size=64, repeat=10, **_ROLLOUT),
+    "collect": Work("ppo", repeat=0, **_ROLLOUT),
+    "ppo-cheetah": Work("ppo", env_id="HalfCheetah-v5", batch_size=64, repeat=10, **_ROLLOUT),
+    "a2c": Work("a2c", chunk=2000, num_envs=8, batch_size=40, lr=7e-4),
+    "dqn": Work("dqn", chunk=500, batch_size=64, lr=1e-3, random_steps=1000),
+    "sac": Work("sac", **_CHEETAH),
+    "td3": Work("td3", lr=1e-3, **_CHEETAH),
+    "td3bc": Work("td3bc", **_OFFLINE),
+    "iql": Work("iql", **_OFFLINE),
+    "bc": Work("bc", lr=1e-3, **_OFFLINE),
+    "add-10": Work("add", fill=0.1, **_BUFFER),
+    "add-100": Work("add", fill=1.0, **_BUFFER),
+    "sample-10": Work("sample", fill=0.1, **_BUFFER),
+    "sample-100": Work("sample", fill=1.0, **_BUFFER),
+}
+A2C_ROLLOUT = 40
+"""Env steps of A2C's rollouts: 8 envs x 5 steps."""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the arguments that all programs take."""
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument("work", choices=WORKS)
+    result.add_argument("--warmup", type=int, default=0, help="steps before the clock starts; at least one chunk")
+    result.add_argument("--steps", type=int, default=1, help="steps that are timed, rounded up to chunks")
+    result.add_argument("--seed", type=int, default=1)
+    return result
+
+
+def measure(
+    work: Work, advance: Callable[[int], int], args: argparse.Namespace, envs: object, packages: Sequence[str]
+) -> None:
+    """Warm up, time, and print the JSON line.
+
+    Args:
+        work: what is done.
+        advance: does this many further steps; returns how many count.
+        args: from `parser`.
+        envs: the vector env; its class is printed.
+        packages: whose versions are printed.
+    """
+    if work.random_steps:
+        advance(work.random_steps)
+    started = time.perf_counter()
+    advance(work.chunk)
+    first = time.perf_counter() - started
+    for _ in range(num_chunks(args.warmup, work) - 1):
+        advance(work.chunk)
+    started = time.perf_counter()
+    steps = sum(advance(work.chunk) for _ in range(num_chunks(args.steps, work)))
+    seconds = time.perf_counter() - started
+    result = {
+        "steps": steps,
+        "seconds": seconds,
+        "compile_seconds": first,
+        "envs": "" if envs is None else type(envs).__name__,
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+    print(json.dumps(result))
+
+
+def num_chunks(steps: int, work: Work) -> int:
+    """Return how many chunks reach so many steps."""
+    return -(-steps // work.chunk)
+
+
+def repeated(do_once: Callable[[], object]) -> Callable[[int], int]:
+    """Return a function that does something so many times; each is one step."""
+
+    def advance(steps: int) -> int:
+        for _ in range(steps):
+            do_once()
+        return steps
+
+    return advance
