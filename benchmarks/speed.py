@@ -1,7 +1,7 @@
-"""PPO on CartPole-v1: env steps per second of rltrainer beside Stable-Baselines3, measured in one run.
+"""How fast rltrainer is beside its peers, measured in one run.
 
-Each measurement is a process of its own, one at a time, the programs in turn; the figure is the median. The peer's
-virtual environment is made at the first call, under `benchmarks/.peers/`.
+Each measurement is a process of its own, one at a time, the programs in turn; the figure is the median. A peer's virtual
+environment is made when it is first needed, under `benchmarks/.peers/`.
 """
 
 import argparse
@@ -16,85 +16,251 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-SB3_VENV = HERE / ".peers" / "sb3"
-SB3_REQUIREMENT = "stable-baselines3==2.9.*"
+import rltrainer
+
+HERE = Path(__file__).resolve().parent
+VENVS = HERE / ".peers"
+MUJOCO = ("gymnasium[mujoco]", "mujoco==3.10.0")
+
+REQUIREMENTS = {
+    "sb3": ("stable-baselines3==2.9.*", *MUJOCO),
+    "tianshou": ("tianshou==2.0.*", *MUJOCO),
+    "torchrl": ("torchrl==0.14.*", *MUJOCO),
+    "d3rlpy": ("d3rlpy==2.8.*",),
+    "skrl": ("skrl==2.1.*", *MUJOCO),
+}
+"""What each virtual environment holds, beside the PyTorch version that we run on."""
+
+# One thread each, also in the libraries that read it at import; what is measured is this checkout, whatever is installed.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+
+
+@dataclass(frozen=True)
+class Program:
+    """One column of the comparison.
+
+    Args:
+        title: its name in the table.
+        script: below benchmarks/.
+        venv: the virtual environment that it runs in; None is ours.
+        options: its own arguments.
+        is_compiled: whether its updates are compiled.
+    """
+
+    title: str
+    script: str
+    venv: str | None = None
+    options: tuple[str, ...] = ()
+    is_compiled: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        return self.script == "ours.py"
+
+    @property
+    def python(self) -> str:
+        return sys.executable if self.venv is None else str(VENVS / self.venv / "bin" / "python")
+
+
+COMPILED = ("--compile", "true")
+PROGRAMS = {
+    "ours": Program("rltrainer", "ours.py", options=("--compile", "false")),
+    "ours-sync": Program("rltrainer, sync envs", "ours.py", options=("--compile", "false", "--backend", "sync")),
+    "ours-compiled": Program("rltrainer, compiled", "ours.py", options=COMPILED, is_compiled=True),
+    "ours-bf16": Program(
+        "rltrainer, compiled, bf16", "ours.py", options=(*COMPILED, "--amp", "bf16"), is_compiled=True
+    ),
+    "sb3": Program("Stable-Baselines3", "peers/with_sb3.py", "sb3"),
+    "tianshou": Program("Tianshou", "peers/with_tianshou.py", "tianshou"),
+    "torchrl": Program("TorchRL", "peers/with_torchrl.py", "torchrl"),
+    "torchrl-compiled": Program("TorchRL, compiled", "peers/with_torchrl.py", "torchrl", COMPILED, is_compiled=True),
+    "skrl": Program("skrl", "peers/with_skrl.py", "skrl"),
+    "d3rlpy": Program("d3rlpy", "peers/with_d3rlpy.py", "d3rlpy"),
+    "floor": Program("NumPy writes, torch gathers", "peers/floor.py"),
+}
+FLOOR = "floor"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
+    """One row of the comparison.
 
-    name: str
-    arguments: tuple[str, ...]
-    target: float
-    """How many times the peer's speed we claim."""
+    Args:
+        title: what is done.
+        unit: `env steps/s` or `updates/s`, of which more is better, or `us`, of which less is.
+        peers: keys of `PROGRAMS`.
+        ours: likewise.
+        warmup: steps before the clock starts.
+        steps: steps that are timed.
+        goals: what our eager, compiled and bf16 programs shall reach, by their key: times the best peer, or us.
+        is_quick: part of `--quick`.
+    """
+
+    title: str
+    unit: str
+    peers: tuple[str, ...]
+    ours: tuple[str, ...]
+    warmup: int
+    steps: int
+    goals: dict[str, float]
+    is_quick: bool = False
 
 
-CASES = (
-    Case("batch 256 x 4 repetitions", ("--batch-size", "256", "--repeat", "4"), 2.0),
-    Case("batch 64 x 10 repetitions", ("--batch-size", "64", "--repeat", "10"), 1.4),
-    Case("collection alone", ("--repeat", "0"), 3.0),
-)
-PEER = "Stable-Baselines3"
-PROGRAMS = {
-    PEER: (str(SB3_VENV / "bin" / "python"), str(HERE / "peers" / "sb3_ppo.py")),
-    "rltrainer": (sys.executable, str(HERE / "ours_ppo.py")),
-    "rltrainer, sync envs": (sys.executable, str(HERE / "ours_ppo.py"), "--backend", "sync"),
-}
-
-# One thread each, also in the libraries that read it at import.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+def goals(eager: float, compiled: float, bf16: float | None = None) -> dict[str, float]:
+    """Return goals in times the best peer."""
+    return {"ours": eager, "ours-compiled": compiled} | ({} if bf16 is None else {"ours-bf16": bf16})
 
 
-def make_sb3_venv() -> None:
-    """Make the peer's virtual environment, with the PyTorch version that we run on, unless it is there."""
-    finished = SB3_VENV / ".installed"
-    if finished.exists():
+ONLINE, UPDATE, BOTH = "env steps/s", "updates/s", ("ours", "ours-compiled")
+CARTPOLE_PEERS = ("sb3", "tianshou", "torchrl", "torchrl-compiled", "skrl")
+BUFFER_PEERS = ("sb3", "tianshou", "torchrl", FLOOR)
+ADD, SAMPLE = {"ours": 5.0}, {"ours": 80.0}
+
+CASES = {
+    "ppo-256x4": Case(
+        "PPO CartPole, batch 256 x 4", ONLINE, CARTPOLE_PEERS, ("ours", "ours-sync", "ours-compiled"), 8192, 40_960,
+        goals(1.9, 2.8), is_quick=True,
+    ),
+    "ppo-64x10": Case(
+        "PPO CartPole, batch 64 x 10", ONLINE, CARTPOLE_PEERS, ("ours", "ours-sync", "ours-compiled"), 8192, 40_960,
+        goals(1.3, 5.0), is_quick=True,
+    ),
+    "collect": Case("collection alone, CartPole", ONLINE, ("sb3",), ("ours", "ours-sync"), 8192, 40_960, {}),
+    "ppo-cheetah": Case(
+        "PPO HalfCheetah, batch 64 x 10", ONLINE, ("sb3",), BOTH, 4096, 20_480, goals(1.4, 3.5)
+    ),
+    "a2c": Case("A2C CartPole", ONLINE, ("sb3",), BOTH, 4000, 20_000, goals(1.5, 3.0)),
+    "dqn": Case("DQN CartPole", ONLINE, ("sb3", "tianshou"), BOTH, 1000, 5000, goals(1.5, 3.5)),
+    "sac": Case(
+        "SAC HalfCheetah", UPDATE, ("sb3", "tianshou", "skrl"), (*BOTH, "ours-bf16"), 400, 1000,
+        goals(1.05, 1.6, 2.6), is_quick=True,
+    ),
+    "td3": Case(
+        "TD3 HalfCheetah", UPDATE, ("sb3", "tianshou"), (*BOTH, "ours-bf16"), 400, 1000, goals(1.05, 1.6, 2.6)
+    ),
+    "td3bc": Case("TD3+BC, offline", UPDATE, ("tianshou", "d3rlpy"), BOTH, 400, 1000, goals(1.05, 1.8)),
+    "iql": Case("IQL, offline", UPDATE, ("d3rlpy",), BOTH, 400, 1000, goals(1.05, 2.2)),
+    "bc": Case("BC, offline", UPDATE, ("tianshou", "d3rlpy"), BOTH, 400, 2000, goals(1.05, 1.7)),
+    "add-10": Case("buffer 10 % full: add 16 cells", "us", BUFFER_PEERS, ("ours",), 1000, 5000, ADD),
+    "add-100": Case("buffer 100 % full: add 16 cells", "us", BUFFER_PEERS, ("ours",), 1000, 5000, ADD),
+    "sample-10": Case(
+        "buffer 10 % full: sample 256", "us", BUFFER_PEERS, ("ours",), 500, 2000, SAMPLE, is_quick=True
+    ),
+    "sample-100": Case("buffer 100 % full: sample 256", "us", BUFFER_PEERS, ("ours",), 500, 2000, SAMPLE),
+}  # fmt: skip
+
+Runs = dict[str, dict[str, list[dict]]]
+"""What the processes printed, by case and program."""
+
+
+def make_venv(name: str) -> None:
+    """Make a peer's virtual environment, with the PyTorch version that we run on, unless it is there."""
+    if is_made(name):
         return
-    print(f"making {SB3_VENV}", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(SB3_VENV)], check=True)
-    torch_version = importlib.metadata.version("torch").partition("+")[0]
-    # torch first: left to the peer, pip would choose its newest build.
-    for requirement in (f"torch=={torch_version}", SB3_REQUIREMENT):
-        subprocess.run([str(SB3_VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement], check=True)
-    finished.touch()
+    venv = VENVS / name
+    print(f"making {venv}", file=sys.stderr)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
+    torch = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
+    # torch first: left to the peer, pip would choose its newest build. Named again, it stays what it is.
+    for requirements in ((torch,), (torch, *REQUIREMENTS[name])):
+        subprocess.run([str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", *requirements], check=True)
+    (venv / ".installed").write_text("\n".join(REQUIREMENTS[name]), encoding="utf-8")
 
 
-def run_once(program: str, case: Case, steps: int) -> dict:
-    """Run one program in a new process and return the JSON line that it prints."""
-    command = [*PROGRAMS[program], *case.arguments, "--steps", str(steps)]
-    run = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+def is_made(name: str) -> bool:
+    """Whether the virtual environment is there, with what is required now."""
+    stamp = VENVS / name / ".installed"
+    return stamp.exists() and stamp.read_text(encoding="utf-8") == "\n".join(REQUIREMENTS[name])
+
+
+def can_run(key: str) -> bool:
+    """Whether our library has what the program asks of it."""
+    if key == "ours-bf16":
+        return hasattr(rltrainer, "RuntimeParams") and hasattr(rltrainer, "PrecisionParams")
+    return key != "ours-compiled" or hasattr(rltrainer, "RuntimeParams")
+
+
+def run_once(key: str, case: str, warmup: int, steps: int) -> dict | None:
+    """Run one program in a new process and return the JSON line that it prints; None if it fails."""
+    program = PROGRAMS[key]
+    command = [program.python, str(HERE / program.script), case, *program.options]
+    command += ["--warmup", str(warmup), "--steps", str(steps)]
+    # The last lines of stderr say what failed; some libraries write files where they run.
+    run = subprocess.run(command, env=ENVIRONMENT, cwd=VENVS, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        print(f"{case:12} {key:18} failed: {' '.join(run.stderr.split()[-40:])}", file=sys.stderr)
+        return None
     result = json.loads(run.stdout.splitlines()[-1])
-    result["speed"] = result["steps"] / result["seconds"]
-    print(f"{case.name:28} {program:22} {result['speed']:10,.0f} env steps/s", file=sys.stderr)
+    per_step = result["seconds"] / result["steps"]
+    result["value"] = per_step * 1e6 if CASES[case].unit == "us" else 1 / per_step
+    print(f"{case:12} {key:18} {result['value']:12,.1f} {CASES[case].unit}", file=sys.stderr)
     return result
 
 
-def measure(case: Case, programs: list[str], num_runs: int, steps: int) -> dict[str, list[dict]]:
-    """Run the programs in turn, `num_runs` times."""
-    results: dict[str, list[dict]] = {program: [] for program in programs}
-    for _ in range(num_runs):
-        for program in programs:
-            results[program].append(run_once(program, case, steps))
+def measure(cases: list[str], programs: list[str], num_runs: int, share: float) -> Runs:
+    """Run the programs of each case in turn, `num_runs` times, on this share of its steps."""
+    VENVS.mkdir(exist_ok=True)
+    results: Runs = {}
+    for name in cases:
+        case = CASES[name]
+        keys = [key for key in (*case.peers, *case.ours) if key in programs]
+        results[name] = {key: [] for key in keys}
+        for _ in range(num_runs):
+            for key in keys:
+                result = run_once(key, name, int(case.warmup * share), int(case.steps * share))
+                if result is not None:
+                    results[name][key].append(result)
     return results
 
 
-def table(results: dict[str, dict[str, list[dict]]]) -> str:
-    """Return the medians as a Markdown table; the ratio is to the peer's median."""
-    lines = ["| case | program | envs | env steps/s | lowest to highest | times the peer | goal |"]
-    lines.append("|---|---|---|---:|---:|---:|---:|")
-    for case in CASES:
-        speeds = {program: [run["speed"] for run in runs] for program, runs in results[case.name].items()}
-        for program, values in speeds.items():
-            median = statistics.median(values)
-            is_ours = program != PEER and PEER in speeds
-            ratio = f"{median / statistics.median(speeds[PEER]):.2f}" if is_ours else ""
-            claim = f"{case.target:.1f}" if program == "rltrainer" else ""
-            envs = results[case.name][program][0]["envs"]
-            spread = f"{min(values):,.0f} to {max(values):,.0f}"
-            lines.append(f"| {case.name} | {program} | {envs} | {median:,.0f} | {spread} | {ratio} | {claim} |")
+def best_peer(case: Case, medians: dict[str, float], with_compiled: bool) -> float | None:
+    """Return the best peer's median: of all peers, or of those that compile nothing."""
+    values = [
+        medians[key]
+        for key in case.peers
+        if key in medians and key != FLOOR and (with_compiled or not PROGRAMS[key].is_compiled)
+    ]
+    return (min(values) if case.unit == "us" else max(values)) if values else None
+
+
+def table(results: Runs) -> str:
+    """Return the medians as a Markdown table; ours are also in times the best peer."""
+    lines = [
+        "| case | unit | program | envs | median | lowest to highest | first chunk, s | times the best peer | goal |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, by_program in results.items():
+        case = CASES[name]
+        runs = {key: found for key, found in by_program.items() if found}
+        medians = {key: statistics.median(run["value"] for run in found) for key, found in runs.items()}
+        for key, found in runs.items():
+            program, median = PROGRAMS[key], medians[key]
+            digits = 1 if median < 1000 else 0
+            peer = best_peer(case, medians, program.is_compiled) if program.is_ours else None
+            ratio = "" if peer is None else f"{peer / median if case.unit == 'us' else median / peer:.2f}"
+            goal = case.goals.get(key)
+            goal_text = "" if goal is None else f"{goal:g} us" if case.unit == "us" else f"{goal:g}"
+            values = [run["value"] for run in found]
+            spread = f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"
+            first = statistics.median(run["compile_seconds"] for run in found)
+            cells = [case.title, case.unit, program.title, found[0]["envs"], f"{median:,.{digits}f}", spread]
+            lines.append("| " + " | ".join([*cells, f"{first:.2f}", ratio, goal_text]) + " |")
     return "\n".join(lines)
+
+
+NOT_MEASURED = """\
+## Not measured here
+
+Neither can be installed beside the others. PyPI's newest `cleanrl` that says it runs on Python 3.11 is 0.4.8 of 2020,
+a source archive; 1.2.0 wants Python before 3.11. PyPI's `leanrl` is another project: a reader of XBRL, a format of
+business reports.
+These figures for PPO on CartPole were published by others and are **not from this run or this machine**:
+
+| program | batch 256 x 4, env steps/s | batch 64 x 10, env steps/s |
+|---|---:|---:|
+| CleanRL | 9,200 | 2,700 |
+| LeanRL | 11,500 | 2,500 |
+| LeanRL, compiled | 14,300 | |"""
 
 
 def machine() -> str:
@@ -108,25 +274,45 @@ def machine() -> str:
     return f"{processor}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
-def report(results: dict[str, dict[str, list[dict]]], num_runs: int, steps: int) -> str:
-    """Return `results.md`."""
-    first = results[CASES[0].name]
-    versions = {program: first[program][0]["versions"] for program in first}
-    version_lines = [
-        f"- {program}: {', '.join(f'{name} {version}' for name, version in names.items())}"
-        for program, names in versions.items()
+def versions(results: Runs) -> list[str]:
+    """Return a line for each program that ran, with the versions that it printed."""
+    found = {key: runs[0]["versions"] for by_program in results.values() for key, runs in by_program.items() if runs}
+    return [
+        f"- {PROGRAMS[key].title}: {', '.join(f'{name} {version}' for name, version in names.items())}"
+        for key, names in found.items()
     ]
+
+
+def report(results: Runs, num_runs: int, is_quick: bool) -> str:
+    """Return `results.md`."""
+    missing = [PROGRAMS[key].title for key in PROGRAMS if not can_run(key)]
+    absent = [f"- not in this rltrainer yet: {', '.join(missing)}"] if missing else []
+    failed = [
+        f"- failed, {len(runs)} of {num_runs} runs left: {PROGRAMS[key].title}, {CASES[name].title}"
+        for name, by_program in results.items()
+        for key, runs in by_program.items()
+        if len(runs) < num_runs
+    ]
+    note = " This was `--quick`: fewer steps, good for a glance and not for a claim." if is_quick else ""
     return "\n".join(
         [
-            "# PPO on CartPole-v1: speed",
+            "# Speed beside peers",
             "",
-            f"Written by `make bench ARGS=--write` on {datetime.date.today()}. Median of {num_runs} runs of {steps:,} "
-            "env steps each, after a warm-up; README.md here says what is measured.",
+            f"Written by `make bench ARGS=--write` on {datetime.date.today()}: the median of {num_runs} "
+            f"processes each, one thread, after a warm-up; README.md here says what is measured.{note}",
             "",
             f"- {machine()}",
-            *version_lines,
+            *versions(results),
+            *absent,
+            *failed,
+            "",
+            "Times the best peer: our eager program beside the best peer that compiles nothing, our compiled ones beside "
+            "the best of all. Of `us`, less is better. The first chunk is what the first rollout or epoch took, "
+            "compilation and all.",
             "",
             table(results),
+            "",
+            NOT_MEASURED,
             "",
         ]
     )
@@ -135,18 +321,33 @@ def report(results: dict[str, dict[str, list[dict]]], num_runs: int, steps: int)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write benchmarks/results.md")
-    parser.add_argument("--runs", type=int, default=3, help="processes per program and case")
-    parser.add_argument("--steps", type=int, default=40_960, help="env steps timed per process")
+    parser.add_argument("--runs", type=int, help="processes per program and case; by default 3, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="a few cases, fewer steps, and only peers that are there")
     parser.add_argument("--only", choices=PROGRAMS, action="append", help="these programs only; may be repeated")
+    parser.add_argument("--case", choices=CASES, action="append", help="these cases only; may be repeated")
     args = parser.parse_args()
-    programs = args.only or list(PROGRAMS)
-    if PEER in programs:
-        make_sb3_venv()
-    results = {case.name: measure(case, programs, args.runs, args.steps) for case in CASES}
-    text = report(results, args.runs, args.steps)
+    num_runs = args.runs or (1 if args.quick else 3)
+    cases = args.case or [name for name, case in CASES.items() if case.is_quick or not args.quick]
+    asked = args.only or list(PROGRAMS)
+    needed = {key for name in cases for key in (*CASES[name].peers, *CASES[name].ours)}
+    programs = [key for key in asked if key in needed and can_run(key)]
+    if args.quick:
+        # torch.compile alone takes TorchRL two minutes.
+        programs = [key for key in programs if key != "torchrl-compiled" and is_quick_peer(key)]
+    for venv in dict.fromkeys(PROGRAMS[key].venv for key in programs):
+        if venv is not None:
+            make_venv(venv)
+    results = measure(cases, programs, num_runs, 0.2 if args.quick else 1.0)
+    text = report(results, num_runs, args.quick)
     print(text)
     if args.write:
         (HERE / "results.md").write_text(text, encoding="utf-8")
+
+
+def is_quick_peer(key: str) -> bool:
+    """Whether the program runs without making an environment, or is the one peer that is worth the wait."""
+    venv = PROGRAMS[key].venv
+    return venv in (None, "sb3") or is_made(venv)
 
 
 if __name__ == "__main__":
