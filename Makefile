@@ -51,8 +51,8 @@ examples: $(STAMP) ## every example in its short form
 docs: $(STAMP) ## the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(STAMP) ## speed beside Stable-Baselines3, which gets a virtual environment of its own
-	$(BIN)/python benchmarks/ppo_speed.py $(ARGS)
+bench: $(STAMP) ## speed beside peers, each in a virtual environment of its own: ARGS="--quick", "--write", "--case sac"
+	$(BIN)/python benchmarks/speed.py $(ARGS)
 
 format: $(STAMP) ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix .

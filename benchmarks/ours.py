@@ -13,34 +13,12 @@ import rltrainer as rl
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))  # the peers run with their own folder first, too
 
+import task
 from data import buffer_steps, fill, offline_data
-from work import (
-    A2C_ROLLOUT,
-    ACTION_SIZE,
-    BUFFER_ENVS,
-    BUFFER_SIZE,
-    CLIP,
-    DQN_EPSILON,
-    DQN_MAX_GRAD_NORM,
-    DQN_TARGET_INTERVAL,
-    GAE_LAMBDA,
-    GAMMA,
-    MAX_GRAD_NORM,
-    OBS_SIZE,
-    REPLAY_SIZE,
-    TAU,
-    VALUE_COEF,
-    WORKS,
-    Work,
-    measure,
-    num_chunks,
-    parser,
-    repeated,
-)
 
 PACKAGES = ("rltrainer", "torch", "gymnasium", "numpy")
-OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
-ACTION_SPACE = gym.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
+OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (task.OBS_SIZE,), np.float32)
+ACTION_SPACE = gym.spaces.Box(-1, 1, (task.ACTION_SIZE,), np.float32)
 
 
 def run_options(compile_: str, amp: str | None) -> dict[str, Any]:
@@ -58,35 +36,41 @@ def run_options(compile_: str, amp: str | None) -> dict[str, Any]:
     return options
 
 
-def make_algorithm(work: Work, observation_space: Any, action_space: Any) -> Any:
+def make_algorithm(work: task.Work, observation_space: Any, action_space: Any) -> Any:
     """Return the algorithm with the policy that the work says."""
     spaces, nets = (observation_space, action_space), {"hidden_sizes": work.hidden_sizes}
-    shared = {"lr": work.lr, "gamma": GAMMA}
-    on_policy = shared | {"entropy_coef": 0.0, "value_coef": VALUE_COEF, "max_grad_norm": MAX_GRAD_NORM}
+    shared = {"lr": work.lr, "gamma": task.GAMMA}
+    on_policy = shared | {"entropy_coef": 0.0, "value_coef": task.VALUE_COEF, "max_grad_norm": task.MAX_GRAD_NORM}
     match work.kind:
         case "ppo":
             policy = rl.ActorCritic(*spaces, activation=torch.nn.Tanh, **nets)
-            return rl.PPO(policy, rl.PPOParams(gae_lambda=GAE_LAMBDA, clip=CLIP, **on_policy))
+            return rl.PPO(policy, rl.PPOParams(gae_lambda=task.GAE_LAMBDA, clip=task.CLIP, **on_policy))
         case "a2c":
             policy = rl.ActorCritic(*spaces, activation=torch.nn.Tanh, **nets)
             return rl.A2C(policy, rl.A2CParams(gae_lambda=1.0, **on_policy))
         case "dqn":
-            target = {"tau": 1.0, "target_update_interval": DQN_TARGET_INTERVAL, "max_grad_norm": DQN_MAX_GRAD_NORM}
-            return rl.DQN(rl.QNetwork(*spaces, **nets), rl.DQNParams(epsilon=DQN_EPSILON, **target, **shared))
+            target = {
+                "tau": 1.0,
+                "target_update_interval": task.DQN_TARGET_INTERVAL,
+                "max_grad_norm": task.DQN_MAX_GRAD_NORM,
+            }
+            return rl.DQN(rl.QNetwork(*spaces, **nets), rl.DQNParams(epsilon=task.DQN_EPSILON, **target, **shared))
         case "sac":
-            return rl.SAC(rl.SquashedActorCritic(*spaces, **nets), rl.SACParams(critic_lr=work.lr, tau=TAU, **shared))
+            return rl.SAC(
+                rl.SquashedActorCritic(*spaces, **nets), rl.SACParams(critic_lr=work.lr, tau=task.TAU, **shared)
+            )
         case "td3":
-            return rl.TD3(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3Params(tau=TAU, **shared))
+            return rl.TD3(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3Params(tau=task.TAU, **shared))
         case "td3bc":
-            return rl.TD3BC(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3BCParams(tau=TAU, **shared))
+            return rl.TD3BC(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3BCParams(tau=task.TAU, **shared))
         case "iql":
-            return rl.IQL(rl.GaussianActorCritic(*spaces, **nets), rl.IQLParams(tau=TAU, **shared))
+            return rl.IQL(rl.GaussianActorCritic(*spaces, **nets), rl.IQLParams(tau=task.TAU, **shared))
         case "bc":
             return rl.BC(rl.Actor(*spaces, activation=torch.nn.ReLU, **nets), rl.BCParams(lr=work.lr))
     raise SystemExit(f"no algorithm for {work.kind}")
 
 
-def make_trainer(work: Work, envs: Any, options: dict[str, Any]) -> Any:
+def make_trainer(work: task.Work, envs: Any, options: dict[str, Any]) -> Any:
     """Return the online trainer, an epoch of which is one chunk."""
     spaces = (envs.single_observation_space, envs.single_action_space)
     algorithm = make_algorithm(work, *spaces)
@@ -94,13 +78,13 @@ def make_trainer(work: Work, envs: Any, options: dict[str, Any]) -> Any:
         is_ppo = work.kind == "ppo"
         params = rl.OnPolicyTrainerParams(
             training_collector=rl.Collector(algorithm.policy, envs),
-            collection_step_num_env_steps=work.chunk if is_ppo else A2C_ROLLOUT,
+            collection_step_num_env_steps=work.chunk if is_ppo else task.A2C_ROLLOUT,
             batch_size=work.batch_size,
             update_step_num_repetitions=work.repeat,
             **options,
         )
         return rl.OnPolicyTrainer(algorithm, params)
-    buffer = rl.ReplayBuffer(REPLAY_SIZE, *spaces, num_envs=work.num_envs)
+    buffer = rl.ReplayBuffer(task.REPLAY_SIZE, *spaces, num_envs=work.num_envs)
     params = rl.OffPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs, buffer),
         collection_step_num_env_steps=work.num_envs,
@@ -112,7 +96,7 @@ def make_trainer(work: Work, envs: Any, options: dict[str, Any]) -> Any:
     return rl.OffPolicyTrainer(algorithm, params)
 
 
-def make_offline_trainer(work: Work, seed: int, options: dict[str, Any]) -> Any:
+def make_offline_trainer(work: task.Work, seed: int, options: dict[str, Any]) -> Any:
     """Return the offline trainer, an epoch of which is one chunk of updates."""
     data = offline_data(seed)
     buffer = rl.ReplayBuffer.from_arrays(
@@ -140,7 +124,7 @@ def training(trainer: Any, chunk: int) -> Callable[[int], int]:
     return advance
 
 
-def collection(work: Work, envs: Any) -> Callable[[int], int]:
+def collection(work: task.Work, envs: Any) -> Callable[[int], int]:
     """Return what collects so many env steps that nobody learns from."""
     spaces = (envs.single_observation_space, envs.single_action_space)
     policy = make_algorithm(work, *spaces).policy
@@ -153,28 +137,32 @@ def collection(work: Work, envs: Any) -> Callable[[int], int]:
     return advance
 
 
-def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
+def buffer_work(work: task.Work, seed: int, size: int = task.BUFFER_SIZE) -> Callable[[int], int]:
     """Return what adds to, or samples from, a filled replay buffer."""
-    buffer = rl.ReplayBuffer(BUFFER_SIZE, OBS_SPACE, ACTION_SPACE, num_envs=BUFFER_ENVS, seed=seed)
+    buffer = rl.ReplayBuffer(size, OBS_SPACE, ACTION_SPACE, num_envs=task.BUFFER_ENVS, seed=seed)
     steps = buffer_steps(seed)
 
     def add() -> None:
         buffer.add(**next(steps))
 
-    fill(work, add)
-    return repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
+    fill(work, add, size)
+    return task.repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = task.parser(__doc__)
     arguments.add_argument("--compile", choices=("auto", "true", "false"), default="auto")
     arguments.add_argument("--amp", choices=("bf16",), help="mixed precision")
     arguments.add_argument("--backend", default="auto", help="of make_vec")
     args = arguments.parse_args()
-    work = WORKS[args.work]
+    work = task.WORKS[args.work]
     torch.set_num_threads(1)
     rl.seed(args.seed)
-    num_epochs = num_chunks(work.random_steps, work) + num_chunks(args.warmup, work) + num_chunks(args.steps, work)
+    num_epochs = (
+        task.num_chunks(work.random_steps, work)
+        + task.num_chunks(args.warmup, work)
+        + task.num_chunks(args.steps, work)
+    )
     options = run_options(args.compile, args.amp) | {
         "max_epochs": num_epochs + 1, "epoch_num_steps": work.chunk, "seed": args.seed, "show_progress": False,
         "verbose": False,
@@ -186,11 +174,8 @@ def main() -> None:
         advance = training(make_offline_trainer(work, args.seed, options), work.chunk)
     else:
         envs = rl.make_vec(work.env_id, num_envs=work.num_envs, backend=args.backend, seed=args.seed)
-        if work.repeat:
-            advance = training(make_trainer(work, envs, options), work.chunk)
-        else:
-            advance = collection(work, envs)
-    measure(work, advance, args, envs, PACKAGES)
+        advance = training(make_trainer(work, envs, options), work.chunk) if work.repeat else collection(work, envs)
+    task.measure(work, advance, args, envs, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How fast rltrainer is beside its peers, measured in one run.
 
-Each measurement is a process of its own, one at a time, the programs in turn; the figure is the median. A peer's virtual
-environment is made when it is first needed, under `benchmarks/.peers/`.
+Each measurement is a process of its own, one at a time, the programs in turn; the figure is the median. A peer's
+virtual environment is made when it is first needed, under `benchmarks/.peers/`.
 """
 
 import argparse
@@ -31,7 +31,8 @@ REQUIREMENTS = {
 }
 """What each virtual environment holds, beside the PyTorch version that we run on."""
 
-# One thread each, also in the libraries that read it at import; what is measured is this checkout, whatever is installed.
+# One thread each, also in the libraries that read it at import. What is measured is this checkout, also where another
+# one is installed.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
 
 
@@ -149,6 +150,9 @@ CASES = {
     "sample-100": Case("buffer 100 % full: sample 256", "us", BUFFER_PEERS, ("ours",), 500, 2000, SAMPLE),
 }  # fmt: skip
 
+QUICK_SHARE = 0.1
+"""Of the steps, with `--quick`."""
+
 Runs = dict[str, dict[str, list[dict]]]
 """What the processes printed, by case and program."""
 
@@ -251,10 +255,9 @@ def table(results: Runs) -> str:
 NOT_MEASURED = """\
 ## Not measured here
 
-Neither can be installed beside the others. PyPI's newest `cleanrl` that says it runs on Python 3.11 is 0.4.8 of 2020,
-a source archive; 1.2.0 wants Python before 3.11. PyPI's `leanrl` is another project: a reader of XBRL, a format of
-business reports.
-These figures for PPO on CartPole were published by others and are **not from this run or this machine**:
+CleanRL and LeanRL have no package that fits here. Of `cleanrl`, the package index has for Python 3.11 only 0.4.8 and
+older, as source archives; 1.2.0 wants Python before 3.11. Its `leanrl` is another project, a reader of XBRL reports.
+These figures for PPO on CartPole were published by others; they are **not from this run and not from this machine**:
 
 | program | batch 256 x 4, env steps/s | batch 64 x 10, env steps/s |
 |---|---:|---:|
@@ -298,16 +301,16 @@ def report(results: Runs, num_runs: int, is_quick: bool) -> str:
         [
             "# Speed beside peers",
             "",
-            f"Written by `make bench ARGS=--write` on {datetime.date.today()}: the median of {num_runs} "
-            f"processes each, one thread, after a warm-up; README.md here says what is measured.{note}",
+            f"Written by `make bench ARGS=--write` on {datetime.date.today()}. Each figure is the median of as many "
+            f"processes: {num_runs}. One thread, after a warm-up; README.md here says what is measured.{note}",
             "",
             f"- {machine()}",
             *versions(results),
             *absent,
             *failed,
             "",
-            "Times the best peer: our eager program beside the best peer that compiles nothing, our compiled ones beside "
-            "the best of all. Of `us`, less is better. The first chunk is what the first rollout or epoch took, "
+            "Times the best peer: our eager program beside the best peer that compiles nothing, our compiled ones "
+            "beside the best of all. Of `us`, less is better. The first chunk is what the first rollout or epoch took, "
             "compilation and all.",
             "",
             table(results),
@@ -316,6 +319,13 @@ def report(results: Runs, num_runs: int, is_quick: bool) -> str:
             "",
         ]
     )
+
+
+def is_quick(key: str) -> bool:
+    """Whether the program needs no environment made, or is the one peer that is worth the wait."""
+    venv = PROGRAMS[key].venv
+    # Compiling alone takes TorchRL two minutes.
+    return key not in ("ours-sync", "torchrl-compiled") and (venv in (None, "sb3") or is_made(venv))
 
 
 def main() -> None:
@@ -332,22 +342,17 @@ def main() -> None:
     needed = {key for name in cases for key in (*CASES[name].peers, *CASES[name].ours)}
     programs = [key for key in asked if key in needed and can_run(key)]
     if args.quick:
-        # torch.compile alone takes TorchRL two minutes.
-        programs = [key for key in programs if key != "torchrl-compiled" and is_quick_peer(key)]
+        programs = [key for key in programs if is_quick(key)]
     for venv in dict.fromkeys(PROGRAMS[key].venv for key in programs):
         if venv is not None:
             make_venv(venv)
-    results = measure(cases, programs, num_runs, 0.2 if args.quick else 1.0)
+    results = measure(cases, programs, num_runs, QUICK_SHARE if args.quick else 1.0)
     text = report(results, num_runs, args.quick)
     print(text)
     if args.write:
         (HERE / "results.md").write_text(text, encoding="utf-8")
-
-
-def is_quick_peer(key: str) -> bool:
-    """Whether the program runs without making an environment, or is the one peer that is worth the wait."""
-    venv = PROGRAMS[key].venv
-    return venv in (None, "sb3") or is_made(venv)
+    if any(len(runs) < num_runs for by_program in results.values() for runs in by_program.values()):
+        raise SystemExit("some programs failed; see above")
 
 
 if __name__ == "__main__":

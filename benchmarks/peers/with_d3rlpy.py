@@ -7,24 +7,24 @@ from typing import Any
 
 import d3rlpy
 import numpy as np
+import task
 import torch
 from d3rlpy.algos import BCConfig, IQLConfig, TD3PlusBCConfig
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models import VectorEncoderFactory
 from data import offline_data
-from work import GAMMA, TAU, WORKS, Work, measure, parser
 
 PACKAGES = ("d3rlpy", "torch", "gymnasium", "numpy")
 
 
-def make_algorithm(work: Work) -> Any:
+def make_algorithm(work: task.Work) -> Any:
     """Return the algorithm with the networks that the work says."""
     encoder = VectorEncoderFactory(hidden_units=list(work.hidden_sizes), activation="relu")
     if work.kind == "bc":
         return BCConfig(learning_rate=work.lr, batch_size=work.batch_size, encoder_factory=encoder).create("cpu:0")
     shared = {
         "actor_learning_rate": work.lr, "critic_learning_rate": work.lr, "batch_size": work.batch_size,
-        "gamma": GAMMA, "tau": TAU, "actor_encoder_factory": encoder, "critic_encoder_factory": encoder,
+        "gamma": task.GAMMA, "tau": task.TAU, "actor_encoder_factory": encoder, "critic_encoder_factory": encoder,
     }  # fmt: skip
     if work.kind == "iql":
         return IQLConfig(value_encoder_factory=encoder, **shared).create("cpu:0")
@@ -43,8 +43,8 @@ def make_dataset(seed: int) -> d3rlpy.dataset.MDPDataset:
 
 
 def main() -> None:
-    args = parser(__doc__).parse_args()
-    work = WORKS[args.work]
+    args = task.parser(__doc__).parse_args()
+    work = task.WORKS[args.work]
     torch.set_num_threads(1)
     d3rlpy.seed(args.seed)
     algorithm, dataset = make_algorithm(work), make_dataset(args.seed)
@@ -55,7 +55,7 @@ def main() -> None:
         )
         return steps
 
-    measure(work, advance, args, None, PACKAGES)
+    task.measure(work, advance, args, None, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import task
 import torch
 from data import buffer_steps, fill
 from gymnasium import spaces
@@ -13,28 +14,6 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
-from work import (
-    A2C_ROLLOUT,
-    ACTION_SIZE,
-    BUFFER_ENVS,
-    BUFFER_SIZE,
-    CLIP,
-    DQN_EPSILON,
-    DQN_MAX_GRAD_NORM,
-    DQN_TARGET_INTERVAL,
-    GAE_LAMBDA,
-    GAMMA,
-    MAX_GRAD_NORM,
-    OBS_SIZE,
-    REPLAY_SIZE,
-    TAU,
-    VALUE_COEF,
-    WORKS,
-    Work,
-    measure,
-    parser,
-    repeated,
-)
 
 PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy")
 
@@ -46,41 +25,48 @@ class NoCallback(BaseCallback):
         return True
 
 
-def make_model(work: Work, seed: int) -> BaseAlgorithm:
+def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
     """Return the algorithm; its networks are as the work says, actor and critic apart."""
     envs = make_vec_env(work.env_id, n_envs=work.num_envs, seed=seed)
     activation = torch.nn.Tanh if work.kind in ("ppo", "a2c") else torch.nn.ReLU
     policy: dict[str, Any] = {"net_arch": list(work.hidden_sizes), "activation_fn": activation}
     shared: dict[str, Any] = {
-        "learning_rate": work.lr, "gamma": GAMMA, "seed": seed, "device": "cpu", "verbose": 0
+        "learning_rate": work.lr, "gamma": task.GAMMA, "seed": seed, "device": "cpu", "verbose": 0
     }  # fmt: skip
-    on_policy = {"gae_lambda": GAE_LAMBDA, "ent_coef": 0.0, "vf_coef": VALUE_COEF, "max_grad_norm": MAX_GRAD_NORM}
+    on_policy = {
+        "gae_lambda": task.GAE_LAMBDA,
+        "ent_coef": 0.0,
+        "vf_coef": task.VALUE_COEF,
+        "max_grad_norm": task.MAX_GRAD_NORM,
+    }
     off_policy = {
-        "buffer_size": REPLAY_SIZE, "learning_starts": work.random_steps, "batch_size": work.batch_size,
+        "buffer_size": task.REPLAY_SIZE, "learning_starts": work.random_steps, "batch_size": work.batch_size,
         "train_freq": 1, "gradient_steps": 1,
     }  # fmt: skip
     match work.kind:
         case "ppo":
             return PPO(
                 "MlpPolicy", envs, n_steps=work.chunk // work.num_envs, batch_size=work.batch_size,
-                n_epochs=max(work.repeat, 1), clip_range=CLIP, policy_kwargs=policy, **on_policy, **shared,
+                n_epochs=max(work.repeat, 1), clip_range=task.CLIP, policy_kwargs=policy, **on_policy, **shared,
             )  # fmt: skip
         case "a2c":
             adam = {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": 1e-5}}
-            steps = A2C_ROLLOUT // work.num_envs
+            steps = task.A2C_ROLLOUT // work.num_envs
             options = on_policy | {"gae_lambda": 1.0, "use_rms_prop": False}
             return A2C("MlpPolicy", envs, n_steps=steps, policy_kwargs=policy | adam, **options, **shared)
         case "dqn":
             return DQN(
-                "MlpPolicy", envs, target_update_interval=DQN_TARGET_INTERVAL, max_grad_norm=DQN_MAX_GRAD_NORM,
-                exploration_initial_eps=DQN_EPSILON, exploration_final_eps=DQN_EPSILON, policy_kwargs=policy,
-                **off_policy, **shared,
+                "MlpPolicy", envs, target_update_interval=task.DQN_TARGET_INTERVAL,
+                max_grad_norm=task.DQN_MAX_GRAD_NORM, exploration_initial_eps=task.DQN_EPSILON,
+                exploration_final_eps=task.DQN_EPSILON, policy_kwargs=policy, **off_policy, **shared,
             )  # fmt: skip
         case "sac":
-            return SAC("MlpPolicy", envs, tau=TAU, policy_kwargs=policy, **off_policy, **shared)
+            return SAC("MlpPolicy", envs, tau=task.TAU, policy_kwargs=policy, **off_policy, **shared)
         case "td3":
-            noise = NormalActionNoise(np.zeros(ACTION_SIZE), 0.1 * np.ones(ACTION_SIZE))
-            return TD3("MlpPolicy", envs, tau=TAU, action_noise=noise, policy_kwargs=policy, **off_policy, **shared)
+            noise = NormalActionNoise(np.zeros(task.ACTION_SIZE), 0.1 * np.ones(task.ACTION_SIZE))
+            return TD3(
+                "MlpPolicy", envs, tau=task.TAU, action_noise=noise, policy_kwargs=policy, **off_policy, **shared
+            )
     raise SystemExit(f"Stable-Baselines3 has no {work.kind}")
 
 
@@ -108,14 +94,14 @@ def collection(model: PPO) -> Callable[[int], int]:
     return advance
 
 
-def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
+def buffer_work(work: task.Work, seed: int) -> Callable[[int], int]:
     """Return what adds to, or samples from, a filled replay buffer."""
-    obs_space = spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
-    action_space = spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
-    buffer = ReplayBuffer(BUFFER_SIZE, obs_space, action_space, "cpu", n_envs=BUFFER_ENVS)
+    obs_space = spaces.Box(-np.inf, np.inf, (task.OBS_SIZE,), np.float32)
+    action_space = spaces.Box(-1, 1, (task.ACTION_SIZE,), np.float32)
+    buffer = ReplayBuffer(task.BUFFER_SIZE, obs_space, action_space, "cpu", n_envs=task.BUFFER_ENVS)
     steps = buffer_steps(seed)
-    running: list[dict[str, Any]] = [{} for _ in range(BUFFER_ENVS)]
-    cut: list[dict[str, Any]] = [{"TimeLimit.truncated": True}] * BUFFER_ENVS
+    running: list[dict[str, Any]] = [{} for _ in range(task.BUFFER_ENVS)]
+    cut: list[dict[str, Any]] = [{"TimeLimit.truncated": True}] * task.BUFFER_ENVS
 
     def add() -> None:
         step = next(steps)
@@ -124,19 +110,19 @@ def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
         buffer.add(step["obs"], step["next_obs"], step["action"], step["reward"], done, infos)
 
     fill(work, add)
-    return repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
+    return task.repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
 
 
 def main() -> None:
-    args = parser(__doc__).parse_args()
-    work = WORKS[args.work]
+    args = task.parser(__doc__).parse_args()
+    work = task.WORKS[args.work]
     torch.set_num_threads(1)
     if work.kind in ("add", "sample"):
-        measure(work, buffer_work(work, args.seed), args, None, PACKAGES)
+        task.measure(work, buffer_work(work, args.seed), args, None, PACKAGES)
         return
     model = make_model(work, args.seed)
     advance = training(model) if work.repeat else collection(model)
-    measure(work, advance, args, model.env, PACKAGES)
+    task.measure(work, advance, args, model.env, PACKAGES)
 
 
 if __name__ == "__main__":

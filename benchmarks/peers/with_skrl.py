@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 import gymnasium as gym
+import task
 import torch
 from skrl.agents.torch import Agent
 from skrl.agents.torch.ppo import PPO
@@ -16,19 +17,6 @@ from skrl.memories.torch import RandomMemory
 from skrl.models.torch import CategoricalMixin, DeterministicMixin, GaussianMixin, Model
 from skrl.trainers.torch import SequentialTrainer
 from skrl.utils import set_seed
-from work import (
-    CLIP,
-    GAE_LAMBDA,
-    GAMMA,
-    MAX_GRAD_NORM,
-    REPLAY_SIZE,
-    TAU,
-    VALUE_COEF,
-    WORKS,
-    Work,
-    measure,
-    parser,
-)
 
 PACKAGES = ("skrl", "torch", "gymnasium", "numpy")
 NO_FILES = {"write_interval": 0, "checkpoint_interval": 0}
@@ -91,10 +79,10 @@ class Critic(DeterministicMixin, Model):
         return self.net(torch.cat([inputs["observations"], inputs["taken_actions"]], -1)), {}
 
 
-def make_agent(work: Work, envs: Any) -> Agent:
+def make_agent(work: task.Work, envs: Any) -> Agent:
     """Return the agent; its networks are as the work says, actor and critic apart."""
     spaces = {"observation_space": envs.observation_space, "action_space": envs.action_space, "device": "cpu"}
-    shared = {"discount_factor": GAMMA, "learning_rate": work.lr, "experiment": NO_FILES}
+    shared = {"discount_factor": task.GAMMA, "learning_rate": work.lr, "experiment": NO_FILES}
     if work.kind == "ppo":
         rows = work.chunk // work.num_envs
         return PPO(
@@ -104,8 +92,8 @@ def make_agent(work: Work, envs: Any) -> Agent:
             memory=RandomMemory(memory_size=rows, num_envs=work.num_envs, device="cpu"),
             cfg={
                 "rollouts": rows, "learning_epochs": work.repeat, "mini_batches": work.chunk // work.batch_size,
-                "gae_lambda": GAE_LAMBDA, "grad_norm_clip": MAX_GRAD_NORM, "ratio_clip": CLIP, "value_clip": 0.0,
-                "value_loss_scale": VALUE_COEF, "entropy_loss_scale": 0.0, **shared,
+                "gae_lambda": task.GAE_LAMBDA, "grad_norm_clip": task.MAX_GRAD_NORM, "ratio_clip": task.CLIP,
+                "value_clip": 0.0, "value_loss_scale": task.VALUE_COEF, "entropy_loss_scale": 0.0, **shared,
             },
             **spaces,
         )  # fmt: skip
@@ -116,9 +104,9 @@ def make_agent(work: Work, envs: Any) -> Agent:
                 "policy": GaussianActor(work.hidden_sizes, **spaces),
                 **{name: Critic(work.hidden_sizes, **spaces) for name in critics},
             },
-            memory=RandomMemory(memory_size=REPLAY_SIZE, num_envs=work.num_envs, device="cpu", replacement=True),
+            memory=RandomMemory(memory_size=task.REPLAY_SIZE, num_envs=work.num_envs, device="cpu", replacement=True),
             cfg={
-                "batch_size": work.batch_size, "polyak": TAU, "initial_entropy_value": 1.0,
+                "batch_size": work.batch_size, "polyak": task.TAU, "initial_entropy_value": 1.0,
                 "random_timesteps": work.random_steps, "learning_starts": work.random_steps, **shared,
             },
             **spaces,
@@ -127,8 +115,8 @@ def make_agent(work: Work, envs: Any) -> Agent:
 
 
 def main() -> None:
-    args = parser(__doc__).parse_args()
-    work = WORKS[args.work]
+    args = task.parser(__doc__).parse_args()
+    work = task.WORKS[args.work]
     torch.set_num_threads(1)
     set_seed(args.seed)
     raw = gym.make_vec(work.env_id, work.num_envs, "sync") if work.num_envs > 1 else gym.make(work.env_id)
@@ -145,7 +133,7 @@ def main() -> None:
     if work.random_steps:
         advance(work.random_steps)
         agent.cfg.random_timesteps = agent.cfg.learning_starts = 0
-    measure(dataclasses.replace(work, random_steps=0), advance, args, raw, PACKAGES)
+    task.measure(dataclasses.replace(work, random_steps=0), advance, args, raw, PACKAGES)
 
 
 if __name__ == "__main__":

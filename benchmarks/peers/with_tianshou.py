@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import task
 import torch
 from data import buffer_steps, fill, offline_data
 from tianshou.algorithm import DQN, PPO, SAC, TD3, TD3BC
@@ -29,33 +30,13 @@ from tianshou.trainer import (
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorDeterministic, ContinuousActorProbabilistic, ContinuousCritic
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
-from work import (
-    ACTION_SIZE,
-    BUFFER_ENVS,
-    BUFFER_SIZE,
-    CLIP,
-    DQN_EPSILON,
-    DQN_TARGET_INTERVAL,
-    GAE_LAMBDA,
-    GAMMA,
-    MAX_GRAD_NORM,
-    OBS_SIZE,
-    REPLAY_SIZE,
-    TAU,
-    VALUE_COEF,
-    WORKS,
-    Work,
-    measure,
-    parser,
-    repeated,
-)
 
 PACKAGES = ("tianshou", "torch", "gymnasium", "numpy")
-OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
-ACTION_SPACE = gym.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
+OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (task.OBS_SIZE,), np.float32)
+ACTION_SPACE = gym.spaces.Box(-1, 1, (task.ACTION_SIZE,), np.float32)
 
 
-def make_algorithm(work: Work, obs_space: gym.Space, action_space: gym.Space) -> Any:
+def make_algorithm(work: task.Work, obs_space: gym.Space, action_space: gym.Space) -> Any:
     """Return the algorithm; its networks are as the work says, actor and critic apart."""
     adam = AdamOptimizerFactory(lr=work.lr)
     obs_shape = obs_space.shape
@@ -71,7 +52,7 @@ def make_algorithm(work: Work, obs_space: gym.Space, action_space: gym.Space) ->
         actor = ContinuousActorDeterministic(preprocess_net=net(), action_shape=action_shape)
         return ContinuousDeterministicPolicy(actor=actor, exploration_noise=noise, action_space=action_space)
 
-    twins = {"gamma": GAMMA, "tau": TAU, "policy_optim": adam, "critic_optim": adam}
+    twins = {"gamma": task.GAMMA, "tau": task.TAU, "policy_optim": adam, "critic_optim": adam}
     match work.kind:
         case "ppo":
             actor = DiscreteActor(
@@ -80,21 +61,21 @@ def make_algorithm(work: Work, obs_space: gym.Space, action_space: gym.Space) ->
             value = DiscreteCritic(preprocess_net=net(activation=torch.nn.Tanh))
             return PPO(
                 policy=DiscreteActorPolicy(actor=actor, action_space=action_space), critic=value, optim=adam,
-                eps_clip=CLIP, vf_coef=VALUE_COEF, ent_coef=0.0, max_grad_norm=MAX_GRAD_NORM, gae_lambda=GAE_LAMBDA,
-                gamma=GAMMA, advantage_normalization=True,
+                eps_clip=task.CLIP, vf_coef=task.VALUE_COEF, ent_coef=0.0, max_grad_norm=task.MAX_GRAD_NORM,
+                gae_lambda=task.GAE_LAMBDA, gamma=task.GAMMA, advantage_normalization=True,
             )  # fmt: skip
         case "dqn":
             model = net(action_shape=action_shape)
-            policy = DiscreteQLearningPolicy(model=model, action_space=action_space, eps_training=DQN_EPSILON)
+            policy = DiscreteQLearningPolicy(model=model, action_space=action_space, eps_training=task.DQN_EPSILON)
             return DQN(
-                policy=policy, optim=adam, gamma=GAMMA, target_update_freq=DQN_TARGET_INTERVAL, is_double=False,
-                huber_loss_delta=1.0,
+                policy=policy, optim=adam, gamma=task.GAMMA, target_update_freq=task.DQN_TARGET_INTERVAL,
+                is_double=False, huber_loss_delta=1.0,
             )  # fmt: skip
         case "sac":
             actor = ContinuousActorProbabilistic(
                 preprocess_net=net(), action_shape=action_shape, unbounded=True, conditioned_sigma=True
             )
-            alpha = AutoAlpha(-float(ACTION_SIZE), 0.0, adam)
+            alpha = AutoAlpha(-float(task.ACTION_SIZE), 0.0, adam)
             policy = SACPolicy(actor=actor, action_space=action_space)
             return SAC(policy=policy, critic=critic(), critic2=critic(), alpha=alpha, **twins)
         case "td3":
@@ -110,7 +91,7 @@ def make_algorithm(work: Work, obs_space: gym.Space, action_space: gym.Space) ->
     raise SystemExit(f"Tianshou has no {work.kind}")
 
 
-def make_trainer(work: Work, envs: DummyVectorEnv) -> Any:
+def make_trainer(work: task.Work, envs: DummyVectorEnv) -> Any:
     """Return the online trainer, an epoch of which is one chunk; the random steps are done."""
     algorithm = make_algorithm(work, envs.observation_space[0], envs.action_space[0])
     options = {"epoch_num_steps": work.chunk, "batch_size": work.batch_size, "show_progress": False, "verbose": False}
@@ -123,7 +104,7 @@ def make_trainer(work: Work, envs: DummyVectorEnv) -> Any:
         trainer: Any = OnPolicyTrainer(algorithm, params)
         trainer.reset()
         return trainer
-    buffer = VectorReplayBuffer(REPLAY_SIZE, work.num_envs)
+    buffer = VectorReplayBuffer(task.REPLAY_SIZE, work.num_envs)
     collector = Collector(algorithm, envs, buffer, exploration_noise=True)
     collector.reset()
     collector.collect(n_step=work.random_steps, random=True)
@@ -136,7 +117,7 @@ def make_trainer(work: Work, envs: DummyVectorEnv) -> Any:
     return trainer
 
 
-def make_offline_trainer(work: Work, seed: int) -> Any:
+def make_offline_trainer(work: task.Work, seed: int) -> Any:
     """Return the offline trainer, an epoch of which is one chunk of updates."""
     data = offline_data(seed)
     buffer = ReplayBuffer.from_data(
@@ -162,9 +143,9 @@ def training(trainer: Any, chunk: int) -> Callable[[int], int]:
     return advance
 
 
-def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
+def buffer_work(work: task.Work, seed: int) -> Callable[[int], int]:
     """Return what adds to, or samples from, a filled replay buffer."""
-    buffer = VectorReplayBuffer(BUFFER_SIZE, BUFFER_ENVS)
+    buffer = VectorReplayBuffer(task.BUFFER_SIZE, task.BUFFER_ENVS)
     steps = buffer_steps(seed)
 
     def add() -> None:
@@ -178,12 +159,12 @@ def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
         )  # fmt: skip
 
     fill(work, add)
-    return repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
+    return task.repeated(add if work.kind == "add" else lambda: buffer.sample(work.batch_size))
 
 
 def main() -> None:
-    args = parser(__doc__).parse_args()
-    work = WORKS[args.work]
+    args = task.parser(__doc__).parse_args()
+    work = task.WORKS[args.work]
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     np.random.seed(args.seed)
@@ -196,7 +177,7 @@ def main() -> None:
         envs = DummyVectorEnv([lambda: gym.make(work.env_id) for _ in range(work.num_envs)])
         envs.seed(args.seed)
         advance = training(make_trainer(work, envs), work.chunk)
-    measure(dataclasses.replace(work, random_steps=0), advance, args, envs, PACKAGES)
+    task.measure(dataclasses.replace(work, random_steps=0), advance, args, envs, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The work with TorchRL, in the form of its own PPO example. Runs in its own virtual environment; prints one JSON line."""
+"""The work with TorchRL, in the form of its PPO example. Runs in its own virtual environment; prints one JSON line."""
 
 from collections.abc import Callable
 
+import task
 import torch
 from data import buffer_steps, fill
 from tensordict import TensorDict
@@ -13,29 +14,15 @@ from torchrl.envs import GymEnv, SerialEnv
 from torchrl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
-from work import (
-    BUFFER_ENVS,
-    BUFFER_SIZE,
-    CLIP,
-    GAE_LAMBDA,
-    GAMMA,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    WORKS,
-    Work,
-    measure,
-    parser,
-    repeated,
-)
 
 PACKAGES = ("torchrl", "tensordict", "torch", "gymnasium", "numpy")
 
 
-def mlp(work: Work, in_features: int, out_features: int) -> MLP:
+def mlp(work: task.Work, in_features: int, out_features: int) -> MLP:
     return MLP(in_features, out_features, num_cells=list(work.hidden_sizes), activation_class=torch.nn.Tanh)
 
 
-def training(work: Work, envs: SerialEnv, is_compiled: bool) -> Callable[[int], int]:
+def training(work: task.Work, envs: SerialEnv, is_compiled: bool) -> Callable[[int], int]:
     """Return what trains PPO for so many env steps; compiled are the parts that TorchRL's example compiles."""
     num_obs, num_actions = envs.observation_spec["observation"].shape[-1], envs.action_spec.shape[-1]
     actor = ProbabilisticActor(
@@ -44,10 +31,10 @@ def training(work: Work, envs: SerialEnv, is_compiled: bool) -> Callable[[int], 
         return_log_prob=True,
     )  # fmt: skip
     critic = ValueOperator(mlp(work, num_obs, 1), in_keys=["observation"])
-    estimate = GAE(gamma=GAMMA, lmbda=GAE_LAMBDA, value_network=critic, average_gae=False)
+    estimate = GAE(gamma=task.GAMMA, lmbda=task.GAE_LAMBDA, value_network=critic, average_gae=False)
     loss_module = ClipPPOLoss(
-        actor, critic, clip_epsilon=CLIP, entropy_bonus=False, critic_coeff=VALUE_COEF, normalize_advantage=True,
-        loss_critic_type="l2",
+        actor, critic, clip_epsilon=task.CLIP, entropy_bonus=False, critic_coeff=task.VALUE_COEF,
+        normalize_advantage=True, loss_critic_type="l2",
     )  # fmt: skip
     optimizer = torch.optim.Adam(loss_module.parameters(), lr=work.lr)
     collector = Collector(envs, actor, frames_per_batch=work.chunk, total_frames=-1, compile_policy=is_compiled)
@@ -59,7 +46,7 @@ def training(work: Work, envs: SerialEnv, is_compiled: bool) -> Callable[[int], 
         optimizer.zero_grad(set_to_none=True)
         losses = loss_module(batch)
         (losses["loss_objective"] + losses["loss_critic"]).backward()
-        torch.nn.utils.clip_grad_norm_(loss_module.parameters(), MAX_GRAD_NORM)
+        torch.nn.utils.clip_grad_norm_(loss_module.parameters(), task.MAX_GRAD_NORM)
         optimizer.step()
         return losses.detach()
 
@@ -82,23 +69,23 @@ def training(work: Work, envs: SerialEnv, is_compiled: bool) -> Callable[[int], 
     return advance
 
 
-def buffer_work(work: Work, seed: int) -> Callable[[int], int]:
+def buffer_work(work: task.Work, seed: int) -> Callable[[int], int]:
     """Return what adds to, or samples from, a filled replay buffer."""
-    buffer = ReplayBuffer(storage=LazyTensorStorage(BUFFER_SIZE), batch_size=work.batch_size)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(task.BUFFER_SIZE), batch_size=work.batch_size)
     steps = buffer_steps(seed)
 
     def add() -> None:
-        buffer.extend(TensorDict(next(steps), batch_size=[BUFFER_ENVS]))
+        buffer.extend(TensorDict(next(steps), batch_size=[task.BUFFER_ENVS]))
 
     fill(work, add)
-    return repeated(add if work.kind == "add" else buffer.sample)
+    return task.repeated(add if work.kind == "add" else buffer.sample)
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = task.parser(__doc__)
     arguments.add_argument("--compile", choices=("true", "false"), default="false")
     args = arguments.parse_args()
-    work = WORKS[args.work]
+    work = task.WORKS[args.work]
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     envs = None
@@ -110,7 +97,7 @@ def main() -> None:
         advance = training(work, envs, args.compile == "true")
     else:
         raise SystemExit(f"no {args.work} with TorchRL here")
-    measure(work, advance, args, envs, PACKAGES)
+    task.measure(work, advance, args, envs, PACKAGES)
 
 
 if __name__ == "__main__":
