@@ -1,5 +1,6 @@
 """The work with rltrainer: the twin of the programs in peers/. Prints one JSON line."""
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,17 @@ ACTION_SPACE = gym.spaces.Box(-1, 1, (task.ACTION_SIZE,), np.float32)
 
 
 def run_options(compile_: str, amp: str | None) -> dict[str, Any]:
-    """Return the trainer params that say how updates run; `auto` leaves the choice to the trainer."""
+    """Return the trainer params that say how updates run; `auto` leaves compilation to the trainer.
+
+    Threads are never left to it: every program has one.
+    """
     options: dict[str, Any] = {}
     if hasattr(rl, "RuntimeParams"):
+        fields = {field.name for field in dataclasses.fields(rl.RuntimeParams)}
+        runtime: dict[str, Any] = {"num_threads": 1} if "num_threads" in fields else {}
         if compile_ != "auto":
-            options["runtime"] = rl.RuntimeParams(compile=compile_ == "true")
+            runtime["compile"] = compile_ == "true"
+        options["runtime"] = rl.RuntimeParams(**runtime)
     elif compile_ == "true":
         raise SystemExit("this rltrainer has no rl.RuntimeParams: it cannot compile")
     if amp is not None:
