@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeObservation
 
-from rltrainer.envs.sync import SyncVectorEnv
+from rltrainer.envs.masked import MaskedVectorEnv
 from rltrainer.errors import EnvError
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -38,7 +38,7 @@ def find_autoreset(envs: VectorEnv) -> Autoreset:
     """
     mode = _mode(envs)
     inner = envs.unwrapped
-    is_known = isinstance(inner, SyncVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
+    is_known = isinstance(inner, MaskedVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
     # gymnasium's normaliser of observations refuses masked resets.
     is_refused = any(isinstance(layer, NormalizeObservation) for layer in layers(envs))
     is_masked = (is_known and not is_refused) or mode is AutoresetMode.DISABLED

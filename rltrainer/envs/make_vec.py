@@ -12,7 +12,8 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
 from rltrainer.envs.native import NativeVectorEnv
-from rltrainer.envs.sync import Env, SyncVectorEnv
+from rltrainer.envs.single_env import Env
+from rltrainer.envs.sync import SyncVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
 from rltrainer.rules import NonNegativeInt, PositiveInt, rules_of
 

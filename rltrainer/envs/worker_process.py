@@ -1,0 +1,292 @@
+"""What runs in a worker process: some of a vector env's envs, and what the parent may ask of them.
+
+The parent sends a command of one byte through a socket, and the arguments of all but STEP and QUIT through a pipe. The
+answer is DONE, or PAYLOAD and then (result, failures) through the pipe. Observations, actions, rewards and flags are in
+shared memory.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector.utils import batch_space
+
+from rltrainer.envs.checks import check_obs
+from rltrainer.envs.shared_arrays import SharedArrays
+from rltrainer.envs.single_env import (
+    Env,
+    call_env,
+    check_is_new,
+    check_reward_shape,
+    check_same_spaces,
+    check_step,
+    close_env,
+    make_env,
+    split_actions,
+    write_row,
+)
+from rltrainer.errors import RLTrainerError
+from rltrainer.tree import Tree, map_tree
+
+DESCRIBE, ATTACH, STEP, RESET, REMAKE, CALL, SET, QUIT = b"d", b"m", b"s", b"r", b"n", b"c", b"a", b"q"
+DONE, PAYLOAD = b".", b"+"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception in a worker, as text: not every exception survives a pickle.
+
+    Args:
+        env: in which env it was raised.
+        type_name: its type's name.
+        message: what `str` says of it.
+        traceback: the worker's.
+        is_ours: it is one of `rltrainer.errors`, whose message says everything.
+    """
+
+    env: int
+    type_name: str
+    message: str
+    traceback: str
+    is_ours: bool
+
+    @classmethod
+    def of(cls, env: int, error: BaseException) -> "Failure":
+        """Describe an exception that env `env` raised."""
+        try:
+            message = str(error)
+        except Exception:
+            message = "(the exception's __str__ failed)"
+        trace = "".join(traceback.format_exception(error))
+        return cls(env, type(error).__name__, message, trace, isinstance(error, RLTrainerError))
+
+
+Answer = tuple[Any, Sequence[Failure]]
+"""The result, and what the envs raised."""
+
+
+def run_worker(signals: socket.socket, pipe: Connection, factories: Sequence[Callable[[], Env]], first: int) -> None:
+    """Serve the parent until it says QUIT or is gone.
+
+    Args:
+        signals: the commands come from here.
+        pipe: their arguments.
+        factories: of the envs of this worker.
+        first: the index of the first of them in the vector env.
+    """
+    # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
+    # inherit the parent's handler of SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    torch.set_num_threads(1)
+    envs = WorkerEnvs(factories, first, signals)
+    commands: dict[bytes, Callable[..., Answer]] = {
+        DESCRIBE: envs.describe,
+        ATTACH: envs.attach,
+        RESET: envs.reset,
+        REMAKE: envs.remake,
+        CALL: envs.call,
+        SET: envs.set_attr,
+    }
+    try:
+        while (command := signals.recv(1)) not in (b"", QUIT):
+            result, failures = envs.step() if command == STEP else commands[command](*pipe.recv())
+            if result is None and not failures:
+                signals.send(DONE)
+            else:
+                data = _packed(result, failures, first)
+                signals.send(PAYLOAD)
+                pipe.send_bytes(data)
+    except (EOFError, ConnectionError):
+        pass  # the parent is gone
+    finally:
+        envs.close()
+
+
+class WorkerEnvs:
+    """The envs of one worker.
+
+    What an env raises is collected, SystemExit and KeyboardInterrupt included, and the other envs go on.
+    """
+
+    def __init__(self, factories: Sequence[Callable[[], Env]], first: int, signals: socket.socket) -> None:
+        self._factories, self._first, self._signals = factories, first, signals
+        self._envs: list[Env] = []
+        self._unchecked = set(range(first, first + len(factories)))
+        self._reward_shape: tuple[int, ...] | None = None
+        # Only for gymnasium's way of gathering infos.
+        self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
+        self._gatherer.num_envs = len(factories)
+
+    def describe(self) -> Answer:
+        """Make the envs; return spaces, metadata and render mode of the first, and where this code comes from."""
+        for i, factory in enumerate(self._factories, self._first):
+            try:
+                env = make_env(i, factory)
+                check_is_new(i, env, self._envs, self._first)
+                self._envs.append(env)
+                if i == self._first:
+                    self._own_spaces = env.observation_space, env.action_space
+                check_same_spaces(i, (env.observation_space, env.action_space), self._first, self._own_spaces)
+            except BaseException as error:
+                return None, [Failure.of(i, error)]
+        first = self._envs[0]
+        return (*self._own_spaces, first.metadata, first.render_mode, os.path.realpath(__file__)), ()
+
+    def attach(self, spaces: Tree, action_spaces: Tree, num_envs: int, num_workers: int, number: int) -> Answer:
+        """Map the arrays whose descriptor comes next; this is worker `number`."""
+        _, files, *_ = socket.recv_fds(self._signals, 1, 1)
+        arrays = SharedArrays(spaces, action_spaces, num_envs, num_workers, files[0])
+        arrays.close()
+        first, last = self._first, self._first + len(self._envs)
+
+        def own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            return array[first:last]
+
+        self._spaces, self._obs, self._current = spaces, arrays.obs, arrays.current[number : number + 1]
+        self._action = map_tree(own, arrays.action)
+        self._action_space = batch_space(self._own_spaces[1], len(self._envs))
+        self._reward, self._skipped = own(arrays.reward), own(arrays.skipped)
+        self._terminated, self._truncated = own(arrays.terminated), own(arrays.truncated)
+        return None, ()
+
+    def step(self) -> Answer:
+        """Step all envs but the skipped ones; return (infos, rewards), or None where there is nothing to say.
+
+        Rewards of several agents are returned, for nobody knows their number in advance; others are in `reward`.
+        """
+        # A copy: envs keep the last action they were given.
+        actions = split_actions(self._action_space, map_tree(np.copy, self._action))
+        skipped = self._skipped.tolist()
+        rewards: list[Any] = []
+        all_terminated, all_truncated = [], []
+        infos: dict[str, Any] = {}
+        failures = []
+        for j, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
+            i = self._first + j
+            value: Any = None
+            terminated = truncated = False
+            if not skipped[j]:
+                self._current[0] = i
+                try:
+                    obs, reward, terminated, truncated, info = env.step(action)
+                    if i in self._unchecked:
+                        self._check_step(i, obs, reward, terminated, truncated)
+                    value = np.array(reward, np.float64) if self._reward_shape else float(reward)
+                    write_row(self._obs, i, obs)
+                    if info:
+                        infos = self._gatherer._add_info(infos, info, j)
+                except BaseException as error:
+                    failures.append(Failure.of(i, error))
+                    terminated = truncated = False
+            rewards.append(np.zeros(self._reward_shape or ()) if value is None else value)
+            all_terminated.append(terminated)
+            all_truncated.append(truncated)
+        self._current[0] = -1
+        self._terminated[:], self._truncated[:] = all_terminated, all_truncated
+        if not self._reward_shape:
+            self._reward[:] = rewards
+            return ((infos, None) if infos else None), failures
+        return (infos, np.array(rewards)), failures
+
+    def reset(self, seeds: Sequence[tuple[int, int | None]], options: dict[str, Any] | None) -> Answer:
+        """Reset envs, given as (index, seed); return their infos, if there are any."""
+        infos: dict[str, Any] = {}
+        failures = []
+        for i, seed in seeds:
+            self._current[0] = i
+            try:
+                obs, info = self._envs[i - self._first].reset(seed=seed, options=options)
+                check_obs(f"env {i} obs", self._spaces, obs)
+                write_row(self._obs, i, obs)
+                if info:
+                    infos = self._gatherer._add_info(infos, info, i - self._first)
+            except BaseException as error:
+                failures.append(Failure.of(i, error))
+        self._current[0] = -1
+        return infos or None, failures
+
+    def remake(self, rows: Sequence[int]) -> Answer:
+        """Replace envs by new ones."""
+        for i in rows:
+            j = i - self._first
+            close_env(i, self._envs[j])
+            try:
+                env = make_env(i, self._factories[j])
+                check_is_new(i, env, self._envs, self._first)
+                check_same_spaces(i, (env.observation_space, env.action_space), self._first, self._own_spaces)
+            except BaseException as error:
+                return None, [Failure.of(i, error)]
+            self._envs[j] = env
+            self._unchecked.add(i)
+        return None, ()
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
+        """Return what each env's method of this name returns, or the attribute."""
+        return self._each(lambda env, i: call_env(env, name, args, kwargs))
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> Answer:
+        """Set each env's attribute."""
+        _, failures = self._each(lambda env, i: env.set_wrapper_attr(name, values[i - self._first]))
+        return None, failures
+
+    def close(self) -> None:
+        """Close all envs."""
+        for i, env in enumerate(self._envs, self._first):
+            close_env(i, env)
+
+    def _each(self, function: Callable[[Env, int], Any]) -> Answer:
+        values = []
+        for i, env in enumerate(self._envs, self._first):
+            self._current[0] = i
+            try:
+                values.append(function(env, i))
+            except BaseException as error:
+                self._current[0] = -1
+                return None, [Failure.of(i, error)]
+        self._current[0] = -1
+        return values, ()
+
+    def _check_step(self, i: int, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> None:
+        check_step(i, self._spaces, obs, reward, terminated, truncated)
+        if self._reward_shape is None:
+            self._reward_shape = np.shape(reward)
+        check_reward_shape(i, reward, self._first, self._reward_shape)
+        self._unchecked.discard(i)
+
+
+def _packed(result: Any, failures: Sequence[Failure], first: int) -> Any:
+    try:
+        return ForkingPickler.dumps((result, failures))
+    except Exception as error:
+        text = (
+            f"env {first}, or another env of its worker process, returned something that cannot be sent from process "
+            f"to process, in its info, attribute or frame: {type(error).__name__}: {error}"
+        )
+        return ForkingPickler.dumps((None, [Failure(first, "EnvError", text, "", True)]))
+
+
+def _end_with_parent(ppid: int) -> None:
+    """End this process when its parent is gone, also in the middle of an env's step.
+
+    A forked sibling may hold the parent's end of our pipes open, so that no end of file tells us.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child"
+    while parent.is_alive() and os.getppid() == ppid:
+        parent.join(1.0)
+    time.sleep(2.0)  # for `run_worker` to close the envs
+    os._exit(1)

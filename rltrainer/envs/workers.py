@@ -1,0 +1,376 @@
+"""Our vector env of worker processes."""
+
+import logging
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+
+from rltrainer import errors
+from rltrainer.envs import worker_process
+from rltrainer.envs.masked import MaskedVectorEnv
+from rltrainer.envs.shared_arrays import SharedArrays
+from rltrainer.envs.single_env import Env, check_same_spaces, failure_text
+from rltrainer.envs.worker import Worker, WorkerLostError, end_workers
+from rltrainer.envs.worker_process import CALL, DESCRIBE, REMAKE, RESET, SET, STEP, Failure
+from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
+from rltrainer.spaces import leaf_spaces
+from rltrainer.tree import Tree, map_tree
+
+RESTARTED = "restarted"
+"""The info of the envs that were restarted in a step: [N] bool."""
+
+
+class WorkerVectorEnv(MaskedVectorEnv):
+    """Steps N envs in worker processes, each a few of them; a finished env waits for a reset, as in `SyncVectorEnv`.
+
+    The same seeds give the same data as in this process, bit for bit. Every call returns new arrays. Actions are cast
+    to the dtype of the action space.
+
+    An env that raises, takes longer than `step_timeout` for a step or reset, or dies with its process, raises an
+    `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` it is made anew instead, and
+    with it the other envs of a process that died or was killed:
+
+    - In the step in which an episode was cut, the env reports `truncated=True`, reward 0 and its last observation
+      once more, and `infos["restarted"]` marks it. No transition took place: the adapter marks the cell
+      `valid=False`, so that it is never trained on, and the trace ends with the transition before it. The episode is
+      not counted.
+    - The next episode begins as after any other end, with the next seed of the env.
+    - A reset that fails is done again with the same seed.
+
+    Args:
+        factories: one per env; each returns a new env, all with equal spaces.
+        seed: what the adapter derives the seeds of all episodes from (`base_seed`).
+        num_workers: how many processes; None takes as many as this process has cores, and at most one per env.
+        start_method: "forkserver", "spawn" or "fork"; None takes "forkserver" where there is one, else "spawn".
+        step_timeout: seconds that one env may take for a step or reset.
+        on_env_error: "raise" or "restart".
+        max_restarts: how many failures are forgiven, in all.
+
+    Attributes:
+        num_restarts: how many were.
+
+    Raises:
+        EnvError: a factory cannot travel to another process, raises, or returns something else than a new env.
+        SpaceError: an env's spaces differ from the first one's, or are not supported.
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Env]],
+        seed: int | None = None,
+        *,
+        num_workers: int | None = None,
+        start_method: str | None = None,
+        step_timeout: float | None = None,
+        on_env_error: str = "raise",
+        max_restarts: int = 3,
+    ) -> None:
+        super().__init__(len(factories), seed)
+        self.num_restarts = 0
+        self._factories, self._step_timeout = list(factories), step_timeout
+        self._max_restarts = max_restarts if on_env_error == "restart" else None
+        self._context = _make_context(start_method)
+        self._workers: list[Worker] = []
+        # Also at the interpreter's exit, and when nobody holds this vector env any more.
+        self._end = weakref.finalize(self, end_workers, self._workers, os.getpid())
+        try:
+            count = min(num_workers or _num_cores(), self.num_envs)
+            bounds = [len(rows) for rows in np.array_split(np.arange(self.num_envs), count)]
+            for number, size in enumerate(bounds):
+                self._workers.append(self._start(number, sum(bounds[:number]), size))
+            self._declare_as(self._describe(self._workers))
+            action_spaces = leaf_spaces(self.single_action_space)
+            self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs, count)
+            self._close_file = weakref.finalize(self, os.close, self._arrays.file)
+            for worker in self._workers:
+                worker.attach(self._arrays, self._spaces, action_spaces)
+        except BaseException:
+            end_workers(self._workers, os.getpid(), grace=0.5)
+            raise
+        self._obs = self._empty_obs()
+        # Envs that lost their episode outside of a step: the next step reports it.
+        self._lost: set[int] = set()
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tree, dict[str, Any]]:
+        """Reset all envs, or those of `options["reset_mask"]` ([N] bool); see `SyncVectorEnv.reset`."""
+        rows, env_options = self._split_options(options)
+        seeds = self._seeds(seed)
+        due = {i: seeds[i] for i in (range(self.num_envs) if rows is None else rows)}
+        infos: dict[str, Any] = {}
+        remaining = due
+        while remaining:
+            asked = [(worker, [(i, remaining[i]) for i in worker.envs if i in remaining]) for worker in self._workers]
+            arguments = [(worker, ([*pairs], env_options)) for worker, pairs in asked if pairs]
+            results, renewed = self._exchange(f"reset after {self._num_steps} steps", RESET, arguments)
+            for worker, result in results:
+                _merge_infos(infos, result or {}, worker.envs, self.num_envs)
+            # Their worker died, but it was not their turn.
+            self._lost |= renewed - due.keys() - self._needs_reset
+            remaining = {i: due[i] for i in remaining if i in renewed}
+        self._lost -= due.keys()
+        self._needs_reset -= due.keys()
+        before = self._obs
+        self._obs = map_tree(np.copy, self._arrays.obs)
+        self._restore(self._obs, before, self._lost)
+        self._is_first_reset = False
+        return map_tree(np.copy, self._obs), infos
+
+    def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+        """Step every env.
+
+        Returns:
+            observations, rewards, terminated, truncated, infos.
+
+        Raises:
+            EnvError: an env raises, hangs, dies with its worker, or is at its end and was not reset.
+            SpaceError: at its first step, an env returns something else than its spaces, a number and two bools.
+        """
+        if self._needs_reset:
+            raise self._reset_is_due()
+        self._num_steps += 1
+        arrays = self._arrays
+        _write_actions(arrays.action, actions)
+        arrays.skipped[:] = False
+        arrays.skipped[list(self._lost)] = True
+        arguments: list[Any] = [(worker, ()) for worker in self._workers]
+        results, renewed = self._exchange(f"step {self._num_steps}", STEP, arguments)
+        obs = map_tree(np.copy, arrays.obs)
+        reward, terminated, truncated = arrays.reward.copy(), arrays.terminated.copy(), arrays.truncated.copy()
+        infos: dict[str, Any] = {}
+        by_agent = []
+        for worker, result in results:
+            if result is not None:
+                _merge_infos(infos, result[0], worker.envs, self.num_envs)
+                by_agent += [] if result[1] is None else [(worker.envs, result[1])]
+        if by_agent:
+            reward = _stack_rewards(by_agent, self.num_envs, len(results) == len(self._workers))
+        if cut := renewed | self._lost:
+            rows = sorted(cut)
+            self._restore(obs, self._obs, cut)
+            reward[rows], terminated[rows], truncated[rows] = 0.0, False, True
+            infos[RESTARTED] = np.isin(np.arange(self.num_envs), rows)
+            self._lost = set()
+        done = terminated | truncated
+        if np.count_nonzero(done):
+            self._needs_reset.update(np.flatnonzero(done).tolist())
+        self._obs = obs
+        return obs, reward, terminated, truncated, infos
+
+    def render(self) -> tuple[Any, ...]:
+        """Return each env's frame."""
+        return self.call("render")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call each env's method of this name, or read its attribute; the values travel through a pipe."""
+        arguments = [(worker, (name, args, kwargs)) for worker in self._workers]
+        results, _ = self._exchange(f"call({name!r})", CALL, arguments, may_restart=False)
+        return tuple(value for _, values in results for value in values)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set each env's attribute: a list or tuple holds one value per env."""
+        each = self._values_per_env(values)
+        if len(each) != self.num_envs:
+            rule = f"must hold one value per env ({self.num_envs})"
+            raise ParamsError(field_error_text("WorkerVectorEnv.set_attr", "values", rule, values))
+        arguments = [(worker, (name, [each[i] for i in worker.envs])) for worker in self._workers]
+        self._exchange(f"set_attr({name!r})", SET, arguments, may_restart=False)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close every env and end the workers, in at most five seconds; never raises."""
+        end_workers(self._workers, os.getpid())
+        self._close_file()
+
+    def _start(self, number: int, first: int, size: int) -> Worker:
+        factories = self._factories[first : first + size]
+        return Worker(self._context, factories, first, number, self._step_timeout)
+
+    def _describe(self, workers: Iterable[Worker]) -> list[tuple[Any, ...]]:
+        """Let workers make their envs, all at the same time."""
+        workers = list(workers)
+        for worker in workers:
+            worker.send("the making of the envs", DESCRIBE)
+        descriptions = []
+        for worker in workers:
+            description, failures = worker.receive()
+            for failure in failures:
+                raise _error_of(failure, "the making of the envs")
+            descriptions.append(description)
+        return descriptions
+
+    def _declare_as(self, descriptions: list[tuple[Any, ...]]) -> None:
+        observation_space, action_space, metadata, render_mode, code = descriptions[0]
+        for worker, (*spaces, _, _, _) in zip(self._workers, descriptions, strict=True):
+            check_same_spaces(worker.envs[0], (spaces[0], spaces[1]), 0, (observation_space, action_space))
+        here = os.path.realpath(worker_process.__file__)
+        if code != here:
+            raise EnvError(f"the workers imported rltrainer from {code}, not from {here}: use start_method='spawn'")
+        self._declare((observation_space, action_space), metadata, render_mode)
+
+    def _exchange(
+        self, when: str, command: bytes, arguments: list[tuple[Worker, tuple[Any, ...]]], may_restart: bool = True
+    ) -> tuple[list[tuple[Worker, Any]], set[int]]:
+        """Ask workers for the same thing, all at the same time.
+
+        Returns:
+            the answers, and which envs failed and were made anew.
+        """
+        if not self._workers:
+            raise EnvError("WorkerVectorEnv: its workers have ended, by close or by a failed env; make a new one")
+        restarts = may_restart and self._max_restarts is not None
+        for worker, values in arguments:
+            worker.send(when, command, *values)
+
+        def watch() -> None:
+            """Find out that another worker has died while this one is busy; a restart comes when it is its turn."""
+            for worker, _ in arguments:
+                if worker.is_busy and not restarts:
+                    worker.check()
+
+        results = []
+        failed: list[Failure] = []
+        renewed: set[int] = set()
+        try:
+            for worker, _ in arguments:
+                try:
+                    result, failures = worker.receive(watch)
+                except WorkerLostError as error:
+                    if not restarts:
+                        raise
+                    renewed |= self._replace(worker, error)
+                    continue
+                results.append((worker, result))
+                failed += failures
+        except WorkerLostError:
+            end_workers(self._workers, os.getpid(), grace=0.5)
+            raise
+        for failure in failed:
+            if not restarts or failure.is_ours:
+                raise _error_of(failure, when)
+            renewed |= self._remake(failure.env, _error_of(failure, when))
+        return results, renewed
+
+    def _replace(self, worker: Worker, error: WorkerLostError) -> set[int]:
+        """Start a lost worker anew; return its envs."""
+        self._forgive(error)
+        end_workers([worker], os.getpid(), grace=0.0)
+        new = self._start(worker.number, worker.envs[0], len(worker.envs))
+        self._workers[worker.number] = new
+        self._describe([new])
+        new.attach(self._arrays, self._spaces, leaf_spaces(self.single_action_space))
+        return set(worker.envs)
+
+    def _remake(self, i: int, error: EnvError) -> set[int]:
+        """Let the worker of env i make it anew."""
+        self._forgive(error)
+        worker = next(worker for worker in self._workers if i in worker.envs)
+        worker.send("the making of an env", REMAKE, [i])
+        for failure in worker.receive()[1]:
+            raise _error_of(failure, "the making of an env")
+        return {i}
+
+    def _forgive(self, error: EnvError) -> None:
+        """Count a failure.
+
+        Raises:
+            EnvError: this one is too many.
+        """
+        limit = self._max_restarts or 0
+        if self.num_restarts >= limit:
+            raise EnvError(f"{error}\n(after {self.num_restarts} restarts; max_restarts={limit})") from error
+        self.num_restarts += 1
+        logging.getLogger("rltrainer").warning("restart %d of %d: %s", self.num_restarts, limit, error)
+
+    def _restore(self, obs: Tree, before: Tree, rows: set[int]) -> None:
+        """Give envs the observations that they had before."""
+        if rows:
+            index = sorted(rows)
+
+            def restore(here: Any, there: Any) -> None:
+                here[index] = there[index]
+
+            map_tree(restore, obs, before)
+
+
+def _make_context(start_method: str | None) -> BaseContext:
+    methods = multiprocessing.get_all_start_methods()
+    method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+    if method not in methods:
+        rule = f"must be one of {', '.join(map(repr, methods))}, or None"
+        raise ParamsError(field_error_text("make_vec", "start_method", rule, start_method))
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one
+        # than this process did.
+        known = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
+        context.set_forkserver_preload([*dict.fromkeys([*known, "torch", "gymnasium"])])
+    return context
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _error_of(failure: Failure, when: str) -> EnvError | SpaceError:
+    """Return the exception that tells of a failure in a worker."""
+    trace = f"\n\nIn the worker process:\n{failure.traceback}"
+    if not failure.is_ours:
+        return EnvError(failure_text(failure.env, when, failure.type_name, failure.message) + trace)
+    kind: type[EnvError] = getattr(errors, failure.type_name, EnvError)
+    return kind(failure.message + (trace if kind is EnvError and failure.traceback else ""))
+
+
+def _write_actions(arrays: Tree, actions: Any) -> None:
+    """Copy actions to where the workers read them.
+
+    Raises:
+        ParamsError: another shape.
+    """
+    if isinstance(arrays, dict):
+        for key, part in arrays.items():
+            _write_actions(part, actions[key])
+    elif isinstance(arrays, tuple):
+        for part, item in zip(arrays, actions, strict=True):
+            _write_actions(part, item)
+    else:
+        if np.shape(actions) != arrays.shape:
+            rule = f"must have shape {arrays.shape}"
+            raise ParamsError(field_error_text("WorkerVectorEnv.step", "actions", rule, actions))
+        arrays[...] = actions
+
+
+def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: range, num_envs: int) -> None:
+    """Put the infos of some envs, gathered as gymnasium does, among those of all."""
+    for key, value in part.items():
+        if isinstance(value, dict):
+            _merge_infos(infos.setdefault(key, {}), value, rows, num_envs)
+            continue
+        if key not in infos:
+            shape = (num_envs, *value.shape[1:])
+            infos[key] = np.full(shape, None) if value.dtype == object else np.zeros(shape, value.dtype)
+        infos[key][rows.start : rows.stop] = value
+
+
+def _stack_rewards(parts: list[tuple[range, Any]], num_envs: int, is_complete: bool) -> Any:
+    """Arrange rewards of several agents [N, A].
+
+    Raises:
+        SpaceError: not all envs reward as many.
+    """
+    shape = parts[0][1].shape[1:]
+    for rows, values in parts:
+        if values.shape[1:] != shape:
+            first = parts[0][0].start
+            raise SpaceError(f"env {rows.start} reward: expected shape {shape}, as env {first} has")
+    reward = np.zeros((num_envs, *shape))
+    for rows, values in parts:
+        reward[rows.start : rows.stop] = values
+    return reward
