@@ -18,7 +18,7 @@ from rltrainer.envs.shared_arrays import SharedArrays
 from rltrainer.envs.single_env import Env, check_same_spaces, failure_text
 from rltrainer.envs.worker import Worker, WorkerLostError, end_workers
 from rltrainer.envs.worker_process import CALL, DESCRIBE, REMAKE, RESET, SET, STEP, Failure
-from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
 
@@ -267,7 +267,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         new.attach(self._arrays, self._spaces, leaf_spaces(self.single_action_space))
         return set(worker.envs)
 
-    def _remake(self, i: int, error: EnvError) -> set[int]:
+    def _remake(self, i: int, error: RLTrainerError) -> set[int]:
         """Let the worker of env i make it anew."""
         self._forgive(error)
         worker = next(worker for worker in self._workers if i in worker.envs)
@@ -276,7 +276,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             raise _error_of(failure, "the making of an env")
         return {i}
 
-    def _forgive(self, error: EnvError) -> None:
+    def _forgive(self, error: RLTrainerError) -> None:
         """Count a failure.
 
         Raises:
@@ -319,12 +319,12 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _error_of(failure: Failure, when: str) -> EnvError | SpaceError:
+def _error_of(failure: Failure, when: str) -> RLTrainerError:
     """Return the exception that tells of a failure in a worker."""
     trace = f"\n\nIn the worker process:\n{failure.traceback}"
     if not failure.is_ours:
         return EnvError(failure_text(failure.env, when, failure.type_name, failure.message) + trace)
-    kind: type[EnvError] = getattr(errors, failure.type_name, EnvError)
+    kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError)
     return kind(failure.message + (trace if kind is EnvError and failure.traceback else ""))
 
 
