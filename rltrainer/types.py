@@ -73,7 +73,8 @@ class Rollout:
         action: [T, N, ...], as sampled on policy (unclipped), as the env received it off policy.
         reward: [T, N] float32.
         terminated, truncated: [T, N] bool.
-        valid: [T, N] bool; False where an env spent the step on its reset or was past its quota of episodes.
+        valid: [T, N] bool; False where an env spent the step on its reset, was restarted after a failure, or was past
+            its quota of episodes.
         last_obs: tree [N, ...], the successor of the last row.
         final_obs: tree [K, ...], the successors of the K cells where an episode ended or was cut.
         final_index: [K] int64, those cells as t * N + n.
@@ -100,9 +101,10 @@ class Rollout:
 
     @property
     def ends(self) -> Tensor:
-        """Where a trace ended, in an episode's end or a cut [T, N]."""
+        """Where a trace ended, in an episode's end, a cut, or before a cell that holds no transition [T, N]."""
         ends = self.done
         ends.view(-1)[self.final_index] = True
+        ends[:-1] |= ~self.valid[1:]
         return ends
 
     @property

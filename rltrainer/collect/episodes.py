@@ -57,7 +57,12 @@ class EpisodeCounter:
             self._length += counted
             self.num_valid += int(counted.sum())
         if finished is not None:
-            self._end(finished if counted is None else finished[counted[finished]])
+            if counted is not None:
+                # An episode that a restart of its env cut is not counted, and the next one must not inherit from it.
+                self._return[finished[~counted[finished]]] = 0.0
+                self._length[finished[~counted[finished]]] = 0
+                finished = finished[counted[finished]]
+            self._end(finished)
         return counted
 
     @property

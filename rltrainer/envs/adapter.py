@@ -14,6 +14,7 @@ from rltrainer.envs.actions import ActionConverter
 from rltrainer.envs.autoreset import find_autoreset, layers
 from rltrainer.envs.checks import check_flag, check_obs, check_reward
 from rltrainer.envs.episodes import EpisodeClock, Mask, Rows
+from rltrainer.envs.masked import RESTARTED
 from rltrainer.envs.memory import ObsMemory, copy_tree, device_of, take_rows
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
@@ -29,7 +30,8 @@ class EnvStep:
         next_obs: tree [N, ...], the true successors: at the end of an episode its final observation.
         reward: [N] float32, or [N, A] for A agents.
         terminated, truncated: [N] bool.
-        valid: [N] bool, False where the env spent the step on its reset; None if all are valid.
+        valid: [N] bool, False where the env spent the step on its reset, or was restarted after a failure; None if all
+            are valid.
         finished: [K] int64, the envs whose episode ended with this step; None if none did.
     """
 
@@ -150,6 +152,9 @@ class EnvAdapter:
         copy_tree(result.truncated, truncated)
         reset_rows = self._resetting
         result.valid = None if reset_rows is None else self._void(result, reset_rows)
+        if RESTARTED in info:
+            # The envs report a truncation; no transition took place.
+            result.valid = ~info[RESTARTED]
         done = result.terminated | result.truncated
         if self._env_device is not None:
             done = done.cpu().numpy()

@@ -14,6 +14,9 @@ from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
 
+RESTARTED = "rltrainer_restarted"
+"""The info that tells [N] bool which envs failed in a step and were made anew: their cells hold no transition."""
+
 
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`.

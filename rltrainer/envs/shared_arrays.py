@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rltrainer.envs.worker_infos import MAX_NUMBERS
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree, leaves, map_tree
 
@@ -34,6 +35,7 @@ class SharedArrays:
         reward: [N] float64.
         terminated, truncated: [N] bool.
         skipped: [N] bool, the envs that the next step leaves out.
+        info: [N, MAX_NUMBERS] float64, see `worker_infos`.
         current: [W] int64, the env that each worker is in; -1 between envs.
     """
 
@@ -51,6 +53,7 @@ class SharedArrays:
             "terminated": flag,
             "truncated": flag,
             "skipped": flag,
+            "info": _Spec((num_envs, MAX_NUMBERS), np.dtype(np.float64)),
             "current": _Spec((num_workers,), np.dtype(np.int64)),
         }
         size = sum(spec.size for spec in leaves(specs))
@@ -66,7 +69,7 @@ class SharedArrays:
         arrays = map_tree(view, specs)
         self.obs, self.action = arrays["obs"], arrays["action"]
         self.reward, self.terminated, self.truncated = arrays["reward"], arrays["terminated"], arrays["truncated"]
-        self.skipped, self.current = arrays["skipped"], arrays["current"]
+        self.skipped, self.info, self.current = arrays["skipped"], arrays["info"], arrays["current"]
         if file is None:
             self.current[:] = -1
 

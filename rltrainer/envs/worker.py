@@ -12,7 +12,8 @@ from typing import Any
 
 from rltrainer.envs.shared_arrays import SharedArrays
 from rltrainer.envs.single_env import Env
-from rltrainer.envs.worker_process import ATTACH, DONE, QUIT, STEP, Answer, run_worker
+from rltrainer.envs.worker_infos import Schema
+from rltrainer.envs.worker_process import ATTACH, DONE, INFOS, QUIT, STEP, Answer, StepResult, run_worker
 from rltrainer.errors import EnvError
 from rltrainer.tree import Tree
 
@@ -37,6 +38,11 @@ class Worker:
         number: which worker it is.
         step_timeout: seconds that one env may take for one command; None for any time.
 
+    Attributes:
+        envs: the indices of its envs.
+        rows: the same as a slice.
+        schema: of the infos that come through shared memory.
+
     Raises:
         EnvError: the process cannot be started.
     """
@@ -50,7 +56,9 @@ class Worker:
         step_timeout: float | None,
     ) -> None:
         self.envs = range(first, first + len(factories))
+        self.rows = slice(self.envs.start, self.envs.stop)
         self.number, self.is_busy = number, False
+        self.schema: Schema | None = None
         self._step_timeout = step_timeout
         self._arrays: SharedArrays | None = None
         self._signals, their_signals = socket.socketpair()
@@ -106,24 +114,26 @@ class Worker:
         """
         while True:
             try:
-                signal = self._signals.recv(1)
+                answer = self._signals.recv(1)
                 break
             except TimeoutError:
                 self.check()
                 watch()
             except ConnectionError:
-                signal = b""
+                answer = b""
                 break
-        if signal == DONE:
+        if answer in (DONE, INFOS):
             self.is_busy = False
-            return None, ()
+            return (None if answer == DONE else INFOS), ()
         try:
-            if not signal:
+            if not answer:
                 raise EOFError
             result, failures = self._pipe.recv()
         except (EOFError, ConnectionError):
             raise WorkerLostError(self._death_text()) from None
         self.is_busy = False
+        if isinstance(result, StepResult):
+            self.schema = result.schema
         return result, failures
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
 """What runs in a worker process: some of a vector env's envs, and what the parent may ask of them.
 
 The parent sends a command of one byte through a socket, and the arguments of all but STEP and QUIT through a pipe. The
-answer is DONE, or PAYLOAD and then (result, failures) through the pipe. Observations, actions, rewards and flags are in
-shared memory.
+answer is DONE, INFOS (DONE, with infos in shared memory), or PAYLOAD and then (result, failures) through the pipe.
+Observations, actions, rewards and flags are in shared memory.
 """
 
 import multiprocessing
@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector.utils import batch_space
@@ -37,11 +36,12 @@ from rltrainer.envs.single_env import (
     split_actions,
     write_row,
 )
+from rltrainer.envs.worker_infos import InfoWriter, Schema
 from rltrainer.errors import RLTrainerError
 from rltrainer.tree import Tree, map_tree
 
 DESCRIBE, ATTACH, STEP, RESET, REMAKE, CALL, SET, QUIT = b"d", b"m", b"s", b"r", b"n", b"c", b"a", b"q"
-DONE, PAYLOAD = b".", b"+"
+DONE, INFOS, PAYLOAD = b".", b"i", b"+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,21 @@ class Failure:
             message = "(the exception's __str__ failed)"
         trace = "".join(traceback.format_exception(error))
         return cls(env, type(error).__name__, message, trace, isinstance(error, RLTrainerError))
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step returns that does not fit into shared memory.
+
+    Args:
+        infos: gathered, of the worker's envs.
+        schema: of the infos that come through shared memory from now on.
+        rewards: [n, A], of several agents: nobody knows their number in advance. None for one agent.
+    """
+
+    infos: dict[str, Any]
+    schema: Schema | None
+    rewards: np.ndarray[Any, Any] | None
 
 
 Answer = tuple[Any, Sequence[Failure]]
@@ -104,8 +119,8 @@ def run_worker(signals: socket.socket, pipe: Connection, factories: Sequence[Cal
     try:
         while (command := signals.recv(1)) not in (b"", QUIT):
             result, failures = envs.step() if command == STEP else commands[command](*pipe.recv())
-            if result is None and not failures:
-                signals.send(DONE)
+            if not failures and (result is None or result == INFOS):
+                signals.send(result or DONE)
             else:
                 data = _packed(result, failures, first)
                 signals.send(PAYLOAD)
@@ -127,9 +142,6 @@ class WorkerEnvs:
         self._envs: list[Env] = []
         self._unchecked = set(range(first, first + len(factories)))
         self._reward_shape: tuple[int, ...] | None = None
-        # Only for gymnasium's way of gathering infos.
-        self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
-        self._gatherer.num_envs = len(factories)
 
     def describe(self) -> Answer:
         """Make the envs; return spaces, metadata and render mode of the first, and where this code comes from."""
@@ -161,19 +173,21 @@ class WorkerEnvs:
         self._action_space = batch_space(self._own_spaces[1], len(self._envs))
         self._reward, self._skipped = own(arrays.reward), own(arrays.skipped)
         self._terminated, self._truncated = own(arrays.terminated), own(arrays.truncated)
+        self._infos = InfoWriter(own(arrays.info))
         return None, ()
 
     def step(self) -> Answer:
-        """Step all envs but the skipped ones; return (infos, rewards), or None where there is nothing to say.
+        """Step all envs but the skipped ones.
 
-        Rewards of several agents are returned, for nobody knows their number in advance; others are in `reward`.
+        Returns:
+            None if there are no infos, INFOS if they are in shared memory, else a `StepResult`.
         """
         # A copy: envs keep the last action they were given.
         actions = split_actions(self._action_space, map_tree(np.copy, self._action))
         skipped = self._skipped.tolist()
         rewards: list[Any] = []
         all_terminated, all_truncated = [], []
-        infos: dict[str, Any] = {}
+        infos: list[dict[str, Any]] = [{} for _ in self._envs]
         failures = []
         for j, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
             i = self._first + j
@@ -182,29 +196,31 @@ class WorkerEnvs:
             if not skipped[j]:
                 self._current[0] = i
                 try:
-                    obs, reward, terminated, truncated, info = env.step(action)
+                    obs, reward, terminated, truncated, infos[j] = env.step(action)
                     if i in self._unchecked:
                         self._check_step(i, obs, reward, terminated, truncated)
                     value = np.array(reward, np.float64) if self._reward_shape else float(reward)
                     write_row(self._obs, i, obs)
-                    if info:
-                        infos = self._gatherer._add_info(infos, info, j)
                 except BaseException as error:
                     failures.append(Failure.of(i, error))
-                    terminated = truncated = False
+                    terminated, truncated, infos[j] = False, False, {}
             rewards.append(np.zeros(self._reward_shape or ()) if value is None else value)
             all_terminated.append(terminated)
             all_truncated.append(truncated)
         self._current[0] = -1
         self._terminated[:], self._truncated[:] = all_terminated, all_truncated
-        if not self._reward_shape:
+        by_agent = np.array(rewards) if self._reward_shape else None
+        if by_agent is None:
             self._reward[:] = rewards
-            return ((infos, None) if infos else None), failures
-        return (infos, np.array(rewards)), failures
+            if not any(infos):
+                return None, failures
+            if not failures and self._infos.write(infos):
+                return INFOS, ()
+        return StepResult(self._infos.gather(infos), self._infos.announce(infos), by_agent), failures
 
     def reset(self, seeds: Sequence[tuple[int, int | None]], options: dict[str, Any] | None) -> Answer:
         """Reset envs, given as (index, seed); return their infos, if there are any."""
-        infos: dict[str, Any] = {}
+        infos: list[dict[str, Any]] = [{} for _ in self._envs]
         failures = []
         for i, seed in seeds:
             self._current[0] = i
@@ -212,12 +228,11 @@ class WorkerEnvs:
                 obs, info = self._envs[i - self._first].reset(seed=seed, options=options)
                 check_obs(f"env {i} obs", self._spaces, obs)
                 write_row(self._obs, i, obs)
-                if info:
-                    infos = self._gatherer._add_info(infos, info, i - self._first)
+                infos[i - self._first] = info
             except BaseException as error:
                 failures.append(Failure.of(i, error))
         self._current[0] = -1
-        return infos or None, failures
+        return self._infos.gather(infos) or None, failures
 
     def remake(self, rows: Sequence[int]) -> Answer:
         """Replace envs by new ones."""

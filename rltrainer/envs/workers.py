@@ -13,17 +13,15 @@ import numpy as np
 
 from rltrainer import errors
 from rltrainer.envs import worker_process
-from rltrainer.envs.masked import MaskedVectorEnv
+from rltrainer.envs.masked import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.shared_arrays import SharedArrays
-from rltrainer.envs.single_env import Env, check_same_spaces, failure_text
+from rltrainer.envs.single_env import Env, check_reward_shape, check_same_spaces, failure_text
 from rltrainer.envs.worker import Worker, WorkerLostError, end_workers
-from rltrainer.envs.worker_process import CALL, DESCRIBE, REMAKE, RESET, SET, STEP, Failure
-from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
+from rltrainer.envs.worker_infos import merge_infos, read_columns
+from rltrainer.envs.worker_process import CALL, DESCRIBE, INFOS, REMAKE, RESET, SET, STEP, Failure, StepResult
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
-
-RESTARTED = "restarted"
-"""The info of the envs that were restarted in a step: [N] bool."""
 
 
 class WorkerVectorEnv(MaskedVectorEnv):
@@ -37,7 +35,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
     with it the other envs of a process that died or was killed:
 
     - In the step in which an episode was cut, the env reports `truncated=True`, reward 0 and its last observation
-      once more, and `infos["restarted"]` marks it. No transition took place: the adapter marks the cell
+      once more, and `infos["rltrainer_restarted"]` marks it. No transition took place: the adapter marks the cell
       `valid=False`, so that it is never trained on, and the trace ends with the transition before it. The episode is
       not counted.
     - The next episode begins as after any other end, with the next seed of the env.
@@ -111,7 +109,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             arguments = [(worker, ([*pairs], env_options)) for worker, pairs in asked if pairs]
             results, renewed = self._exchange(f"reset after {self._num_steps} steps", RESET, arguments)
             for worker, result in results:
-                _merge_infos(infos, result or {}, worker.envs, self.num_envs)
+                merge_infos(infos, result or {}, worker.rows, self.num_envs)
             # Their worker died, but it was not their turn.
             self._lost |= renewed - due.keys() - self._needs_reset
             remaining = {i: due[i] for i in remaining if i in renewed}
@@ -144,14 +142,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
         results, renewed = self._exchange(f"step {self._num_steps}", STEP, arguments)
         obs = map_tree(np.copy, arrays.obs)
         reward, terminated, truncated = arrays.reward.copy(), arrays.terminated.copy(), arrays.truncated.copy()
-        infos: dict[str, Any] = {}
-        by_agent = []
-        for worker, result in results:
-            if result is not None:
-                _merge_infos(infos, result[0], worker.envs, self.num_envs)
-                by_agent += [] if result[1] is None else [(worker.envs, result[1])]
-        if by_agent:
-            reward = _stack_rewards(by_agent, self.num_envs, len(results) == len(self._workers))
+        if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:
+            reward = _stack_rewards(parts, self.num_envs)
+        infos = self._gather_infos(results)
         if cut := renewed | self._lost:
             rows = sorted(cut)
             self._restore(obs, self._obs, cut)
@@ -187,6 +180,21 @@ class WorkerVectorEnv(MaskedVectorEnv):
         """Close every env and end the workers, in at most five seconds; never raises."""
         end_workers(self._workers, os.getpid())
         self._close_file()
+
+    def _gather_infos(self, results: list[tuple[Worker, Any]]) -> dict[str, Any]:
+        """Return the infos of a step."""
+        columns = self._arrays.info
+        in_columns = [worker.schema for worker, result in results if result == INFOS]
+        if len(in_columns) == len(self._workers) and in_columns[0] and in_columns.count(in_columns[0]) == len(results):
+            return read_columns(in_columns[0], columns)
+        infos: dict[str, Any] = {}
+        for worker, result in results:
+            if result == INFOS and worker.schema is not None:
+                part = read_columns(worker.schema, columns[worker.rows])
+                merge_infos(infos, part, worker.rows, self.num_envs)
+            elif isinstance(result, StepResult):
+                merge_infos(infos, result.infos, worker.rows, self.num_envs)
+        return infos
 
     def _start(self, number: int, first: int, size: int) -> Worker:
         factories = self._factories[first : first + size]
@@ -347,30 +355,15 @@ def _write_actions(arrays: Tree, actions: Any) -> None:
         arrays[...] = actions
 
 
-def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: range, num_envs: int) -> None:
-    """Put the infos of some envs, gathered as gymnasium does, among those of all."""
-    for key, value in part.items():
-        if isinstance(value, dict):
-            _merge_infos(infos.setdefault(key, {}), value, rows, num_envs)
-            continue
-        if key not in infos:
-            shape = (num_envs, *value.shape[1:])
-            infos[key] = np.full(shape, None) if value.dtype == object else np.zeros(shape, value.dtype)
-        infos[key][rows.start : rows.stop] = value
-
-
-def _stack_rewards(parts: list[tuple[range, Any]], num_envs: int, is_complete: bool) -> Any:
+def _stack_rewards(parts: list[tuple[Worker, Any]], num_envs: int) -> Any:
     """Arrange rewards of several agents [N, A].
 
     Raises:
         SpaceError: not all envs reward as many.
     """
-    shape = parts[0][1].shape[1:]
-    for rows, values in parts:
-        if values.shape[1:] != shape:
-            first = parts[0][0].start
-            raise SpaceError(f"env {rows.start} reward: expected shape {shape}, as env {first} has")
-    reward = np.zeros((num_envs, *shape))
-    for rows, values in parts:
-        reward[rows.start : rows.stop] = values
+    first, values = parts[0]
+    reward = np.zeros((num_envs, *values.shape[1:]))
+    for worker, values in parts:
+        check_reward_shape(worker.envs[0], values[0], first.envs[0], reward.shape[1:])
+        reward[worker.rows] = values
     return reward

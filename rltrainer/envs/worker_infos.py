@@ -1,0 +1,102 @@
+"""How the infos of envs in worker processes become those of the vector env.
+
+Infos of a few numbers, the same ones in each env and step (MuJoCo's, Atari's), go through shared memory: pickling them
+would take as long as stepping a small env. Other infos are gathered as gymnasium does and travel through a pipe.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+Info = dict[str, Any]
+Array = np.ndarray[Any, Any]
+
+MAX_NUMBERS = 16
+"""Numbers of one env's info that shared memory has room for."""
+
+_EXACT_INTS = 2**53
+"""Integers below are exact as float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The keys of an info of numbers, and their types, in the order of its items."""
+
+    keys: tuple[str, ...]
+    types: tuple[type, ...]
+
+    @classmethod
+    def of(cls, info: Info) -> "Schema | None":
+        """Return the schema of an info, None if it holds something else than numbers or too many of them."""
+        types = tuple(map(type, info.values()))
+        is_short = 0 < len(types) <= MAX_NUMBERS
+        is_plain = all(kind in (float, int, bool) or issubclass(kind, np.floating) for kind in types)
+        is_exact = all(np.dtype(kind).itemsize <= 8 for kind in types) if is_plain else False
+        is_text = all(type(key) is str and key != "final_obs" for key in info)
+        return cls(tuple(info), types) if is_short and is_exact and is_text else None
+
+    def fits(self, info: Info) -> bool:
+        """Whether an info has these keys and types, and float64 holds its numbers."""
+        if tuple(info) != self.keys or tuple(map(type, info.values())) != self.types:
+            return False
+        return int not in self.types or all(-_EXACT_INTS < value < _EXACT_INTS for value in info.values())
+
+
+class InfoWriter:
+    """The worker's side.
+
+    Args:
+        columns: [n, MAX_NUMBERS] float64 in shared memory, of this worker's envs.
+    """
+
+    def __init__(self, columns: Array) -> None:
+        self._columns = columns
+        self._schema: Schema | None = None
+        # Only for gymnasium's way of gathering infos.
+        self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
+        self._gatherer.num_envs = len(columns)
+
+    def write(self, infos: Sequence[Info]) -> bool:
+        """Write the infos of all envs into the columns, if they have the schema that was announced last."""
+        schema = self._schema
+        if schema is None or not all(map(schema.fits, infos)):
+            return False
+        self._columns[:, : len(schema.keys)] = [list(info.values()) for info in infos]
+        return True
+
+    def announce(self, infos: Sequence[Info]) -> Schema | None:
+        """Adopt the schema of these infos for the next `write`, if they have one; return it."""
+        self._schema = Schema.of(infos[0])
+        return self._schema
+
+    def gather(self, infos: Sequence[Info]) -> Info:
+        """Return the infos as gymnasium's vector envs do, for [n] envs."""
+        gathered: Info = {}
+        for j, info in enumerate(infos):
+            if info:
+                gathered = self._gatherer._add_info(gathered, info, j)
+        return gathered
+
+
+def read_columns(schema: Schema, columns: Array) -> Info:
+    """Return what `gather` would have returned for infos that were written into columns [n, MAX_NUMBERS]."""
+    infos: Info = {}
+    for k, (key, kind) in enumerate(zip(schema.keys, schema.types, strict=True)):
+        infos[key] = columns[:, k].astype(kind)
+        infos[f"_{key}"] = np.ones(len(columns), np.bool_)
+    return infos
+
+
+def merge_infos(infos: Info, part: Info, rows: slice, num_envs: int) -> None:
+    """Put the infos of some envs, gathered as gymnasium does, among those of all."""
+    for key, value in part.items():
+        if isinstance(value, dict):
+            merge_infos(infos.setdefault(key, {}), value, rows, num_envs)
+            continue
+        if key not in infos:
+            shape = (num_envs, *value.shape[1:])
+            infos[key] = np.full(shape, None) if value.dtype == object else np.zeros(shape, value.dtype)
+        infos[key][rows] = value
