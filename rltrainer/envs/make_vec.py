@@ -5,21 +5,25 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import Any, Literal, get_type_hints
 
 import gymnasium as gym
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
+from rltrainer.envs.envpool import EnvPoolVectorEnv
 from rltrainer.envs.native import NativeVectorEnv
 from rltrainer.envs.single_env import Env
 from rltrainer.envs.sync import SyncVectorEnv
+from rltrainer.envs.workers import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
-from rltrainer.rules import NonNegativeInt, PositiveInt, rules_of
+from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt, rules_of
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
-BACKENDS = ("auto", "native", "sync")
+BACKENDS = ("auto", "native", "sync", "workers", "envpool")
 
 NATIVE_FROM_NUM_ENVS = 8
 """From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not."""
@@ -35,6 +39,11 @@ def make_vec(
     backend: str = "auto",
     seed: int | None = None,
     wrappers: Sequence[Callable[[Env], Env]] = (),
+    num_workers: int | None = None,
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None,
+    step_timeout: float | None = None,
+    on_env_error: Literal["raise", "restart"] = "raise",
+    max_restarts: int = 3,
     **env_kwargs: Any,
 ) -> VectorEnv:
     """Make `num_envs` copies of an env that are stepped together.
@@ -44,28 +53,41 @@ def make_vec(
             returns a new env.
         num_envs: how many.
         backend: `"native"`, the env's own vector implementation (gymnasium's CartPole, ALE's Atari); `"sync"`, one
-            after the other in this process; `"auto"` takes gymnasium's own NumPy implementation where there is one
-            that understands all arguments and `num_envs` is at least 8, and otherwise `"sync"`. It logs what it chose
-            to the logger `rltrainer`.
+            after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;
+            `"envpool"`, EnvPool's of this id (an extra; the env's own implementation there, so other numbers).
+            `"auto"` takes gymnasium's own NumPy implementation where there is one that understands all arguments and
+            `num_envs` is at least 8, and otherwise `"sync"`. It logs what it chose to the logger `rltrainer`.
         seed: the seeds of all episodes derive from it; None leaves them to the collector.
-        wrappers: applied to each single env, first one innermost; not with `"native"`.
-        env_kwargs: arguments of the env; only with an id.
+        wrappers: applied to each single env, first one innermost; not with `"native"` and `"envpool"`.
+        num_workers: processes of `"workers"`; None takes as many as this process may use cores, at most one per env.
+        start_method: of `"workers"`: `"forkserver"`, `"spawn"` or `"fork"`; None takes forkserver where there is one.
+        step_timeout: of `"workers"`: seconds that one env may take for a step or reset before it is an `EnvError`.
+        on_env_error: of `"workers"`: `"raise"`, or `"restart"` to make an env anew that raises, hangs or dies; its
+            episode is then cut, and the step in which that happened is not trained on.
+        max_restarts: of `"workers"`: how many failures `"restart"` forgives, in all.
+        env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 
     Returns:
         a vector env with the attribute `base_seed`.
 
     Raises:
         ParamsError: an argument breaks its rule, or two contradict each other.
-        MissingExtraError: the env needs a package that is not installed.
-        EnvError: the id is unknown, or an env cannot be made.
+        MissingExtraError: the env, or EnvPool, needs a package that is not installed.
+        EnvError: the id is unknown, an env cannot be made, or its factory cannot travel to a worker process.
         SpaceError: the envs' spaces are not equal, or not supported.
     """
+    workers = _WorkerOptions(num_workers, start_method, step_timeout, on_env_error, max_restarts)
     _check_arguments(env, num_envs, backend, seed, wrappers, env_kwargs)
+    _check_worker_options(workers, backend)
     if not isinstance(env, str):
-        if backend == "native":
-            _refuse("backend", "'native' needs a gymnasium id", backend, "A factory runs with backend='sync'.")
+        if backend in ("native", "envpool"):
+            hint = "A factory runs with backend='sync' or 'workers'."
+            _refuse("backend", f"{backend!r} needs a gymnasium id", backend, hint)
         _announce(env, num_envs, backend, "sync")
-        return SyncVectorEnv([lambda: _wrapped(env(), wrappers)] * num_envs, seed)
+        return _make_from(partial(_wrapped, env, wrappers), num_envs, backend, seed, workers)
+    if backend == "envpool":
+        _refuse_wrappers(backend, wrappers)
+        return EnvPoolVectorEnv(env, num_envs, seed, env_kwargs)
     spec = _find_spec(env)
     if backend == "auto":
         is_native = num_envs >= NATIVE_FROM_NUM_ENVS and not wrappers and _is_numpy_native(spec, env_kwargs)
@@ -74,7 +96,29 @@ def make_vec(
         is_native = backend == "native"
     if is_native:
         return _make_native(spec, num_envs, seed, wrappers, env_kwargs)
-    return SyncVectorEnv([lambda: _wrapped(_make_single(spec, env_kwargs), wrappers)] * num_envs, seed)
+    factory = partial(_wrapped, partial(_make_single, spec, env_kwargs), wrappers)
+    return _make_from(factory, num_envs, backend, seed, workers)
+
+
+@dataclass(frozen=True)
+class _WorkerOptions:
+    """The arguments of `make_vec` that only worker processes can honour."""
+
+    num_workers: PositiveInt | None = None
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None
+    step_timeout: PositiveFloat | None = None
+    on_env_error: Literal["raise", "restart"] = "raise"
+    max_restarts: NonNegativeInt = 3
+
+
+def _make_from(
+    factory: Callable[[], Env], num_envs: int, backend: str, seed: int | None, workers: _WorkerOptions
+) -> VectorEnv:
+    """Make a vector env of single envs."""
+    factories = [factory] * num_envs
+    return (
+        WorkerVectorEnv(factories, seed, **asdict(workers)) if backend == "workers" else SyncVectorEnv(factories, seed)
+    )
 
 
 def _check_arguments(env: Any, num_envs: Any, backend: Any, seed: Any, wrappers: Any, env_kwargs: Any) -> None:
@@ -82,10 +126,8 @@ def _check_arguments(env: Any, num_envs: Any, backend: Any, seed: Any, wrappers:
         _refuse("env", "must be a gymnasium id or a factory of envs", env)
     if isinstance(env, type) and not issubclass(env, gym.Env):
         _refuse("env", "must be a gymnasium id or a factory of envs", env)
-    for name, value, annotation in (("num_envs", num_envs, PositiveInt), ("seed", seed, NonNegativeInt | None)):
-        rules = rules_of(annotation)
-        if not any(rule.accepts(value) for rule in rules):
-            _refuse(name, "must be " + " or ".join(rule.text for rule in rules), value)
+    _check_value("num_envs", num_envs, PositiveInt)
+    _check_value("seed", seed, NonNegativeInt | None)
     if backend not in BACKENDS:
         nearest = difflib.get_close_matches(str(backend), BACKENDS, n=1)
         hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
@@ -94,6 +136,21 @@ def _check_arguments(env: Any, num_envs: Any, backend: Any, seed: Any, wrappers:
         _refuse("wrappers", "must be a sequence of callables from an env to an env", wrappers)
     if env_kwargs and not isinstance(env, str):
         _refuse("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
+
+
+def _check_worker_options(options: _WorkerOptions, backend: str) -> None:
+    annotations = get_type_hints(_WorkerOptions, include_extras=True)
+    for field in fields(options):
+        value = getattr(options, field.name)
+        _check_value(field.name, value, annotations[field.name])
+        if value != field.default and backend != "workers":
+            _refuse(field.name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
+
+
+def _check_value(name: str, value: Any, annotation: Any) -> None:
+    rules = rules_of(annotation)
+    if not any(rule.accepts(value) for rule in rules):
+        _refuse(name, "must be " + " or ".join(rule.text for rule in rules), value)
 
 
 def _refuse(field: str, rule: str, value: object, hint: str = "") -> None:
@@ -128,8 +185,7 @@ def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
 def _make_native(
     spec: EnvSpec, num_envs: int, seed: int | None, wrappers: Sequence[Any], env_kwargs: dict[str, Any]
 ) -> VectorEnv:
-    if wrappers:
-        _refuse("wrappers", "'native' has no single envs to wrap", wrappers, "Use backend='sync'.")
+    _refuse_wrappers("native", wrappers)
     if spec.vector_entry_point is None:
         hint = f"{spec.id} has none: use backend='sync'."
         _refuse("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
@@ -141,13 +197,19 @@ def _make_native(
     return NativeVectorEnv(envs, seed)
 
 
+def _refuse_wrappers(backend: str, wrappers: Sequence[Any]) -> None:
+    if wrappers:
+        _refuse("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
+
+
 def _make_single(spec: EnvSpec, env_kwargs: dict[str, Any]) -> Env:
     # Our own checks replace gymnasium's checking wrapper, which would cost a call per step.
     with _translated_errors(spec.id, spec.entry_point):
         return gym.make(spec, **{"disable_env_checker": True, **env_kwargs})
 
 
-def _wrapped(env: Env, wrappers: Sequence[Callable[[Env], Env]]) -> Env:
+def _wrapped(factory: Callable[[], Env], wrappers: Sequence[Callable[[Env], Env]]) -> Env:
+    env = factory()
     for wrapper in wrappers:
         env = wrapper(env)
     return env

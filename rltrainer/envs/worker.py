@@ -12,8 +12,9 @@ from typing import Any
 
 from rltrainer.envs.shared_arrays import SharedArrays
 from rltrainer.envs.single_env import Env
+from rltrainer.envs.worker_envs import INFOS, Answer, StepResult
 from rltrainer.envs.worker_infos import Schema
-from rltrainer.envs.worker_process import ATTACH, DONE, INFOS, QUIT, STEP, Answer, StepResult, run_worker
+from rltrainer.envs.worker_process import ATTACH, DONE, QUIT, STEP, run_worker
 from rltrainer.errors import EnvError
 from rltrainer.tree import Tree
 
@@ -57,7 +58,7 @@ class Worker:
     ) -> None:
         self.envs = range(first, first + len(factories))
         self.rows = slice(self.envs.start, self.envs.stop)
-        self.number, self.is_busy = number, False
+        self.number, self.is_busy, self._is_torn = number, False, False
         self.schema: Schema | None = None
         self._step_timeout = step_timeout
         self._arrays: SharedArrays | None = None
@@ -95,6 +96,10 @@ class Worker:
             command: one of `worker_process`.
             arguments: of that command.
         """
+        if self._is_torn:
+            raise WorkerLostError(
+                f"envs {self.envs.start} to {self.envs.stop - 1}: an interrupt tore their last answer"
+            )
         if self.is_busy:  # with what an interrupt kept the parent from receiving
             self.receive()
         self._when, self._seen, self._since, self.is_busy = when, -1, time.monotonic(), True
@@ -128,7 +133,9 @@ class Worker:
         try:
             if not answer:
                 raise EOFError
+            self._is_torn = True
             result, failures = self._pipe.recv()
+            self._is_torn = False
         except (EOFError, ConnectionError):
             raise WorkerLostError(self._death_text()) from None
         self.is_busy = False

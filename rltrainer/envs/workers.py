@@ -1,25 +1,22 @@
 """Our vector env of worker processes."""
 
-import logging
-import multiprocessing
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from multiprocessing import forkserver
-from multiprocessing.context import BaseContext
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from rltrainer import errors
-from rltrainer.envs import worker_process
+from rltrainer.envs import worker_envs
 from rltrainer.envs.masked import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.shared_arrays import SharedArrays
-from rltrainer.envs.single_env import Env, check_reward_shape, check_same_spaces, failure_text
-from rltrainer.envs.worker import Worker, WorkerLostError, end_workers
+from rltrainer.envs.single_env import Env, check_reward_shape, check_same_spaces
+from rltrainer.envs.worker import Worker
+from rltrainer.envs.worker_envs import INFOS, StepResult
 from rltrainer.envs.worker_infos import merge_infos, read_columns
-from rltrainer.envs.worker_process import CALL, DESCRIBE, INFOS, REMAKE, RESET, SET, STEP, Failure, StepResult
-from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.envs.worker_pool import WorkerPool
+from rltrainer.envs.worker_process import CALL, RESET, SET, STEP
+from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
 
@@ -50,9 +47,6 @@ class WorkerVectorEnv(MaskedVectorEnv):
         on_env_error: "raise" or "restart".
         max_restarts: how many failures are forgiven, in all.
 
-    Attributes:
-        num_restarts: how many were.
-
     Raises:
         EnvError: a factory cannot travel to another process, raises, or returns something else than a new env.
         SpaceError: an env's spaces differ from the first one's, or are not supported.
@@ -70,30 +64,25 @@ class WorkerVectorEnv(MaskedVectorEnv):
         max_restarts: int = 3,
     ) -> None:
         super().__init__(len(factories), seed)
-        self.num_restarts = 0
-        self._factories, self._step_timeout = list(factories), step_timeout
-        self._max_restarts = max_restarts if on_env_error == "restart" else None
-        self._context = _make_context(start_method)
-        self._workers: list[Worker] = []
-        # Also at the interpreter's exit, and when nobody holds this vector env any more.
-        self._end = weakref.finalize(self, end_workers, self._workers, os.getpid())
+        self._restarts = on_env_error == "restart"
+        self._pool = WorkerPool(factories, num_workers, start_method, step_timeout, max_restarts)
         try:
-            count = min(num_workers or _num_cores(), self.num_envs)
-            bounds = [len(rows) for rows in np.array_split(np.arange(self.num_envs), count)]
-            for number, size in enumerate(bounds):
-                self._workers.append(self._start(number, sum(bounds[:number]), size))
-            self._declare_as(self._describe(self._workers))
+            self._declare_as(self._pool.descriptions)
             action_spaces = leaf_spaces(self.single_action_space)
-            self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs, count)
+            self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs, len(self._pool.workers))
             self._close_file = weakref.finalize(self, os.close, self._arrays.file)
-            for worker in self._workers:
-                worker.attach(self._arrays, self._spaces, action_spaces)
+            self._pool.attach(self._arrays, self._spaces, action_spaces)
         except BaseException:
-            end_workers(self._workers, os.getpid(), grace=0.5)
+            self._pool.end(grace=0.5)
             raise
         self._obs = self._empty_obs()
         # Envs that lost their episode outside of a step: the next step reports it.
         self._lost: set[int] = set()
+
+    @property
+    def num_restarts(self) -> int:
+        """How many failures led to a restart."""
+        return self._pool.num_restarts
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -105,9 +94,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
         infos: dict[str, Any] = {}
         remaining = due
         while remaining:
-            asked = [(worker, [(i, remaining[i]) for i in worker.envs if i in remaining]) for worker in self._workers]
+            asked = [
+                (worker, [(i, remaining[i]) for i in worker.envs if i in remaining]) for worker in self._pool.workers
+            ]
             arguments = [(worker, ([*pairs], env_options)) for worker, pairs in asked if pairs]
-            results, renewed = self._exchange(f"reset after {self._num_steps} steps", RESET, arguments)
+            results, renewed = self._pool.ask(f"reset after {self._num_steps} steps", RESET, arguments, self._restarts)
             for worker, result in results:
                 merge_infos(infos, result or {}, worker.rows, self.num_envs)
             # Their worker died, but it was not their turn.
@@ -138,8 +129,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
         _write_actions(arrays.action, actions)
         arrays.skipped[:] = False
         arrays.skipped[list(self._lost)] = True
-        arguments: list[Any] = [(worker, ()) for worker in self._workers]
-        results, renewed = self._exchange(f"step {self._num_steps}", STEP, arguments)
+        arguments: list[Any] = [(worker, ()) for worker in self._pool.workers]
+        results, renewed = self._pool.ask(f"step {self._num_steps}", STEP, arguments, self._restarts)
         obs = map_tree(np.copy, arrays.obs)
         reward, terminated, truncated = arrays.reward.copy(), arrays.terminated.copy(), arrays.truncated.copy()
         if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:
@@ -163,8 +154,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute; the values travel through a pipe."""
-        arguments = [(worker, (name, args, kwargs)) for worker in self._workers]
-        results, _ = self._exchange(f"call({name!r})", CALL, arguments, may_restart=False)
+        arguments = [(worker, (name, args, kwargs)) for worker in self._pool.workers]
+        results, _ = self._pool.ask(f"call({name!r})", CALL, arguments)
         return tuple(value for _, values in results for value in values)
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -173,19 +164,23 @@ class WorkerVectorEnv(MaskedVectorEnv):
         if len(each) != self.num_envs:
             rule = f"must hold one value per env ({self.num_envs})"
             raise ParamsError(field_error_text("WorkerVectorEnv.set_attr", "values", rule, values))
-        arguments = [(worker, (name, [each[i] for i in worker.envs])) for worker in self._workers]
-        self._exchange(f"set_attr({name!r})", SET, arguments, may_restart=False)
+        arguments = [(worker, (name, [each[i] for i in worker.envs])) for worker in self._pool.workers]
+        self._pool.ask(f"set_attr({name!r})", SET, arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env and end the workers, in at most five seconds; never raises."""
-        end_workers(self._workers, os.getpid())
+        self._pool.end()
         self._close_file()
 
     def _gather_infos(self, results: list[tuple[Worker, Any]]) -> dict[str, Any]:
         """Return the infos of a step."""
         columns = self._arrays.info
         in_columns = [worker.schema for worker, result in results if result == INFOS]
-        if len(in_columns) == len(self._workers) and in_columns[0] and in_columns.count(in_columns[0]) == len(results):
+        if (
+            len(in_columns) == len(self._pool.workers)
+            and in_columns[0]
+            and in_columns.count(in_columns[0]) == len(results)
+        ):
             return read_columns(in_columns[0], columns)
         infos: dict[str, Any] = {}
         for worker, result in results:
@@ -196,105 +191,14 @@ class WorkerVectorEnv(MaskedVectorEnv):
                 merge_infos(infos, result.infos, worker.rows, self.num_envs)
         return infos
 
-    def _start(self, number: int, first: int, size: int) -> Worker:
-        factories = self._factories[first : first + size]
-        return Worker(self._context, factories, first, number, self._step_timeout)
-
-    def _describe(self, workers: Iterable[Worker]) -> list[tuple[Any, ...]]:
-        """Let workers make their envs, all at the same time."""
-        workers = list(workers)
-        for worker in workers:
-            worker.send("the making of the envs", DESCRIBE)
-        descriptions = []
-        for worker in workers:
-            description, failures = worker.receive()
-            for failure in failures:
-                raise _error_of(failure, "the making of the envs")
-            descriptions.append(description)
-        return descriptions
-
     def _declare_as(self, descriptions: list[tuple[Any, ...]]) -> None:
         observation_space, action_space, metadata, render_mode, code = descriptions[0]
-        for worker, (*spaces, _, _, _) in zip(self._workers, descriptions, strict=True):
+        for worker, (*spaces, _, _, _) in zip(self._pool.workers, descriptions, strict=True):
             check_same_spaces(worker.envs[0], (spaces[0], spaces[1]), 0, (observation_space, action_space))
-        here = os.path.realpath(worker_process.__file__)
+        here = os.path.realpath(worker_envs.__file__)
         if code != here:
             raise EnvError(f"the workers imported rltrainer from {code}, not from {here}: use start_method='spawn'")
         self._declare((observation_space, action_space), metadata, render_mode)
-
-    def _exchange(
-        self, when: str, command: bytes, arguments: list[tuple[Worker, tuple[Any, ...]]], may_restart: bool = True
-    ) -> tuple[list[tuple[Worker, Any]], set[int]]:
-        """Ask workers for the same thing, all at the same time.
-
-        Returns:
-            the answers, and which envs failed and were made anew.
-        """
-        if not self._workers:
-            raise EnvError("WorkerVectorEnv: its workers have ended, by close or by a failed env; make a new one")
-        restarts = may_restart and self._max_restarts is not None
-        for worker, values in arguments:
-            worker.send(when, command, *values)
-
-        def watch() -> None:
-            """Find out that another worker has died while this one is busy; a restart comes when it is its turn."""
-            for worker, _ in arguments:
-                if worker.is_busy and not restarts:
-                    worker.check()
-
-        results = []
-        failed: list[Failure] = []
-        renewed: set[int] = set()
-        try:
-            for worker, _ in arguments:
-                try:
-                    result, failures = worker.receive(watch)
-                except WorkerLostError as error:
-                    if not restarts:
-                        raise
-                    renewed |= self._replace(worker, error)
-                    continue
-                results.append((worker, result))
-                failed += failures
-        except WorkerLostError:
-            end_workers(self._workers, os.getpid(), grace=0.5)
-            raise
-        for failure in failed:
-            if not restarts or failure.is_ours:
-                raise _error_of(failure, when)
-            renewed |= self._remake(failure.env, _error_of(failure, when))
-        return results, renewed
-
-    def _replace(self, worker: Worker, error: WorkerLostError) -> set[int]:
-        """Start a lost worker anew; return its envs."""
-        self._forgive(error)
-        end_workers([worker], os.getpid(), grace=0.0)
-        new = self._start(worker.number, worker.envs[0], len(worker.envs))
-        self._workers[worker.number] = new
-        self._describe([new])
-        new.attach(self._arrays, self._spaces, leaf_spaces(self.single_action_space))
-        return set(worker.envs)
-
-    def _remake(self, i: int, error: RLTrainerError) -> set[int]:
-        """Let the worker of env i make it anew."""
-        self._forgive(error)
-        worker = next(worker for worker in self._workers if i in worker.envs)
-        worker.send("the making of an env", REMAKE, [i])
-        for failure in worker.receive()[1]:
-            raise _error_of(failure, "the making of an env")
-        return {i}
-
-    def _forgive(self, error: RLTrainerError) -> None:
-        """Count a failure.
-
-        Raises:
-            EnvError: this one is too many.
-        """
-        limit = self._max_restarts or 0
-        if self.num_restarts >= limit:
-            raise EnvError(f"{error}\n(after {self.num_restarts} restarts; max_restarts={limit})") from error
-        self.num_restarts += 1
-        logging.getLogger("rltrainer").warning("restart %d of %d: %s", self.num_restarts, limit, error)
 
     def _restore(self, obs: Tree, before: Tree, rows: set[int]) -> None:
         """Give envs the observations that they had before."""
@@ -305,35 +209,6 @@ class WorkerVectorEnv(MaskedVectorEnv):
                 here[index] = there[index]
 
             map_tree(restore, obs, before)
-
-
-def _make_context(start_method: str | None) -> BaseContext:
-    methods = multiprocessing.get_all_start_methods()
-    method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
-    if method not in methods:
-        rule = f"must be one of {', '.join(map(repr, methods))}, or None"
-        raise ParamsError(field_error_text("make_vec", "start_method", rule, start_method))
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one
-        # than this process did.
-        known = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
-        context.set_forkserver_preload([*dict.fromkeys([*known, "torch", "gymnasium"])])
-    return context
-
-
-def _num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _error_of(failure: Failure, when: str) -> RLTrainerError:
-    """Return the exception that tells of a failure in a worker."""
-    trace = f"\n\nIn the worker process:\n{failure.traceback}"
-    if not failure.is_ours:
-        return EnvError(failure_text(failure.env, when, failure.type_name, failure.message) + trace)
-    kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError)
-    return kind(failure.message + (trace if kind is EnvError and failure.traceback else ""))
 
 
 def _write_actions(arrays: Tree, actions: Any) -> None:
