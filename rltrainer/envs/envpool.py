@@ -1,6 +1,8 @@
 """EnvPool's vector envs, with the interface of gymnasium's."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -35,8 +37,9 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._task_id, self._options = task_id, options
         self._pool = self._make(derive_seed(seed or 0, "reset", 0))
         self.single_observation_space, self.single_action_space = self._pool.observation_space, self._pool.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        with _quiet_casts():
+            self.observation_space = batch_space(self.single_observation_space, num_envs)
+            self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self._is_first_reset = True
 
@@ -82,9 +85,16 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             text = f'make_vec.backend: "envpool" needs EnvPool: {error}. Run: pip install "rltrainer[envpool]"'
             raise MissingExtraError(text) from error
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of how gymnasium would like its class to be
+            with _quiet_casts():
                 return envpool.make_gymnasium(self._task_id, num_envs=self.num_envs, seed=seed % 2**31, **self._options)
         except Exception as error:
             text = f"make_vec.env: EnvPool cannot make {self._task_id}: {type(error).__name__}: {error}"
             raise EnvError(text) from error
+
+
+@contextmanager
+def _quiet_casts() -> Iterator[None]:
+    """Ignore gymnasium's warnings of the bounds of EnvPool's spaces, which have another dtype than the spaces."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting.*", UserWarning)
+        yield

@@ -1,0 +1,436 @@
+"""Worker processes under faults: dead, hanging, raising; restarted; closed. Nothing is left behind."""
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.envs import EnvAdapter, make_vec
+from rltrainer.envs.workers import WorkerVectorEnv
+from rltrainer.errors import EnvError
+from rltrainer.seeding import derive_seed
+from tests.faults.envs import FaultyEnv, StuckEnv, refuse_to_make
+
+SEED = 5
+ONE = np.ones(1, np.int64)
+
+
+def workers(num_envs: int = 2, num_workers: int = 1, options: Any = None, **fault: Any) -> WorkerVectorEnv:
+    """Return a vector env of `FaultyEnv`s, all alike."""
+    envs = make_vec(
+        partial(FaultyEnv, **fault), num_envs, backend="workers", num_workers=num_workers, seed=SEED, **options or {}
+    )
+    assert isinstance(envs, WorkerVectorEnv)
+    return envs
+
+
+def seed_of(n: int, episode: int) -> int:
+    return derive_seed(SEED, n, episode)
+
+
+def pids_of(envs: WorkerVectorEnv) -> list[int]:
+    return [worker._process.pid for worker in envs._pool.workers]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, pids))
+
+
+# Exceptions
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("value", "ValueError: the wheel is off"),
+        ("two arguments", "TwoArgumentsError: this and that"),
+        ("unpicklable", "UnpicklableError: no way out"),
+        ("silent", "SilentError: (the exception's __str__ failed)"),
+        ("sys.exit", "SystemExit: 3"),
+        ("interrupt", "KeyboardInterrupt: "),
+    ],
+)
+def test_an_exception_arrives(fault: str, text: str) -> None:
+    with closing(workers(num_envs=3, at=2, fault=fault, seed=seed_of(1, 0))) as envs:
+        envs.reset()
+        envs.step(np.ones(3))
+        with pytest.raises(EnvError) as caught:
+            envs.step(np.ones(3))
+        lines = str(caught.value).splitlines()
+        assert lines[0] == f"env 1 failed during step 2: {text}"
+        assert lines[2:4] == ["In the worker process:", "Traceback (most recent call last):"]
+        assert "in fail" in str(caught.value)
+        # The process is well: all envs can go on from a reset.
+        assert envs.reset(seed=[1, 2, 3])[0].tolist() == [[1, 0], [2, 0], [3, 0]]
+        assert envs.step(np.ones(3))[0].tolist() == [[1, 1], [2, 1], [3, 1]]
+
+
+def test_an_exception_in_reset() -> None:
+    text = "^env 1 failed during reset after 0 steps: ValueError: the wheel is off\n"
+    with closing(workers(at=0, fault="value", seed=seed_of(1, 0))) as envs, pytest.raises(EnvError, match=text):
+        envs.reset()
+
+
+def test_an_exception_in_a_method() -> None:
+    with (
+        closing(workers()) as envs,
+        pytest.raises(EnvError, match=r"^env 0 failed during call\('wheels'\): AttributeError: "),
+    ):
+        envs.call("wheels")
+
+
+def test_a_factory_that_raises() -> None:
+    with pytest.raises(EnvError, match="^env 0: the factory raised ValueError: no licence\n\nIn the worker process:"):
+        make_vec(refuse_to_make, 2, backend="workers", num_workers=1)
+
+
+# Deaths
+
+
+@pytest.mark.parametrize(("fault", "how"), [("kill", "was killed by SIGKILL"), ("os._exit", "exited with code 7")])
+def test_a_dead_worker(fault: str, how: str) -> None:
+    with closing(workers(num_workers=2, at=3, fault=fault, seed=seed_of(1, 0))) as envs:
+        pids = pids_of(envs)
+        envs.reset()
+        envs.step(np.ones(2))
+        envs.step(np.ones(2))
+        started = time.monotonic()
+        with pytest.raises(EnvError) as caught:
+            envs.step(np.ones(2))
+        assert time.monotonic() - started < 2.0  # a second, and half a second's grace for the other worker
+        assert str(caught.value) == f"env 1 (pid {pids[1]}) {how} during step 3"
+        wait_until_gone(pids, 5.0)
+        with pytest.raises(EnvError, match="its workers have ended, by close or by a failed env; make a new one"):
+            envs.reset()
+
+
+def test_a_dead_worker_of_several_envs_names_the_one_it_was_in() -> None:
+    with closing(workers(num_envs=3, at=1, fault="kill", seed=seed_of(1, 0))) as envs:
+        (pid,) = pids_of(envs)
+        envs.reset()
+        with pytest.raises(EnvError) as caught:
+            envs.step(np.ones(3))
+        assert str(caught.value) == f"envs 0, 1, 2 (pid {pid}) were killed by SIGKILL during step 1, in env 1"
+
+
+def test_a_worker_that_dies_between_steps() -> None:
+    with closing(workers(num_envs=1)) as envs:
+        (pid,) = pids_of(envs)
+        envs.reset()
+        os.kill(pid, signal.SIGTERM)
+        wait_until_gone([pid], 5.0)
+        with pytest.raises(EnvError, match=rf"^env 0 \(pid {pid}\) was killed by SIGTERM during step 1$"):
+            envs.step(ONE)
+
+
+def test_a_dead_worker_is_found_while_another_one_is_busy() -> None:
+    factories = [partial(FaultyEnv, "hang"), partial(FaultyEnv, "kill")]
+    with closing(WorkerVectorEnv(factories, num_workers=2)) as envs:
+        envs.reset()
+        started = time.monotonic()
+        with pytest.raises(EnvError, match=r"^env 1 \(pid \d+\) was killed by SIGKILL during step 1$"):
+            envs.step(np.ones(2))
+        assert time.monotonic() - started < 4.0  # a second, and the end of a worker that hangs
+
+
+def test_a_worker_that_dies_while_its_envs_are_made(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        EnvError, match=r"^env 0 \(pid \d+\) exited with code 7 during the making of the envs; the worker"
+    ):
+        make_vec(partial(os._exit, 7), 1, backend="workers")
+
+
+# Hangs
+
+
+def step_twice(envs: WorkerVectorEnv) -> None:
+    envs.reset()
+    envs.step(np.ones(envs.num_envs))
+    envs.step(np.ones(envs.num_envs))
+
+
+@pytest.mark.parametrize(("at", "when"), [(2, "step 2"), (0, "reset after 0 steps")])
+def test_a_hanging_env(at: int, when: str) -> None:
+    with closing(workers(3, 2, {"step_timeout": 0.5}, fault="hang", at=at, seed=seed_of(1, 0))) as envs:
+        pids = pids_of(envs)
+        started = time.monotonic()
+        with pytest.raises(EnvError) as caught:
+            step_twice(envs)
+        assert time.monotonic() - started < 5.0
+        expected = f"env 1 (pid {pids[0]}) hangs: {when} took longer than step_timeout=0.5 seconds"
+        assert str(caught.value) == expected
+        wait_until_gone(pids, 5.0)
+
+
+# Restarts
+
+
+def played(adapter: EnvAdapter, num_rows: int) -> list[list[tuple[Any, ...]]]:
+    """Reset and step; return each env's cells as (obs, reward, next_obs, terminated, truncated, valid)."""
+    cells: list[list[tuple[Any, ...]]] = [[] for _ in range(adapter.num_envs)]
+    adapter.reset()
+    for _ in range(num_rows):
+        step = adapter.step(np.ones(adapter.num_envs, np.int64))
+        for n in range(adapter.num_envs):
+            valid = step.valid is None or bool(step.valid[n])
+            ends = bool(step.terminated[n]), bool(step.truncated[n])
+            cells[n].append((adapter.obs[n].tolist(), float(step.reward[n]), step.next_obs[n].tolist(), *ends, valid))
+        adapter.advance()
+    return cells
+
+
+def expected(n: int, episodes: list[tuple[int, int]], cut_at: int | None = None) -> list[tuple[Any, ...]]:
+    """Cells of episodes, given as (episode, length); the first one is cut after `cut_at` steps, the others end."""
+    cells: list[tuple[Any, ...]] = []
+    for episode, length in episodes:
+        number = float(seed_of(n, episode) % 1000)
+        is_cut = cut_at is not None and not cells
+        for step in range(cut_at if is_cut and cut_at is not None else length):
+            ended = step + 1 == length and not is_cut
+            cells.append(([number, step], 1.0, [number, step + 1.0], ended, False, True))
+        if is_cut:
+            cells.append(([number, cut_at], 0.0, [number, cut_at], False, True, False))
+    return cells
+
+
+RESTART = {"on_env_error": "restart"}
+
+
+@pytest.mark.parametrize("fault", ["value", "sys.exit"])
+def test_an_env_that_raises_is_restarted(fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(workers(2, 1, RESTART, fault=fault, at=3, seed=seed_of(1, 0))) as envs:
+        adapter = EnvAdapter(envs)
+        with caplog.at_level(logging.WARNING, "rltrainer"):
+            cells = played(adapter, 9)
+        assert cells[0] == expected(0, [(0, 6), (1, 6)])[:9]
+        assert cells[1] == expected(1, [(0, 6), (1, 6)], cut_at=2)[:9]
+        assert envs.num_restarts == 1
+        assert caplog.messages[0].startswith("restart 1 of 3: env 1 failed during step 3: ")
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang"])
+def test_a_dead_or_hanging_worker_is_restarted(fault: str, tmp_path: Path) -> None:
+    options = {**RESTART, "step_timeout": 0.5 if fault == "hang" else None}
+    with closing(workers(4, 2, options, fault=fault, at=3, seed=seed_of(2, 0), once=str(tmp_path / "once"))) as envs:
+        adapter = EnvAdapter(envs)
+        pids = pids_of(envs)
+        cells = played(adapter, 9)
+        for n in range(4):  # envs 2 and 3 share a process
+            assert cells[n] == expected(n, [(0, 6), (1, 6)], cut_at=2 if n >= 2 else None)[:9]
+        assert envs.num_restarts == 1
+        assert pids_of(envs)[0] == pids[0]
+        wait_until_gone(pids[1:], 5.0)
+
+
+def test_a_reset_that_kills_is_done_again(tmp_path: Path) -> None:
+    """Env 0 dies in its second reset; env 1, in the middle of an episode, is cut in the step after."""
+    lengths = [2, 5]
+    factories = [partial(FaultyEnv, "kill", 0, seed_of(n, 1), str(tmp_path / "once"), lengths[n]) for n in range(2)]
+    with closing(WorkerVectorEnv(factories, SEED, num_workers=1, on_env_error="restart")) as envs:
+        adapter = EnvAdapter(envs)
+        cells = played(adapter, 6)
+        assert cells[0] == expected(0, [(0, 2), (1, 2), (2, 2)])
+        assert cells[1] == expected(1, [(0, 5), (1, 5)], cut_at=2)[:6]
+        assert envs.num_restarts == 1
+
+
+def test_a_whole_reset_is_done_again(tmp_path: Path) -> None:
+    with closing(workers(3, 1, RESTART, fault="value", at=0, once=str(tmp_path / "once"))) as envs:
+        obs, _ = envs.reset(seed=[7, 8, 9])
+        assert obs.tolist() == [[7, 0], [8, 0], [9, 0]]
+        assert envs.num_restarts == 1
+
+
+@pytest.mark.parametrize("fault", ["value", "kill"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_crash_loop_stops(fault: str, at: int) -> None:
+    with closing(workers(2, 1, {**RESTART, "max_restarts": 2}, fault=fault, at=at)) as envs:
+        adapter = EnvAdapter(envs)
+        with pytest.raises(EnvError, match=r"\(after 2 restarts; max_restarts=2\)$"):
+            played(adapter, 20)
+        assert envs.num_restarts == 2
+        assert envs._pool.workers == []
+
+
+@pytest.mark.parametrize("make_buffer", [rl.RolloutBuffer, rl.ReplayBuffer])
+def test_what_is_stored_of_a_restarted_env_is_true(make_buffer: Any) -> None:
+    with closing(workers(2, 1, RESTART, fault="value", at=3, seed=seed_of(1, 0), length=4)) as envs:
+        spaces = (envs.single_observation_space, envs.single_action_space)
+        buffer = make_buffer(8, 2, *spaces) if make_buffer is rl.RolloutBuffer else rl.ReplayBuffer(40, *spaces, 2)
+        collector = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs, buffer)
+        stats = collector.collect(num_steps=16)
+        assert stats.num_collected_steps == 15
+        assert stats.num_env_steps == 16
+        # Env 0: episodes of 4, 4. Env 1: cut after 2, then 4, then 1 of 4: the cut one is not counted.
+        assert stats.lengths.tolist() == [4, 4, 4]
+        assert stats.returns.tolist() == [4.0, 4.0, 4.0]
+        rollout = collector.rollout()
+        assert torch_list(rollout.valid[:, 1]) == [True, True, False, True, True, True, True, True]
+        # The trace ends before the cell that holds no transition, and with it.
+        assert torch_list(rollout.ends[:, 1]) == [False, True, True, False, False, False, True, False]
+        if isinstance(buffer, rl.ReplayBuffer):
+            assert len(buffer) == 15
+            batch = buffer.sample(200, n_step=3, gamma=1.0)
+            steps = (batch.next_obs - batch.obs)[:, 1]
+            assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all()  # of the same episode
+            assert (batch.reward == steps).all()
+            assert batch.reward.min() >= 1
+
+
+def torch_list(values: Any) -> list[Any]:
+    return values.tolist()
+
+
+def test_a_quota_of_episodes_is_filled_without_the_cut_one() -> None:
+    with closing(workers(1, 1, RESTART, fault="value", at=3, seed=seed_of(0, 0), length=4)) as envs:
+        collector = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs)
+        stats = collector.collect(num_episodes=2)
+        assert stats.lengths.tolist() == [4, 4]
+        assert stats.returns.tolist() == [4.0, 4.0]
+
+
+# The end
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what is in /proc and /dev/shm")
+def test_nothing_is_left_behind() -> None:
+    make_vec(FaultyEnv, 2, backend="workers", num_workers=2).close()  # starts what multiprocessing keeps
+    files, shared = descriptors(), sorted(os.listdir("/dev/shm"))
+    for fault in (None, "value", "kill"):
+        envs = workers(2, 2, fault=fault)
+        pids = pids_of(envs)
+        assert sorted(os.listdir("/dev/shm")) == shared
+        envs.reset()
+        with suppress(EnvError) if fault else nullcontext():
+            envs.step(np.ones(2))
+        envs.close()
+        envs.close()
+        del envs
+        wait_until_gone(pids, 5.0)
+    assert descriptors() == files
+    assert sorted(os.listdir("/dev/shm")) == shared
+
+
+def test_an_unclosed_vector_env_ends_its_workers() -> None:
+    envs = workers()
+    pids = pids_of(envs)
+    del envs
+    gc.collect()
+    wait_until_gone(pids, 5.0)
+
+
+def test_close_does_not_wait_for_an_env_that_hangs() -> None:
+    envs = make_vec(StuckEnv, 2, backend="workers", num_workers=2)
+    pids = pids_of(envs)  # type: ignore[arg-type]  # of the workers backend
+    started = time.monotonic()
+    envs.close()
+    assert time.monotonic() - started < 5.0
+    wait_until_gone(pids, 1.0)
+
+
+PROGRAM = """
+import os, signal, sys
+from functools import partial
+import numpy as np
+from rltrainer.envs import make_vec
+from tests.faults.envs import FaultyEnv
+
+
+def run(how, method):
+    fault = "hang" if how == "killed in a step" else None
+    envs = make_vec(partial(FaultyEnv, fault), 2, backend="workers", num_workers=2, start_method=method)
+    envs.reset()
+    pids = [worker._process.pid for worker in envs._pool.workers]
+    print(how, method, os.getpid(), *pids, sep=",", flush=True)
+    if how == "raise":
+        raise ValueError("the user's")
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    envs.step(np.ones(2))
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        if not (pid := os.fork()):
+            run(*argument.split(","))
+            sys.exit(0)
+        if "in a step" not in argument:
+            os.waitpid(pid, 0)
+"""
+
+
+def test_workers_end_with_their_parent() -> None:
+    cases = ["exit,fork", "raise,fork", "killed,fork", "killed in a step,fork", "killed in a step,forkserver"]
+    command = [sys.executable, "-Wignore", "-c", PROGRAM, *cases]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        for case in cases:
+            how, method, parent, *pids = program.stdout.readline().strip().split(",")
+            assert [how, method] == case.split(",")
+            if how == "killed in a step":
+                os.kill(int(parent), signal.SIGKILL)
+            assert len(pids) == 2
+            wait_until_gone(list(map(int, pids)), 8.0)
+
+
+def test_an_interrupt_leaves_the_workers_usable() -> None:
+    """Ctrl-C reaches parent and workers; the parent's step breaks off, and the answers are waited for later."""
+    with closing(workers(2, 2)) as envs:
+        envs.reset()
+        receive = envs._pool.workers[0].receive
+
+        def interrupted(watch: Any = None) -> Any:
+            raise KeyboardInterrupt
+
+        envs._pool.workers[0].receive = interrupted  # type: ignore[method-assign]  # on purpose
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(np.ones(2))
+        for pid in pids_of(envs):
+            os.kill(pid, signal.SIGINT)
+        envs._pool.workers[0].receive = receive  # type: ignore[method-assign]  # as it was
+        assert envs.reset(seed=[1, 2])[0].tolist() == [[1, 0], [2, 0]]
+        assert envs.step(np.ones(2))[0].tolist() == [[1, 1], [2, 1]]
+
+
+@pytest.mark.slow
+def test_nothing_grows_over_200000_env_steps() -> None:
+    with closing(workers(8, 2, length=50)) as envs:
+        adapter = EnvAdapter(envs)
+        adapter.reset()
+        action = np.ones(8, np.int64)
+        sizes = []
+        for _ in range(5):
+            for _ in range(5000):
+                adapter.step(action)
+                adapter.advance()
+            memory = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in [os.getpid(), *pids_of(envs)]]
+            sizes.append([*map(int, memory), descriptors()])
+        assert np.ptp(np.array(sizes[1:]), axis=0).max() <= 256  # pages of 4 KiB; descriptors do not change at all
+        assert len({size[-1] for size in sizes}) == 1
