@@ -86,7 +86,10 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise MissingExtraError(text) from error
         try:
             with _quiet_casts():
-                return envpool.make_gymnasium(self._task_id, num_envs=self.num_envs, seed=seed % 2**31, **self._options)
+                options = {"num_envs": self.num_envs, "seed": seed % 2**31, **self._options}
+                pool = envpool.make_gymnasium(self._task_id, **options)
+                _ = pool.observation_space, pool.action_space  # EnvPool makes them when they are first looked at
+                return pool
         except Exception as error:
             text = f"make_vec.env: EnvPool cannot make {self._task_id}: {type(error).__name__}: {error}"
             raise EnvError(text) from error
