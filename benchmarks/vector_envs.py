@@ -93,8 +93,8 @@ def report(results: dict[str, list[dict[str, Any]]], num_envs: int, seconds: flo
         [
             f"# Vector envs: {ENV_ID}, {num_envs} envs",
             "",
-            f"Written by `python benchmarks/vector_envs.py --write` on {datetime.date.today()}. Median of {len(runs)} runs "
-            f"of {seconds:g} seconds each, one process at a time; random actions, no policy.",
+            f"Written by `python benchmarks/vector_envs.py --write` on {datetime.date.today()}. Median of {len(runs)} "
+            f"runs of {seconds:g} seconds each, one process at a time; random actions, no policy.",
             "",
             f"- {names[0] if names else platform.processor()}, {num_cores()} cores, Python {platform.python_version()}",
             f"- load average of the machine when the runs ended: {min(loads):.1f} to {max(loads):.1f}",
