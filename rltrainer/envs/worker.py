@@ -14,7 +14,7 @@ from rltrainer.envs.shared_arrays import SharedArrays
 from rltrainer.envs.single_env import Env
 from rltrainer.envs.worker_envs import INFOS, Answer, StepResult
 from rltrainer.envs.worker_infos import Schema
-from rltrainer.envs.worker_process import ATTACH, DONE, QUIT, STEP, run_worker
+from rltrainer.envs.worker_process import ATTACH, DONE, QUIT, REMAKE, STEP, run_worker
 from rltrainer.errors import EnvError
 from rltrainer.tree import Tree
 
@@ -102,7 +102,8 @@ class Worker:
             )
         if self.is_busy:  # with what an interrupt kept the parent from receiving
             self.receive()
-        self._when, self._seen, self._since, self.is_busy = when, -1, time.monotonic(), True
+        self._when, self._command, self.is_busy = when, command, True
+        self._seen, self._since = -1, time.monotonic()
         with contextlib.suppress(OSError):
             self._signals.send(command)
             if command != STEP:
@@ -151,21 +152,21 @@ class Worker:
         """
         if not self._process.is_alive():
             raise WorkerLostError(self._death_text())
-        if self._step_timeout is None or self._arrays is None:
+        if self._step_timeout is None or self._arrays is None or self._command == REMAKE:
             return
         env, now = int(self._arrays.current[self.number]), time.monotonic()
         if env != self._seen:
             self._seen, self._since = env, now
-        elif env >= 0 and now - self._since >= self._step_timeout:
+        elif now - self._since >= self._step_timeout:
+            who = self._who(self.envs if env < 0 else [env])
             limit = f"step_timeout={self._step_timeout:g} seconds"
-            raise WorkerLostError(f"env {env} (pid {self._process.pid}) hangs: {self._when} took longer than {limit}")
+            raise WorkerLostError(f"{who} hung: {self._when} took longer than {limit}")
 
     def _death_text(self) -> str:
         """Say which envs died with the worker, how, and when."""
         self._process.join(1.0)
         code = self._process.exitcode
         several = len(self.envs) > 1
-        who = f"env{'s' if several else ''} {', '.join(map(str, self.envs))} (pid {self._process.pid})"
         if code is None:
             how = "closed the connection to the parent"
         elif code < 0:
@@ -175,7 +176,10 @@ class Worker:
         current = -1 if self._arrays is None else int(self._arrays.current[self.number])
         where = f", in env {current}" if several and current >= 0 else ""
         hint = "" if self._arrays is not None or code is None or code < 0 else _START_HINT
-        return f"{who} {how} during {self._when}{where}{hint}"
+        return f"{self._who(self.envs)} {how} during {self._when}{where}{hint}"
+
+    def _who(self, envs: Sequence[int]) -> str:
+        return f"env{'s' if len(envs) > 1 else ''} {', '.join(map(str, envs))} (pid {self._process.pid})"
 
     def _close_connections(self) -> None:
         self._signals.close()

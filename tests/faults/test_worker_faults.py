@@ -179,9 +179,21 @@ def test_a_hanging_env(at: int, when: str) -> None:
         with pytest.raises(EnvError) as caught:
             step_twice(envs)
         assert time.monotonic() - started < 5.0
-        expected = f"env 1 (pid {pids[0]}) hangs: {when} took longer than step_timeout=0.5 seconds"
+        expected = f"env 1 (pid {pids[0]}) hung: {when} took longer than step_timeout=0.5 seconds"
         assert str(caught.value) == expected
         wait_until_gone(pids, 5.0)
+
+
+def test_a_worker_that_was_stopped() -> None:
+    with closing(workers(2, 1, {"step_timeout": 0.5})) as envs:
+        (pid,) = pids_of(envs)
+        envs.reset()
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(
+            EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=0.5 s"
+        ):
+            envs.step(np.ones(2))
+        wait_until_gone([pid], 5.0)
 
 
 # Restarts
