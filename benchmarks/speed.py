@@ -324,15 +324,17 @@ def report(results: Runs, num_runs: int, is_quick: bool) -> str:
 def is_quick(key: str) -> bool:
     """Whether the program needs no environment made, or is the one peer that is worth the wait."""
     venv = PROGRAMS[key].venv
-    # Compiling alone takes TorchRL two minutes.
-    return key not in ("ours-sync", "torchrl-compiled") and (venv in (None, "sb3") or is_made(venv))
+    # Compiling takes longer than all the rest.
+    return key != "ours-sync" and not PROGRAMS[key].is_compiled and (venv in (None, "sb3") or is_made(venv))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write benchmarks/results.md")
     parser.add_argument("--runs", type=int, help="processes per program and case; by default 3, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="a few cases, fewer steps, and only peers that are there")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few cases, fewer steps, nothing compiled, and only peers that are there"
+    )
     parser.add_argument("--only", choices=PROGRAMS, action="append", help="these programs only; may be repeated")
     parser.add_argument("--case", choices=CASES, action="append", help="these cases only; may be repeated")
     args = parser.parse_args()
@@ -341,7 +343,7 @@ def main() -> None:
     asked = args.only or list(PROGRAMS)
     needed = {key for name in cases for key in (*CASES[name].peers, *CASES[name].ours)}
     programs = [key for key in asked if key in needed and can_run(key)]
-    if args.quick:
+    if args.quick and args.only is None:
         programs = [key for key in programs if is_quick(key)]
     for venv in dict.fromkeys(PROGRAMS[key].venv for key in programs):
         if venv is not None:
