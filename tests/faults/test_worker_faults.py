@@ -286,33 +286,44 @@ def test_a_crash_loop_stops(fault: str, at: int) -> None:
         assert envs._pool.workers == []
 
 
-@pytest.mark.parametrize("make_buffer", [rl.RolloutBuffer, rl.ReplayBuffer])
-def test_what_is_stored_of_a_restarted_env_is_true(make_buffer: Any) -> None:
-    with closing(workers(2, 1, RESTART, fault="value", at=3, seed=seed_of(1, 0), length=4)) as envs:
-        spaces = (envs.single_observation_space, envs.single_action_space)
-        buffer = make_buffer(8, 2, *spaces) if make_buffer is rl.RolloutBuffer else rl.ReplayBuffer(40, *spaces, 2)
-        collector = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs, buffer)
+def restarting_collector() -> tuple[WorkerVectorEnv, rl.Collector]:
+    """Env 0 has episodes of 4 steps; env 1 fails in the third step of its first one."""
+    envs = workers(2, 1, RESTART, fault="value", at=3, seed=seed_of(1, 0), length=4)
+    return envs, rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs)
+
+
+def test_what_a_rollout_holds_of_a_restarted_env() -> None:
+    envs, collector = restarting_collector()
+    with closing(envs):
+        collector.attach_buffer(rl.RolloutBuffer(8, 2, envs.single_observation_space, envs.single_action_space))
         stats = collector.collect(num_steps=16)
-        assert stats.num_collected_steps == 15
-        assert stats.num_env_steps == 16
+        assert (stats.num_collected_steps, stats.num_env_steps) == (15, 16)
         # Env 0: episodes of 4, 4. Env 1: cut after 2, then 4, then 1 of 4: the cut one is not counted.
         assert stats.lengths.tolist() == [4, 4, 4]
         assert stats.returns.tolist() == [4.0, 4.0, 4.0]
         rollout = collector.rollout()
-        assert torch_list(rollout.valid[:, 1]) == [True, True, False, True, True, True, True, True]
+        assert rollout.valid[:, 1].tolist() == [True, True, False, True, True, True, True, True]
         # The trace ends before the cell that holds no transition, and with it.
-        assert torch_list(rollout.ends[:, 1]) == [False, True, True, False, False, False, True, False]
-        if isinstance(buffer, rl.ReplayBuffer):
-            assert len(buffer) == 15
-            batch = buffer.sample(200, n_step=3, gamma=1.0)
-            steps = (batch.next_obs - batch.obs)[:, 1]
-            assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all()  # of the same episode
-            assert (batch.reward == steps).all()
-            assert batch.reward.min() >= 1
+        assert rollout.ends[:, 1].tolist() == [False, True, True, False, False, False, True, False]
 
 
-def torch_list(values: Any) -> list[Any]:
-    return values.tolist()
+@pytest.mark.parametrize("rows", [8, 4, 2, 1])
+def test_what_a_replay_buffer_holds_of_a_restarted_env(rows: int) -> None:
+    envs, collector = restarting_collector()
+    with closing(envs):
+        buffer = rl.ReplayBuffer(40, envs.single_observation_space, envs.single_action_space, 2, seed=1)
+        collector.attach_buffer(buffer)
+        lengths = [collector.collect(num_steps=2 * rows).lengths.tolist() for _ in range(8 // rows)]
+        assert sum(lengths, []) == [4, 4, 4]
+        assert len(buffer) == 15
+        batch = buffer.sample(300, n_step=3, gamma=1.0)
+        assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all()  # of the same episode
+        steps = (batch.next_obs - batch.obs)[:, 1]
+        assert (batch.reward == steps).all()
+        # From step 1 of the episode that was cut: one step is left of it.
+        of_cut = (batch.obs[:, 0] == seed_of(1, 0) % 1000) & (batch.obs[:, 1] == 1)
+        assert steps[of_cut].unique().tolist() == [1.0]
+        assert steps.unique().tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_quota_of_episodes_is_filled_without_the_cut_one() -> None:
