@@ -313,8 +313,8 @@ def test_what_a_replay_buffer_holds_of_a_restarted_env(rows: int) -> None:
     with closing(envs):
         buffer = rl.ReplayBuffer(40, envs.single_observation_space, envs.single_action_space, 2, seed=1)
         collector.attach_buffer(buffer)
-        lengths = [collector.collect(num_steps=2 * rows).lengths.tolist() for _ in range(8 // rows)]
-        assert sum(lengths, []) == [4, 4, 4]
+        lengths = [collector.collect(num_steps=2 * rows).lengths for _ in range(8 // rows)]
+        assert np.concatenate(lengths).tolist() == [4, 4, 4]
         assert len(buffer) == 15
         batch = buffer.sample(300, n_step=3, gamma=1.0)
         assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all()  # of the same episode
