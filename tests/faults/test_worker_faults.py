@@ -173,24 +173,24 @@ def step_twice(envs: WorkerVectorEnv) -> None:
 
 @pytest.mark.parametrize(("at", "when"), [(2, "step 2"), (0, "reset after 0 steps")])
 def test_a_hanging_env(at: int, when: str) -> None:
-    with closing(workers(3, 2, {"step_timeout": 0.5}, fault="hang", at=at, seed=seed_of(1, 0))) as envs:
+    with closing(workers(3, 2, {"step_timeout": 2.0}, fault="hang", at=at, seed=seed_of(1, 0))) as envs:
         pids = pids_of(envs)
         started = time.monotonic()
         with pytest.raises(EnvError) as caught:
             step_twice(envs)
         assert time.monotonic() - started < 5.0
-        expected = f"env 1 (pid {pids[0]}) hung: {when} took longer than step_timeout=0.5 seconds"
+        expected = f"env 1 (pid {pids[0]}) hung: {when} took longer than step_timeout=2.0 seconds"
         assert str(caught.value) == expected
         wait_until_gone(pids, 5.0)
 
 
 def test_a_worker_that_was_stopped() -> None:
-    with closing(workers(2, 1, {"step_timeout": 0.5})) as envs:
+    with closing(workers(2, 1, {"step_timeout": 2.0})) as envs:
         (pid,) = pids_of(envs)
         envs.reset()
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(
-            EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=0.5 s"
+            EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=2.0 s"
         ):
             envs.step(np.ones(2))
         wait_until_gone([pid], 5.0)
