@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -154,6 +155,8 @@ class Worker:
             raise WorkerLostError(self._death_text())
         if self._step_timeout is None or self._arrays is None or self._command == REMAKE:
             return
+        if connection.wait([self._signals], 0):
+            return  # it has answered, and waits for its turn to be heard
         env, now = int(self._arrays.current[self.number]), time.monotonic()
         if env != self._seen:
             self._seen, self._since = env, now
