@@ -179,7 +179,7 @@ def test_a_hanging_env(at: int, when: str) -> None:
         with pytest.raises(EnvError) as caught:
             step_twice(envs)
         assert time.monotonic() - started < 5.0
-        expected = f"env 1 (pid {pids[0]}) hung: {when} took longer than step_timeout=2.0 seconds"
+        expected = f"env 1 (pid {pids[0]}) hung: {when} took longer than step_timeout=2 seconds"
         assert str(caught.value) == expected
         wait_until_gone(pids, 5.0)
 
@@ -190,7 +190,7 @@ def test_a_worker_that_was_stopped() -> None:
         envs.reset()
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(
-            EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=2.0 s"
+            EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=2 s"
         ):
             envs.step(np.ones(2))
         wait_until_gone([pid], 5.0)
