@@ -189,9 +189,7 @@ def test_a_worker_that_was_stopped() -> None:
         (pid,) = pids_of(envs)
         envs.reset()
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(
-            EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=2 s"
-        ):
+        with pytest.raises(EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=2 s"):
             envs.step(np.ones(2))
         wait_until_gone([pid], 5.0)
 
