@@ -1,7 +1,9 @@
 """Compiled gradient steps: one graph, the numbers of eager ones, and what happens where compiling fails."""
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +14,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from tests.resume.runs import build, digest
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -166,3 +169,20 @@ def _own_code(algorithm: Any) -> Any:
     from rltrainer.algorithms.gradient_step import _with_code_of_its_own
 
     return _with_code_of_its_own(algorithm._step)
+
+
+@pytest.mark.parametrize("name", ["ppo", "offline_iql"])
+def test_a_compiled_run_is_resumed_bit_for_bit(name: str, tmp_path: Path) -> None:
+    def compiled() -> Any:
+        trainer = build(name)
+        params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(compile=True))
+        return type(trainer)(trainer.algorithm, params)
+
+    whole, cut, resumed = compiled(), compiled(), compiled()
+    whole.run()
+    cut.execute_epoch()
+    cut.save(tmp_path / "checkpoint")
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    assert resumed.algorithm.is_compiled
+    assert digest(resumed) == digest(whole)
