@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-WORK_FOR_THREADS = 50_000_000
-"""Parameters times batch size from which on a second thread pays; below it, threads wait for each other longer than
-they compute."""
+WORK_PER_THREAD = 25_000_000
+"""Parameters times batch size that keep one thread busy; with less each, threads wait longer than they compute. SAC with
+256-256 networks and batches of 256 gets two, with which it was 1.4 times as fast on two free cores."""
 
 
 def choose_num_threads(choice: str | int | None, num_parameters: int, batch_size: int) -> int | None:
@@ -21,7 +21,12 @@ def choose_num_threads(choice: str | int | None, num_parameters: int, batch_size
     """
     if choice != "auto":
         return choice  # type: ignore[return-value]  # the params have checked it
-    return (os.cpu_count() or 1) if num_parameters * batch_size >= WORK_FOR_THREADS else 1
+    return max(1, min(num_parameters * batch_size // WORK_PER_THREAD, _num_cores()))
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -9,13 +9,16 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
-from rltrainer.trainers.threads import WORK_FOR_THREADS, choose_num_threads
+from rltrainer.trainers import threads
+from rltrainer.trainers.threads import choose_num_threads
 from tests.resume.runs import build
 
 
-def test_threads_are_chosen_by_the_work_of_a_gradient_step() -> None:
+def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_num_cores", lambda: 4)
     assert choose_num_threads("auto", 10_000, 256) == 1
-    assert choose_num_threads("auto", WORK_FOR_THREADS, 1) == (torch.multiprocessing.cpu_count() or 1)
+    assert choose_num_threads("auto", 217_000, 256) == 2
+    assert choose_num_threads("auto", 10_000_000, 256) == 4
     assert choose_num_threads(3, 10**9, 256) == 3
     assert choose_num_threads(None, 10_000, 256) is None
 
