@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import torch
 
 WORK_PER_THREAD = 25_000_000
-"""Parameters times batch size that keep one thread busy; with less each, threads wait longer than they compute. SAC with
-256-256 networks and batches of 256 gets two, with which it was 1.4 times as fast on two free cores."""
+"""Parameters times batch size that keep one thread busy; with less each, threads wait longer than they compute.
+
+SAC with 256-256 networks and batches of 256 gets two, with which it was 1.4 times as fast on two free cores.
+"""
 
 
 def choose_num_threads(choice: str | int | None, num_parameters: int, batch_size: int) -> int | None:
