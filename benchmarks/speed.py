@@ -336,11 +336,12 @@ def main() -> None:
     for venv in dict.fromkeys(PROGRAMS[key].venv for key in programs):
         if venv is not None:
             make_venv(venv)
-    results = measure(cases, programs, num_runs, QUICK_SHARE if args.quick else 1.0)
-    text = report(results, num_runs, args.quick)
-    print(text)
-    if args.write:
-        (HERE / "results.md").write_text(text, encoding="utf-8")
+    results: Runs = {}
+    for name in cases:
+        results |= measure([name], programs, num_runs, QUICK_SHARE if args.quick else 1.0)
+        if args.write:  # after each case: the whole takes an hour or two
+            (HERE / "results.md").write_text(report(results, num_runs, args.quick), encoding="utf-8")
+    print(report(results, num_runs, args.quick))
     if any(len(runs) < num_runs for by_program in results.values() for runs in by_program.values()):
         raise SystemExit("some programs failed; see above")
 
