@@ -290,8 +290,9 @@ def report(results: Runs, num_runs: int, is_quick: bool) -> str:
         [
             "# Speed beside peers",
             "",
-            f"Written by `make bench ARGS=--write` on {datetime.date.today()}. Each figure is the median of as many "
-            f"processes: {num_runs}. One thread, after a warm-up; README.md here says what is measured.{note}",
+            f"Written by `python benchmarks/speed.py {' '.join(sys.argv[1:])}` on {datetime.date.today()}. Each figure "
+            f"is the median of as many processes: {num_runs}. One thread, after a warm-up; README.md here says what is "
+            f"measured.{note}",
             "",
             f"- {machine()}",
             *versions(results),
