@@ -276,7 +276,7 @@ def table(rows: dict[str, Any]) -> str:
         "return in that data. TD3+BC's alpha (10, the paper has 2.5) was chosen on seeds 1 to 5 and runs on 6 to 10.",
         "Runs went two at a time, so the seconds are rough.",
         "PPO on HalfCheetah-v4, published: 1867 +- 48, the model card of CleanRL's `ppo_fix_continuous_action`, seed 2",
-        "(huggingface.co/sdpkjc/HalfCheetah-v4-ppo_fix_continuous_action-seed2), after the whole of its run, not 300k steps.",
+        "(huggingface.co/sdpkjc/HalfCheetah-v4-ppo_fix_continuous_action-seed2), after its whole run, not 300k steps.",
         f"torch {torch.__version__.split('+')[0]}, Python {platform.python_version()}, CPU.",
         "",
         "| task | goal | budget | median score | scores by seed | median steps | seconds | reached |",
