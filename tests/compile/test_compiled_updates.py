@@ -1,6 +1,7 @@
 """Compiled gradient steps: one graph, the numbers of eager ones, and what happens where compiling fails."""
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,10 @@ MAKERS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
-    # A missing compiler is a failure, not a reason to skip: the fallback to eager would pass for a compiled step.
-    assert shutil.which("g++") or shutil.which("clang++"), "these tests need a C++ compiler"
+    # A user's machine may have no compiler; in CI that is a failure, as nothing else would notice.
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        assert "REQUIRE_COMPILER" not in os.environ, "CI needs a C++ compiler for these tests"
+        pytest.skip("no C++ compiler")
     torch._dynamo.reset()
     counters.clear()
     yield
