@@ -85,6 +85,10 @@ class Algorithm(ABC):
         runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled)
         self.plan = dataclasses.replace(plan, runtime=runtime)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the way back to a trainer, which holds envs, buffers and callbacks; the copy is unattached."""
+        return self.__dict__ | {"plan": UpdatePlan()}
+
     @property
     def is_compiled(self) -> bool:
         """Whether gradient steps run as a compiled graph."""

@@ -66,6 +66,11 @@ class GradientStep:
             warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
             return self._eager(*args)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
+        unattached = {"_eager": self._step, "_compiled": None, "_precision": PrecisionParams(), "is_compiled": False}
+        return self.__dict__ | unattached
+
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Around the gradient steps of an update: lets the compiler trace `torch.autograd.grad`, which is off else."""

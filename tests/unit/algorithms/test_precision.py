@@ -1,5 +1,6 @@
 """bf16 matrix products: used, and used for nothing else."""
 
+import copy
 import warnings
 from typing import Any
 
@@ -42,3 +43,34 @@ def test_a_weight_that_a_step_has_changed_is_rounded_anew() -> None:
         assert (output.detach() - expected - layer.bias.detach()).abs().max() < 0.05
     assert len(seen) == 2
     assert not torch.equal(seen[0][0], seen[1][0])
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_a_copy_of_an_attached_algorithm_trains_itself_and_follows_no_trainer(name: str) -> None:
+    algorithm = make(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = rl.UpdatePlan(lambda: 0.5, precision=rl.PrecisionParams(amp="bf16"))
+        algorithm.attach(plan)
+    copied, before = copy.deepcopy(algorithm), trained_parameters(algorithm)
+    update(copied)
+    after = trained_parameters(copied)
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
+    assert any(not torch.equal(before[key], value) for key, value in after.items())
+    assert (copied.plan.progress(), algorithm.plan.progress()) == (0.0, 0.5)
+
+
+def test_a_processor_without_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
+    with pytest.warns(UserWarning, match="this processor has no bf16 instructions; bf16 will be slow"):
+        make("bc").attach(rl.UpdatePlan(precision=rl.PrecisionParams(amp="bf16")))
+
+
+def test_a_torch_that_cannot_trace_gradients_runs_uncompiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.algorithms.gradient_step._can_trace_gradients", lambda: False)
+    algorithm = make("bc")
+    with pytest.warns(UserWarning, match=r"cannot trace torch\.autograd\.grad .* gradient steps run uncompiled"):
+        algorithm.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True)))
+    assert not algorithm.is_compiled
+    update(algorithm)
