@@ -4,7 +4,7 @@ import contextlib
 import logging
 import platform
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,9 @@ class GradientStep:
         if self.is_compiled and self._compiled is None:
             # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-            self._compiled = torch.compile(_with_code_of_its_own(self._eager))
+            self._compiled = torch.compile(
+                _with_code_of_its_own(self._eager), options={"guard_filter_fn": _guards_that_can_fail}
+            )
 
     def __call__(self, *args: Any) -> Any:
         """Take one gradient step."""
@@ -122,6 +124,21 @@ def _with_code_of_its_own(step: Step) -> Step:
 
     compiled_step.__code__ = compiled_step.__code__.replace()
     return compiled_step
+
+
+def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
+    """Say what each call of a graph looks at again: its arguments, torch's modes, and numbers of the algorithm.
+
+    The compiler would also ask whether a thousand types, hooks and parameters are still the same objects: 100 us and
+    more per gradient step. They are: an algorithm never replaces a module, optimizer or parameter.
+    """
+    plain = ("CONSTANT_MATCH", "EQUALS_MATCH")
+    return [
+        not guard.name
+        or (guard.name.startswith("args") and "__dataclass_fields__" not in guard.name)
+        or (guard.guard_type in plain and ".__self__." in guard.name and "type(" not in guard.name)
+        for guard in guards
+    ]
 
 
 def _with_bf16(step: Step, device: torch.device) -> Step:

@@ -7,7 +7,8 @@ arithmetic. Both are left out where nothing is hooked to the module.
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional
+
+from rltrainer.nets.linear import linear
 
 
 class Chain(nn.Sequential):
@@ -16,17 +17,18 @@ class Chain(nn.Sequential):
     def forward(self, x: Any) -> Any:
         """Apply the modules in order."""
         for module in self._modules.values():
-            x = module(x) if _is_hooked(module) else module.forward(x)
+            x = module(x) if is_hooked(module) else module.forward(x)
         return x
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, at less cost if it is a plain `nn.Linear`."""
-    if type(layer) is not nn.Linear or _is_hooked(layer):
+    if type(layer) is not nn.Linear or is_hooked(layer):
         return layer(x)  # type: ignore[no-any-return]  # nn.Module
     parameters = layer._parameters
-    return functional.linear(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]  # a Linear's
+    return linear(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]  # a Linear's
 
 
-def _is_hooked(module: nn.Module) -> bool:
+def is_hooked(module: nn.Module) -> bool:
+    """Return whether something waits for the module to be called."""
     return bool(module._forward_hooks or module._forward_pre_hooks)

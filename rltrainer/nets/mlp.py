@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from rltrainer.nets.chain import apply_linear
+from rltrainer.nets.chain import apply_linear, is_hooked
+from rltrainer.nets.linear import is_large, linear
 
 Activation = Callable[[], nn.Module]
 
@@ -74,5 +75,24 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features [B, in_features] to one output per member [E, B]."""
-        members: Tensor = self.layers(x.expand(self.num_members, *x.shape))
+        if self._is_quicker_one_by_one(x):
+            members = torch.stack(self._one_by_one(x))
+        else:
+            members = self.layers(x.expand(self.num_members, *x.shape))
         return members.squeeze(-1).float()
+
+    def _is_quicker_one_by_one(self, x: Tensor) -> bool:
+        """Whether single products are large enough to be worth more than batched ones, which oneDNN does not help."""
+        linears = [layer for layer in self.layers if isinstance(layer, EnsembleLinear)]
+        largest = max(layer.weight.numel() // self.num_members for layer in linears)
+        return is_large(x, largest) and not any(is_hooked(layer) for layer in linears)
+
+    def _one_by_one(self, x: Tensor) -> list[Tensor]:
+        members = [x] * self.num_members
+        for layer in self.layers:
+            if isinstance(layer, EnsembleLinear):
+                parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=True)
+                members = [linear(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
+            else:
+                members = [layer(member) for member in members]
+        return members
