@@ -156,6 +156,8 @@ class UpdateResult:
     @classmethod
     def mean(cls, parts: "list[UpdateResult]") -> "UpdateResult":
         """Merge results into one; each metric is the mean over all gradient steps that reported it."""
+        if len(parts) == 1 and parts[0].td_error is None:  # one gradient step per env step, most often
+            return parts[0]
         values: dict[str, list[Tensor | float]] = {}
         counts: dict[str, list[int]] = {}
         for part in parts:

@@ -98,6 +98,9 @@ def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -
     num_samples = len(samples.weight)
     if num_samples == 0:
         return
+    if num_samples == batch_size:  # a mean over everything knows no order
+        yield samples
+        return
     num_batches = math.ceil(num_samples / batch_size)
     index = torch.randperm(num_samples, generator=generator, device=generator.device)
     if num_samples == num_batches * batch_size:

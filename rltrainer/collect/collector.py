@@ -219,7 +219,7 @@ class Collector:
 
     def _store(self) -> None:
         returns = self._episodes.returns
-        if not np.isfinite(returns).all():
+        if len(returns) and not np.isfinite(returns).all():
             episode = int(np.argwhere(~np.isfinite(returns))[0][0])
             raise NonFiniteError(f"episode {episode} of this collection: return = {returns[episode]}")
         if self.rollout_buffer is None:

@@ -73,13 +73,14 @@ class EpisodeCounter:
     @property
     def returns(self) -> Array:
         """Returns of the episodes that ended [E] or [E, A]."""
-        empty: Array = np.zeros((0, *self._return.shape[1:]))
-        return np.concatenate([empty, *self._ended_returns])
+        if not self._ended_returns:
+            return np.zeros((0, *self._return.shape[1:]))
+        return np.concatenate(self._ended_returns)
 
     @property
     def lengths(self) -> Array:
         """Lengths of the episodes that ended [E]."""
-        return np.concatenate([np.zeros(0, np.int64), *self._ended_lengths])
+        return np.concatenate(self._ended_lengths) if self._ended_lengths else np.zeros(0, np.int64)
 
     def _counted(self, valid: Array | None) -> Array | None:
         if self.open is None:

@@ -67,4 +67,6 @@ def cells_of_rollout(rollout: Rollout) -> Cells:
 
 def to_array(value: Array | Tensor) -> Array:
     """Return a tensor's values on the host; arrays, and whatever else NumPy understands, as they are."""
+    if type(value) is np.ndarray:
+        return value
     return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)

@@ -72,6 +72,7 @@ class RolloutBuffer:
         self._envs = np.arange(num_envs)
         self._final_index: list[int] = []
         self._num_rows = 0
+        self._has_invalid = False
         self._starts = np.ones(num_envs, np.bool_)
 
     @property
@@ -117,8 +118,9 @@ class RolloutBuffer:
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
         self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
-        if valid is not None:
+        if accepted is not None:
             self._columns["valid"].leaves[0].target[row] = accepted
+            self._has_invalid = self._has_invalid or not accepted.all()
         self._num_rows += 1
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated))
@@ -146,7 +148,9 @@ class RolloutBuffer:
         """
         if self._num_rows:
             self._starts[:] = False
-        self._columns["valid"].rows(self._num_rows).fill_(True)
+        if self._has_invalid:
+            self._columns["valid"].rows(self._num_rows).fill_(True)
+            self._has_invalid = False
         self._num_rows = 0
         self._final_index.clear()
 
@@ -161,7 +165,7 @@ class RolloutBuffer:
 
         A collection of one step is so common off policy that it need not become a `Rollout`.
         """
-        if self._num_rows != 1 or not self._columns["valid"].leaves[0].target[0].all():
+        if self._num_rows != 1 or self._has_invalid:
             return None
         obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
         action, reward, terminated, truncated = (self._columns[name].row(0) for name in FIELDS)
@@ -214,6 +218,7 @@ class RolloutBuffer:
         self._final_obs.load_rows(tree_of(self._specs["obs"], state["final_obs"]))
         self._final_index = state["final_index"].tolist()
         self._num_rows = state["num_rows"]
+        self._has_invalid = len(self) < self._num_rows * self.num_envs
         self._starts = state["starts"].cpu().numpy().copy()
 
     def _check(self, state: State) -> None:

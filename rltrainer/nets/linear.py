@@ -14,7 +14,7 @@ MIN_PRODUCT = 2**20
 """From this many multiplications on. Below, the call costs more than it saves."""
 
 _HAS_ONEDNN = (
-    torch.backends.mkldnn.is_available()
+    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 )
@@ -69,8 +69,8 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None
 
 
 # An operator of our own, because `_linear_pointwise` has no gradient; a graph holds it as one node.
-_LIBRARY = torch.library.Library("rltrainer", "FRAGMENT")
-_LIBRARY.define("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-_LIBRARY.impl("linear", _product, "CPU")
+_LIBRARY = torch.library.Library("rltrainer", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's, as below
+_LIBRARY.define("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("linear", _product, "CPU")  # type: ignore[no-untyped-call]
 torch.library.register_fake("rltrainer::linear", _shape, lib=_LIBRARY)
 torch.library.register_autograd("rltrainer::linear", _gradients, setup_context=_keep_operands, lib=_LIBRARY)

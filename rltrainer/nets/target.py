@@ -32,16 +32,16 @@ class TargetNetwork(nn.Module):
     def follow(self, online: nn.Module) -> None:
         """Move towards the online network, in place."""
         self.num_calls += 1
-        targets: list[Tensor] = list(self.network.parameters())
-        sources: list[Tensor] = list(online.parameters())
-        if self.interval == 1:
-            torch._foreach_lerp_(targets, sources, self.tau)
-        elif torch.compiler.is_compiling() or not self.num_calls.is_cpu:
-            # A graph has no branches, and a device is not waited for: most steps are of length 0.
-            step = self.tau * (self.num_calls % self.interval == 0)
-            for target, source in zip(targets, sources, strict=True):
-                target.lerp_(source, step)
-        elif self.num_calls % self.interval == 0:
-            torch._foreach_lerp_(targets, sources, self.tau)
-        for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
-            target.copy_(source)
+        if self.interval > 1 and (torch.compiler.is_compiling() or not self.num_calls.is_cpu):
+            self._follow_if_due(online, self.num_calls % self.interval == 0)
+        elif self.interval == 1 or self.num_calls.item() % self.interval == 0:
+            torch._foreach_lerp_(list(self.network.parameters()), list(online.parameters()), self.tau)
+            for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
+                target.copy_(source)
+
+    def _follow_if_due(self, online: nn.Module, is_due: Tensor) -> None:
+        """Follow without a branch: a graph has none, and a device is not waited for. Most steps are of length 0."""
+        for target, source in zip(self.network.parameters(), online.parameters(), strict=True):
+            target.lerp_(source, self.tau * is_due)
+        for buffer, value in zip(self.network.buffers(), online.buffers(), strict=True):
+            buffer.copy_(torch.where(is_due, value, buffer))
