@@ -6,19 +6,22 @@ to make faster; what is claimed is in `speed.py`.
 
 import argparse
 import datetime
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import ours  # first: it finds the folder of `task`
 import torch
 from speed import machine
-from task import WORKS, Work
+from task import ACTION_SIZE, OBS_SIZE, WORKS, Work
 
 import rltrainer as rl
+from rltrainer.nets.linear import linear
 
 PARTS = ("env", "inference", "buffer", "update", "the rest")
 OPTIONS = {"max_epochs": 1_000_000, "seed": 1, "show_progress": False, "verbose": False}
@@ -153,6 +156,67 @@ def growth_of_buffer(size: int) -> list[str]:
     return ["## Buffer, 17 + 6 floats: us", "", *table(head, rows)]
 
 
+def sac_products() -> list[tuple[int, int, int]]:
+    """Return the matrix products (rows, inner, columns) of SAC's gradient step; none can be left out."""
+    batch, hidden = WORKS["sac"].batch_size, WORKS["sac"].hidden_sizes
+    actor = list(pairwise((OBS_SIZE, *hidden, 2 * ACTION_SIZE)))
+    critics = 2 * list(pairwise((OBS_SIZE + ACTION_SIZE, *hidden, 1)))
+    inner = [layer for layer in critics if layer[0] in hidden]  # the gradients of their inputs are needed
+
+    def forward(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        return [(batch, before, after) for before, after in layers]
+
+    def of_weights(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        return [(before, batch, after) for before, after in layers]
+
+    def of_inputs(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        return [(batch, after, before) for before, after in layers]
+
+    target = forward(actor) + forward(critics)
+    critic_step = forward(critics) + of_weights(critics) + of_inputs(inner)
+    actor_step = forward(actor) + forward(critics) + of_inputs(critics) + of_weights(actor) + of_inputs(actor[1:])
+    return target + critic_step + actor_step
+
+
+def beside_products() -> list[str]:
+    """Return the time of SAC's gradient step beside that of its matrix products alone, as `torch.mm` does them."""
+    operands = [(torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)) for m, k, n in sac_products()]
+    trainer = ours.make_offline_trainer(WORKS["sac"], 1, {})
+    algorithm, batch = trainer.algorithm, trainer.params.buffer.sample(WORKS["sac"].batch_size)
+
+    def products() -> None:
+        for a, b, out in operands:
+            torch.mm(a, b, out=out)
+
+    def products_here() -> None:
+        for a, b, _ in operands:
+            linear(a, b.t(), None)
+
+    def update(options: dict[str, Any]) -> Callable[[], Any]:
+        algorithm.attach(rl.UpdatePlan(**options))
+        return lambda: algorithm.update(batch)
+
+    runs = {"its matrix products": us_per_call(products), "the same, large ones by oneDNN": us_per_call(products_here)}
+    for name, choice, amp in (("eager", "false", None), ("compiled", "true", None), ("compiled, bf16", "true", "bf16")):
+        runs[name] = us_per_call(update(ours.run_options(choice, amp)))
+    floor = runs["its matrix products"]
+    rows = [[name, f"{us:,.0f}", f"{us / floor:.2f}"] for name, us in runs.items()]
+    head = ["SAC, batch 256, 256-256", "us", "times the products"]
+    return ["## A gradient step beside its matrix products by `torch.mm`", "", *table(head, rows)]
+
+
+def us_per_call(call: Callable[[], Any]) -> float:
+    """Return the median time of a call, after a warm-up."""
+    for _ in range(5):
+        call()
+    seconds = []
+    for _ in range(100):
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds) * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write benchmarks/parts.md")
@@ -167,6 +231,7 @@ def main() -> None:
         f"Written by `{command}` on {datetime.date.today()}: one short run each, so a glance and no claim; one thread, "
         f"compile={args.compile}, rltrainer {rl.__version__}, torch {torch.__version__}, {machine()}.", "",
         *where_time_goes(args.size, options),
+        *beside_products(),
         *growth_with_envs(args.size, options),
         *growth_of_update(args.size, options),
         *growth_of_buffer(args.size),

@@ -220,10 +220,8 @@ def best_peer(case: Case, medians: dict[str, float], with_compiled: bool) -> flo
 
 def table(results: Runs) -> str:
     """Return the medians as a Markdown table; ours are also in times the best peer."""
-    lines = [
-        "| case | unit | program | envs | median | lowest to highest | first chunk, s | times the best peer | goal |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|",
-    ]
+    head = ["case", "unit", "program", "envs", "median", "lowest to highest", "first chunk, s", "peak MB"]
+    lines = ["| " + " | ".join([*head, "times the best peer", "goal"]) + " |", "|---|---|---|---|" + "---:|" * 6]
     for name, by_program in results.items():
         case = CASES[name]
         runs = {key: found for key, found in by_program.items() if found}
@@ -238,8 +236,9 @@ def table(results: Runs) -> str:
             values = [run["value"] for run in found]
             spread = f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"
             first = statistics.median(run["compile_seconds"] for run in found)
+            peak = statistics.median(run["peak_mb"] for run in found)
             cells = [case.title, case.unit, program.title, found[0]["envs"], f"{median:,.{digits}f}", spread]
-            lines.append("| " + " | ".join([*cells, f"{first:.2f}", ratio, goal_text]) + " |")
+            lines.append("| " + " | ".join([*cells, f"{first:.2f}", f"{peak:,.0f}", ratio, goal_text]) + " |")
     return "\n".join(lines)
 
 
@@ -300,7 +299,7 @@ def report(results: Runs, num_runs: int, is_quick: bool) -> str:
             "",
             "Times the best peer: our eager program beside the best peer that compiles nothing, our compiled ones "
             "beside the best of all. Of `us`, less is better. The first chunk is what the first rollout or epoch took, "
-            "compilation and all.",
+            "compilation and all; the peak is the most memory that the process held.",
             "",
             table(results),
             "",

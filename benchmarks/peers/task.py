@@ -6,6 +6,8 @@ A program builds one `Work` with its library and hands `measure` a function that
 import argparse
 import importlib.metadata
 import json
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -116,6 +118,7 @@ def measure(
         "steps": steps,
         "seconds": seconds,
         "compile_seconds": first,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
         "envs": "" if envs is None else type(envs).__name__,
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }

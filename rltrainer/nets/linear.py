@@ -28,17 +28,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight: [out_features, in_features], of any strides.
         bias: [out_features].
     """
-    if is_large(x, weight.numel()):
+    if is_large(x, weight.shape[0]):
         return torch.ops.rltrainer.linear(x, weight, bias)  # type: ignore[no-any-return]  # operators are untyped
     return functional.linear(x, weight, bias)
 
 
-def is_large(x: Tensor, weight_numel: int) -> bool:
-    """Return whether oneDNN does the products of x [B, in_features] with a weight of this size faster."""
+def is_large(x: Tensor, out_features: int) -> bool:
+    """Return whether oneDNN is faster at a layer of this width on x [B, in_features]."""
     return (
-        _HAS_ONEDNN
+        x.numel() * out_features > MIN_PRODUCT  # first: most layers of a collection end here
+        and _HAS_ONEDNN
         and x.dim() == 2
-        and len(x) * weight_numel > MIN_PRODUCT
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")  # bf16 products are oneDNN's anyway
