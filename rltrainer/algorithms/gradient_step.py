@@ -132,13 +132,15 @@ def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
     The compiler would also ask whether a thousand types, hooks and parameters are still the same objects: 100 us and
     more per gradient step. They are: an algorithm never replaces a module, optimizer or parameter.
     """
-    plain = ("CONSTANT_MATCH", "EQUALS_MATCH")
-    return [
-        not guard.name
-        or (guard.name.startswith("args") and "__dataclass_fields__" not in guard.name)
-        or (guard.guard_type in plain and ".__self__." in guard.name and "type(" not in guard.name)
-        for guard in guards
-    ]
+    return [not _is_settled(guard.name, guard.guard_type) for guard in guards]
+
+
+def _is_settled(name: str, kind: str) -> bool:
+    """Whether a guard on this source is about what stays as it is: globals, classes, objects of the algorithm."""
+    if name.startswith("G[") or "type(" in name or "__dataclass_fields__" in name:
+        return True
+    # `step` is the method that `_with_code_of_its_own` closes over. Where a graph is cut, sources have other names.
+    return name.startswith("step") and kind not in ("CONSTANT_MATCH", "EQUALS_MATCH")
 
 
 def _with_bf16(step: Step, device: torch.device) -> Step:

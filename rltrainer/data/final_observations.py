@@ -70,14 +70,15 @@ class FinalObservations:
             cells: [B] flat indices.
             next_obs: tree [B, ...], the next rows' observations; changed in place.
         """
-        slots = self._on_device.index_select(0, cells)
         if not self._on_host:
             # A device graph needs fixed shapes: look up a successor for every cell, then select.
+            slots = self._on_device.index_select(0, cells)
             return map_tree(lambda after, final: _select(slots > 0, final, after), next_obs, self._store.gather(slots))
-        ended = slots.nonzero().squeeze(1)
-        if len(ended):
-            final = self._store.gather(slots.index_select(0, ended))
-            map_tree(lambda after, value: after.index_copy_(0, ended, value), next_obs, final)
+        ends = self._flat[cells.numpy()]  # arrays: most batches hold no end, and NumPy is quicker to see that
+        if np.count_nonzero(ends):
+            ended = np.flatnonzero(ends)
+            final, where = self._store.gather(torch.from_numpy(ends[ended])), torch.from_numpy(ended)
+            map_tree(lambda after, value: after.index_copy_(0, where, value), next_obs, final)
         return next_obs
 
     def clear(self) -> None:

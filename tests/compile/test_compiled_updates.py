@@ -131,15 +131,42 @@ def test_a_bad_gradient_is_left_out_of_a_compiled_step_and_named() -> None:
     assert not all(torch.equal(before[key], value) for key, value in parameters(compiled).items())
 
 
-def test_an_optimizer_of_the_users_cuts_the_graph_and_works() -> None:
-    eager, compiled = (make("bc", optimizer=torch.optim.SGD) for _ in range(2))
-    compiled.attach(COMPILED)
-    for i in range(3):
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_of_the_users_cuts_the_graph_and_follows_its_schedule(optimizer: Any) -> None:
+    eager, compiled = (make("bc", optimizer=optimizer, lr=rl.LinearSchedule(1e-2, 0.0)) for _ in range(2))
+    progress = [0.0]
+    eager.attach(rl.UpdatePlan(lambda: progress[0]))
+    compiled.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=True)))
+    for i in range(6):
+        progress[0] = i / 6
         update(eager, seed=i)
         update(compiled, seed=i)
     assert compiled.is_compiled
     for key, value in parameters(eager).items():
         torch.testing.assert_close(parameters(compiled)[key], value)
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_large_products_are_in_the_graph_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.nets.linear.MIN_PRODUCT", 0)  # what is large may be small in a test
+    eager, compiled = make(name), make(name)
+    compiled.attach(COMPILED)
+    for i in range(3):
+        update(eager, seed=i)
+        update(compiled, seed=i)
+    assert not counters["graph_break"]
+    for key, value in parameters(eager).items():
+        torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-5)
+
+
+def test_numbers_of_an_algorithm_may_change_between_steps() -> None:
+    eager, compiled = make("sac"), make("sac")
+    compiled.attach(COMPILED)
+    for i, target_entropy in enumerate((-2.0, -2.0, 5.0)):
+        eager.target_entropy = compiled.target_entropy = target_entropy
+        update(eager, seed=i)
+        update(compiled, seed=i)
+    torch.testing.assert_close(compiled.temperature.log_alpha, eager.temperature.log_alpha)
 
 
 def test_a_compilation_that_fails_goes_on_uncompiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
