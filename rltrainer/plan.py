@@ -15,6 +15,9 @@ class RuntimeParams(Params):
     compile: Literal["auto"] | Flag = "auto"
     """Run each gradient step as one compiled graph. "auto" does so where the run is long enough to earn the time that
     compiling takes, by a fixed rule from planned gradient steps, device and size of the networks."""
+    cuda_graph: Literal["auto"] | Flag = "auto"
+    """Run the gradient steps of an update as CUDA graphs: the same numbers, without the time between kernels. "auto"
+    does so on CUDA where they are compiled too."""
     num_threads: Literal["auto"] | PositiveInt | None = "auto"
     """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step; None leaves
     what is set."""

@@ -41,6 +41,11 @@ class Adam:
             self._lr = value
             self._lr_tensor.fill_(value)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What a step changes besides the parameters."""
+        return [self.mean, self.square, self.num_steps]
+
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Apply gradients, one per parameter, in one call: `torch.optim.Adam.step` spends most time around it."""
         self.num_steps += 1

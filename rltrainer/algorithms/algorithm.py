@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.gradient_step import GradientStep
 from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
 from rltrainer.algorithms.scheduled_value import ScheduledValue
@@ -72,17 +73,22 @@ class Algorithm(ABC):
         self.plan = UpdatePlan()
         self.device = policy.device
         self.generator = make_generator(None, self.device)
-        self._gradient_step = GradientStep(self._step, policy)
+        self._gradient_step = GradientStep(self._step, policy, self._tensors)
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
         raise NotImplementedError
 
     def attach(self, plan: UpdatePlan) -> None:
-        """Follow a trainer's plan from the next update on; `self.plan` says what "auto" came to."""
+        """Follow a trainer's plan from the next update on; `self.plan` says what "auto" came to.
+
+        Raises:
+            ParamsError: it asks for a CUDA graph that cannot be; nothing was changed.
+        """
+        is_capturable = all(isinstance(optimizer.rule, Adam) for optimizer in self._optimizers())
+        self._gradient_step.attach(plan, is_capturable)
         self.policy.progress = plan.progress
-        self._gradient_step.attach(plan)
-        runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled)
+        runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
         self.plan = dataclasses.replace(plan, runtime=runtime)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,6 +99,11 @@ class Algorithm(ABC):
     def is_compiled(self) -> bool:
         """Whether gradient steps run as a compiled graph."""
         return self._gradient_step.is_compiled
+
+    @property
+    def has_cuda_graph(self) -> bool:
+        """Whether gradient steps run as CUDA graphs."""
+        return self._gradient_step.has_cuda_graph
 
     def seed(self, seed: int) -> None:
         """Seed the generator of minibatches and noise."""
@@ -113,7 +124,12 @@ class Algorithm(ABC):
         return params.create_trainer(self).run()
 
     def state_dict(self) -> State:
-        """Return everything that changes while training, the policy's networks and statistics included."""
+        """Return everything that changes while training, the policy's networks and statistics included.
+
+        Raises:
+            NonFiniteError: see `check_faults`.
+        """
+        self.check_faults()
         state: State = {"algorithm": type(self).__name__}
         for name, part in self._parts().items():
             if isinstance(part, torch.Generator):
@@ -149,6 +165,23 @@ class Algorithm(ABC):
         """
         self.load_state_dict(read_state(path, "algorithm", CheckpointError))
 
+    def check_faults(self, wait: bool = True) -> None:
+        """Raise if a gradient was not finite. Each update does so at its end; on CUDA it may be one of the next.
+
+        Args:
+            wait: wait for the device, so that no fault is missed.
+
+        Raises:
+            NonFiniteError: a gradient was not finite; its step was not applied. Raised once.
+        """
+        for optimizer in self._optimizers():
+            fault = optimizer.take_fault(wait)
+            if fault is not None:
+                raise NonFiniteError(
+                    f"{type(self).__name__}: {fault}; the step was not applied. "
+                    "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
+                )
+
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
         lr = params.lr if lr is None else lr
@@ -161,16 +194,22 @@ class Algorithm(ABC):
                 follower.set_progress(progress)
 
     def _end_update(self) -> None:
-        for optimizer in self._optimizers():
-            fault = optimizer.take_fault()
-            if fault is not None:
-                raise NonFiniteError(
-                    f"{type(self).__name__}: {fault}; the step was not applied. "
-                    "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
-                )
+        self.check_faults(wait=False)
 
     def _optimizers(self) -> list[Optimizer]:
         return [value for value in vars(self).values() if isinstance(value, Optimizer)]
+
+    def _tensors(self) -> list[Tensor]:
+        """Return all tensors that a gradient step may change."""
+        found: list[Tensor] = []
+        for part in self._parts().values():
+            if isinstance(part, nn.Module):
+                found += [*part.parameters(), *part.buffers()]
+            elif isinstance(part, Optimizer):
+                found += part.tensors
+            elif isinstance(part, Tensor):
+                found.append(part)
+        return list(dict.fromkeys(found))
 
     def _parts(self) -> dict[str, Any]:
         """The stateful attributes by name; networks inside the policy are saved with it, not twice."""

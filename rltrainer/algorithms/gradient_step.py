@@ -1,15 +1,17 @@
-"""How a gradient step is run: as it is written, or compiled as one graph. The only place that knows `torch.compile`."""
+"""How gradient steps are run: as written, or compiled; on CUDA as a CUDA graph. All that knows `torch.compile`."""
 
 import contextlib
+import itertools
 import logging
 import platform
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from rltrainer.algorithms.step_graph import CudaRecorder, StepGraph
 from rltrainer.plan import PrecisionParams, UpdatePlan
 
 LONG_RUN = 100_000
@@ -17,31 +19,45 @@ LONG_RUN = 100_000
 LONG_RUN_OF_LARGE = 20_000
 """The same for networks of at least `LARGE` parameters: each of their steps saves more."""
 LARGE = 50_000
+STEPS_PER_CUDA_GRAPH = 32
+"""At most so many gradient steps of an update become one CUDA graph: a longer one gains nothing and takes memory."""
 
 Step = Callable[..., Any]
 
 
 class GradientStep:
-    """Calls an algorithm's gradient step, compiled where the plan says so.
+    """Takes an algorithm's gradient steps, compiled and as CUDA graphs where the plan says so.
 
     A step that can be compiled draws no random numbers and has no branch on a tensor's value: what it needs comes as
     arguments, and what it changes are tensors, in place. Where it does something that no graph can hold (a `print`, an
-    optimizer of the user's), the graph is cut there. Compiled steps give the numbers of eager ones up to rounding.
+    optimizer of the user's), the graph is cut there. Compiled steps give the numbers of eager ones up to rounding, and
+    CUDA graphs those of the steps that they hold, exactly.
 
     Args:
         step: from tensors to an `UpdateResult`.
         module: the networks that it trains.
+        state: returns all tensors that it changes.
     """
 
-    def __init__(self, step: Step, module: nn.Module) -> None:
-        self._step, self._module = step, module
+    def __init__(self, step: Step, module: nn.Module, state: Callable[[], Sequence[Tensor]]) -> None:
+        self._step, self._module, self._state = step, module, state
         self._eager, self._precision = step, PrecisionParams()
         self._compiled: Step | None = None
+        self._graph: StepGraph | None = None
         self.is_compiled = False
 
-    def attach(self, plan: UpdatePlan) -> None:
-        """Follow a plan from the next call on."""
+    def attach(self, plan: UpdatePlan, is_capturable: bool) -> None:
+        """Follow a plan from the next update on.
+
+        Args:
+            plan: the plan.
+            is_capturable: whether a CUDA graph can hold the step, as far as is known before it is tried.
+
+        Raises:
+            ParamsError: the plan asks for a CUDA graph that cannot be; nothing was changed.
+        """
         device = next(self._module.parameters()).device
+        _check_cuda_graph(plan, device, is_capturable)
         if plan.precision != self._precision:
             self._precision, self._compiled = plan.precision, None
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
@@ -52,9 +68,37 @@ class GradientStep:
             self._compiled = torch.compile(
                 _with_code_of_its_own(self._eager), options={"guard_filter_fn": _guards_that_can_fail}
             )
+        choice = plan.runtime.cuda_graph
+        if choice == "auto":
+            choice = device.type == "cuda" and self.is_compiled and is_capturable
+        self._graph = StepGraph(self._take_all, self._state, CudaRecorder(device)) if choice else None
 
-    def __call__(self, *args: Any) -> Any:
-        """Take one gradient step."""
+    @property
+    def has_cuda_graph(self) -> bool:
+        """Whether gradient steps run as CUDA graphs."""
+        return self._graph is not None and self._graph.is_on
+
+    def run(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Take the gradient steps of an update.
+
+        Args:
+            steps: the arguments of each.
+
+        Returns:
+            the result of each.
+        """
+        with self._tracing():
+            if self._graph is None:
+                return [self._take(*args) for args in steps]
+            results, steps = [], iter(steps)
+            while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
+                results += self._graph(some)
+            return results
+
+    def _take_all(self, steps: list[tuple[Any, ...]]) -> list[Any]:
+        return [self._take(*args) for args in steps]
+
+    def _take(self, *args: Any) -> Any:
         if not self.is_compiled or self._compiled is None:
             return self._eager(*args)
         try:
@@ -70,11 +114,11 @@ class GradientStep:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
-        unattached = {"_eager": self._step, "_compiled": None, "_precision": PrecisionParams(), "is_compiled": False}
-        return self.__dict__ | unattached
+        unattached = {"_eager": self._step, "_compiled": None, "_graph": None}
+        return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
 
     @contextlib.contextmanager
-    def tracing(self) -> Iterator[None]:
+    def _tracing(self) -> Iterator[None]:
         """Around the gradient steps of an update: lets the compiler trace `torch.autograd.grad`, which is off else."""
         if not self.is_compiled:
             yield
@@ -105,6 +149,17 @@ def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool
         )
         return False
     return choice
+
+
+def _check_cuda_graph(plan: UpdatePlan, device: torch.device, is_capturable: bool) -> None:
+    if plan.runtime.cuda_graph is not True:
+        return
+    rule = f'must be "auto" or False for networks on {device}'
+    if device.type != "cuda":
+        plan.runtime.refuse("cuda_graph", rule, 'Move the policy, `.to("cuda")`, before its algorithm is built.')
+    if not is_capturable:
+        hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
+        plan.runtime.refuse("cuda_graph", 'must be "auto" or False with an optimizer of your own', hint)
 
 
 def _can_trace_gradients() -> bool:

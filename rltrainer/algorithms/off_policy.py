@@ -63,14 +63,13 @@ class OffPolicyAlgorithm(Algorithm):
             metrics averaged over the gradient steps; `td_error` [B] or [K, B].
 
         Raises:
-            NonFiniteError: a gradient was not finite; that step was not applied.
+            NonFiniteError: a gradient was not finite; that step was not applied. See `check_faults`.
         """
         self._begin_update()
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == 1
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        with self._gradient_step.tracing():
-            results = [self._gradient_step(batch, self.draw_noise(batch)) for batch in batches]
+        results = self._gradient_step.run((batch, self.draw_noise(batch)) for batch in batches)
         self._end_update()
         return results[0] if is_single else UpdateResult.mean(results)
 

@@ -72,19 +72,16 @@ class OnPolicyAlgorithm(Algorithm):
             metrics averaged over all `repeat * ceil(M / batch_size)` gradient steps.
 
         Raises:
-            NonFiniteError: a gradient was not finite; that step was not applied.
+            NonFiniteError: a gradient was not finite; that step was not applied. See `check_faults`.
         """
         self._begin_update()
         with torch.no_grad():
             samples = self.process(rollout)
         # None: as many cells as there can be, so that the shape does not depend on how many of them are valid.
         batch_size = batch_size or rollout.valid.numel()
-        with self._gradient_step.tracing():
-            steps = [
-                self._gradient_step(batch)
-                for _ in range(repeat)
-                for batch in minibatches(samples, batch_size, self.generator)
-            ]
+        steps = self._gradient_step.run(
+            (batch,) for _ in range(repeat) for batch in minibatches(samples, batch_size, self.generator)
+        )
         self.observe(rollout)
         self._end_update()
         return UpdateResult.mean(steps)
@@ -110,8 +107,9 @@ def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -
     size = torch.full((num_batches, 1), num_samples // num_batches, device=index.device)
     size[: num_samples % num_batches] += 1
     real = torch.arange(batch_size, device=index.device) < size
-    padded = index.new_zeros((num_batches, batch_size))
-    padded[real] = index
+    # No `padded[real] = index`: a device would be asked how many cells are real, and waited for.
+    position = size.cumsum(0) - size + torch.arange(batch_size, device=index.device)
+    padded = torch.where(real, index[position.clamp_(max=num_samples - 1)], 0)
     for batch, is_real in zip(samples.gather(padded.flatten(), (num_batches, batch_size)), real, strict=True):
         batch.weight = batch.weight * is_real
         yield batch

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.adam import Adam
+from rltrainer.algorithms.delayed_read import DelayedRead, start_on_cuda
 from rltrainer.algorithms.torch_rule import TorchRule
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
@@ -44,10 +45,11 @@ class Optimizer:
             self.rule = TorchRule(factory(self.parameters), self.parameters)
         device = self.parameters[0].device
         self._is_on_host = device.type == "cpu"
-        # What a step that had to be left out has seen; looked at once per update step.
+        # What a step that had to be left out has seen; looked at once per update step, on CUDA without waiting for it.
         self._bad_gradient = torch.zeros(sum(p.numel() for p in self.parameters), device=device)
         self._bad_loss = torch.zeros((), device=device)
         self._num_faults = torch.zeros((), device=device)
+        self._delayed = DelayedRead(self._num_faults, start_on_cuda) if device.type == "cuda" else None
         self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
@@ -63,9 +65,19 @@ class Optimizer:
             else:
                 self._apply(gradients, loss.detach())
 
-    def take_fault(self) -> str | None:
-        """Say what was wrong with the last gradient that was not finite, if there was one since the last call."""
-        if not self._num_faults:
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What `step` changes; of an optimizer of the user's the parameters only."""
+        of_rule = self.rule.tensors if isinstance(self.rule, Adam) else []
+        return [*self.parameters, *of_rule, self._bad_gradient, self._bad_loss, self._num_faults]
+
+    def take_fault(self, wait: bool = True) -> str | None:
+        """Say what was wrong with the last gradient that was not finite, if there was one since the last call.
+
+        Args:
+            wait: wait for the device; if not, a fault may be told at a later call. The CPU is never waited for.
+        """
+        if not (self._num_faults if self._delayed is None else self._delayed.was_nonzero(wait)):
             return None
         ends = torch.tensor([p.numel() for p in self.parameters], device=self._bad_gradient.device).cumsum(0)
         bad = (~torch.isfinite(self._bad_gradient)).nonzero()

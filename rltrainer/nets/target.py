@@ -22,7 +22,9 @@ class TargetNetwork(nn.Module):
         super().__init__()
         self.network = copy.deepcopy(online).requires_grad_(False)
         self.tau, self.interval = tau, interval
-        self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64))
+        # On the network's device: a CUDA graph repeats only what happens there.
+        device = next(online.parameters()).device
+        self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64, device=device))
 
     def forward(self, *args: Any) -> Any:
         """Evaluate the copy."""

@@ -97,6 +97,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self.params.planned_num_steps, self.params.show_progress, self.params.verbose, self.step_unit
             )
             how = "compiled" if self._runtime.compile else "uncompiled"
+            how += ", as CUDA graphs" if self._runtime.cuda_graph is True else ""
             self._bar.say(
                 f"{type(self.algorithm).__name__}: gradient steps {how}, torch threads {self._runtime.num_threads}"
             )
@@ -148,6 +149,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     self.params.training_fn(self.epoch, self.env_step)
                 self._training_step(record)
                 self._bar.advance_to(self._step)
+            self.algorithm.check_faults()
         if self._stop_reason is None and self.params.test_collector is not None:
             score = self._test(self.params.test_collector)
             if self.params.stop_fn is not None and self.params.stop_fn(score):
@@ -182,6 +184,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         runtime = self._runtime
         try:
             self._runtime = RuntimeParams(**states["trainer"]["runtime"])
+            if self.algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
+                self._runtime = dataclasses.replace(self._runtime, cuda_graph=self.params.runtime.cuda_graph)
             self._set_up()
             # The buffer checks its whole state before it changes, so nothing that follows it can fail half-way.
             for name, part in sorted(parts.items(), key=lambda item: item[0] == "buffer"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.trainers import threads
 from rltrainer.trainers.threads import choose_num_threads
 from tests.resume.runs import build
@@ -57,7 +57,7 @@ def test_planned_gradient_steps_are_those_that_are_taken(name: str, planned: int
 
 
 def test_long_runs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.compile", lambda step: step)
+    monkeypatch.setattr("torch.compile", lambda step, **options: step)
     algorithm = build("sac").algorithm
     for num_steps, is_compiled in ((99_999, False), (100_000, True), (None, False)):
         algorithm.attach(rl.UpdatePlan(num_gradient_steps=num_steps))
@@ -75,6 +75,38 @@ def test_what_was_chosen_is_kept_on_a_resume(tmp_path: Path, monkeypatch: pytest
     assert not longer.algorithm.is_compiled
 
 
+def test_a_run_with_cuda_graphs_goes_on_where_there_are_none(tmp_path: Path) -> None:
+    trainer = build("ppo")
+    trainer.execute_epoch()
+    trainer._runtime = dataclasses.replace(trainer._runtime, cuda_graph=True)  # as on a CUDA device
+    trainer.save(tmp_path / "checkpoint")
+    resumed = build("ppo")
+    resumed.restore(tmp_path / "checkpoint")
+    assert resumed.algorithm.plan.runtime.cuda_graph is False
+    resumed.run()
+
+
+def test_cuda_graphs_are_named_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
+    for choice, text in ((False, "gradient steps uncompiled, torch"), (True, "uncompiled, as CUDA graphs, torch")):
+        trainer = build("ppo")
+        trainer.params = dataclasses.replace(trainer.params, verbose=True, max_epochs=1)
+        trainer.reset()
+        trainer._continues = True
+        trainer._runtime = dataclasses.replace(trainer._runtime, cuda_graph=choice)
+        trainer.run()
+        captured = capsys.readouterr()
+        assert text in captured.out + captured.err
+
+
+def test_true_for_cuda_graphs_is_refused_on_the_cpu() -> None:
+    trainer = build("sac")
+    params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(cuda_graph=True))
+    with pytest.raises(ParamsError, match=r'RuntimeParams\.cuda_graph: must be "auto" or False for networks on cpu'):
+        rl.OffPolicyTrainer(trainer.algorithm, params).run()
+    with pytest.raises(ParamsError, match=r"cuda_graph: must be one of 'auto' or True or False; got 1 \(int\)"):
+        rl.RuntimeParams(cuda_graph=1)
+
+
 def test_another_precision_is_another_run(tmp_path: Path) -> None:
     trainer = build("ppo")
     trainer.execute_epoch()
@@ -86,7 +118,7 @@ def test_another_precision_is_another_run(tmp_path: Path) -> None:
 
 
 def test_groups_of_params_survive_json() -> None:
-    params = rl.RuntimeParams(compile=False, num_threads=None)
+    params = rl.RuntimeParams(compile=False, cuda_graph=True, num_threads=None)
     assert rl.RuntimeParams.from_json(params.to_json()) == params
     trainer = build("ppo").params
     text = dataclasses.replace(trainer, runtime=params).to_json()
