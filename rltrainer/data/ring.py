@@ -237,4 +237,5 @@ class Ring:
         return self._table
 
     def _on_device(self, indices: Array) -> Tensor:
-        return torch.from_numpy(indices).to(self.device)
+        # Nobody waits: what lies in pageable memory has been read when the call returns.
+        return torch.from_numpy(indices).to(self.device, non_blocking=True)
