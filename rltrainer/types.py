@@ -185,5 +185,5 @@ def _mean(values: list[Tensor | float], counts: list[int]) -> Tensor | float:
     stacked = torch.stack([torch.as_tensor(value) for value in values])
     if len(set(counts)) == 1:
         return stacked.mean()
-    weight = torch.tensor(counts, dtype=stacked.dtype, device=stacked.device)
+    weight = torch.tensor(counts, dtype=stacked.dtype).to(stacked.device, non_blocking=True)
     return stacked @ weight / weight.sum()
