@@ -38,12 +38,16 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        # Libraries keep memory for each stream: what a capture reserves must be the graphs' own.
+        self._warm_up_stream, self._capture_stream = (
+            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch ships no type of it
+            for _ in range(2)
+        )
 
     def warm_up(self, function: Callable[[], Any]) -> None:
         """Run a function on a stream of its own, as it will be captured on one."""
         with torch.cuda.device(self._device):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch ships no type of it
-            current = torch.cuda.current_stream()
+            stream, current = self._warm_up_stream, torch.cuda.current_stream()
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 for _ in range(NUM_WARM_UPS):
@@ -53,7 +57,7 @@ class CudaRecorder:
     def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Record the kernels that a function launches; none of them runs yet."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
             outputs = function()
 
         def replay() -> Any:

@@ -16,6 +16,7 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.resume.runs import build, digest
+from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -113,6 +114,19 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
     # Rounding differs in the last bits of each step; Adam's division may blow it up to a share of lr = 1e-3.
     for key, value in parameters(eager).items():
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
+
+
+def test_compiled_steps_in_a_graph_are_the_compiled_steps() -> None:
+    # What stands in for CUDA runs the steps again, so it is exact; tests/gpu has the real thing.
+    plain, graphed = make("td3"), make("td3")
+    for algorithm in (plain, graphed):
+        algorithm.attach(COMPILED)
+    with_graph(graphed, Rerun())
+    for i in range(4):
+        assert update(graphed, seed=i).floats() == update(plain, seed=i).floats()
+    assert graphed.is_compiled
+    assert graphed.has_cuda_graph
+    assert all(torch.equal(value, parameters(plain)[key]) for key, value in parameters(graphed).items())
 
 
 def test_a_bad_gradient_is_left_out_of_a_compiled_step_and_named() -> None:

@@ -33,7 +33,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None) -> Any:
+def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, device: str = "cpu") -> Any:
     """Return the trainer of a run; every collection of it ends where all envs are at an episode's start.
 
     Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps.
@@ -43,7 +43,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None) -> An
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
     options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
-    policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options)
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]
     schedule = rl.LinearSchedule(1e-2, 1e-3)
     algorithm = algorithm_class(policy, params(lr=schedule, **({"n_step": 2} if kind in ("dqn", "sac") else {})))
@@ -51,7 +51,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None) -> An
     common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger}
     spaces = (envs.single_observation_space, envs.single_action_space)
     if name.startswith("offline"):
-        buffer = rl.ReplayBuffer(100, *spaces, num_envs=2)
+        buffer = rl.ReplayBuffer(100, *spaces, num_envs=2, device=device)
         collector = rl.Collector(policy, envs, buffer)
         collector.seed(2)
         collector.collect(num_steps=100, random=True)
@@ -69,7 +69,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None) -> An
         more: dict[str, Any] = {"batch_size": 4, "update_step_num_repetitions": 2}
     else:
         # 34 cells wrap around within the 60 env steps of the run.
-        collector = rl.Collector(policy, envs, rl.ReplayBuffer(34, *spaces, num_envs=2))
+        collector = rl.Collector(policy, envs, rl.ReplayBuffer(34, *spaces, num_envs=2, device=device))
         params_class = rl.OffPolicyTrainerParams
         more = {"batch_size": 8, "update_step_num_gradient_steps_per_sample": 0.35, "warmup_num_env_steps": 10}
     return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)
