@@ -1,0 +1,202 @@
+"""Gradient steps per second on a CUDA device: eager, compiled, and compiled steps in CUDA graphs; in one process.
+
+A step is what a trainer does for one: off policy a batch is sampled from a buffer on the device, on policy a rollout
+there is processed and used ten times. Data is made up. Each figure is the median of the runs; the modes take turns.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from speed import machine
+from torch.profiler import ProfilerActivity, profile
+
+import rltrainer as rl
+
+HALF_CHEETAH = (gym.spaces.Box(-np.inf, np.inf, (17,), np.float32), gym.spaces.Box(-1, 1, (6,), np.float32))
+CARTPOLE = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete(2))
+NUM_ENVS, NUM_ROWS, REPEAT = 8, 256, 10
+"""The rollout of the on-policy case, and how often each of its cells is used."""
+NUM_WARM_UPS = 20
+"""Updates before anything is timed: compiled, and recorded."""
+
+MODES = {
+    "eager": rl.RuntimeParams(compile=False, cuda_graph=False),
+    "compiled": rl.RuntimeParams(compile=True, cuda_graph=False),
+    "compiled, CUDA graph": rl.RuntimeParams(compile=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is trained: an algorithm, its policy, their sizes, and how many steps per second are aimed at."""
+
+    name: str
+    algorithm: type[Any]
+    policy: type[Any]
+    spaces: tuple[Any, Any]
+    hidden_sizes: tuple[int, ...]
+    batch_size: int
+    goal: int | None = None
+
+
+CASES = (
+    Case("PPO", rl.PPO, rl.ActorCritic, CARTPOLE, (64, 64), 256, 8000),
+    Case("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (64, 64), 64, 8000),
+    Case("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (256, 256), 256, 8000),
+    Case("TD3", rl.TD3, rl.DeterministicActorCritic, HALF_CHEETAH, (256, 256), 256),
+    Case("SAC", rl.SAC, rl.SquashedActorCritic, HALF_CHEETAH, (256, 256), 256, 5000),
+)
+PROFILED = CASES[-1]
+
+
+def modes(device: str) -> list[str]:
+    """Return the modes that there are on a device."""
+    return [mode for mode in MODES if device != "cpu" or "graph" not in mode]
+
+
+def make(case: Case, mode: str, device: str) -> tuple[Any, Callable[[], int]]:
+    """Return an algorithm, and what makes an update of it and returns how many gradient steps it took."""
+    rl.seed(1)
+    policy = case.policy(*case.spaces, hidden_sizes=case.hidden_sizes).to(device)
+    algorithm = case.algorithm(policy)
+    algorithm.seed(1)
+    algorithm.attach(rl.UpdatePlan(runtime=MODES[mode]))
+    if isinstance(algorithm, rl.OnPolicyAlgorithm):
+        data = rollout(policy, device)
+        return algorithm, lambda: algorithm.update(data, case.batch_size, REPEAT).num_gradient_steps
+    buffer = filled_buffer(case, device)
+    return algorithm, lambda: algorithm.update(buffer.sample(case.batch_size)).num_gradient_steps
+
+
+def has_fallen_back(algorithm: Any, mode: str) -> bool:
+    """Return whether steps did not run as the mode says; a warning has said why."""
+    return algorithm.is_compiled is not ("compiled" in mode) or algorithm.has_cuda_graph is not ("graph" in mode)
+
+
+def rollout(policy: Any, device: str) -> rl.Rollout:
+    """Return made-up data of the on-policy case."""
+    shape, no = (NUM_ROWS, NUM_ENVS), torch.zeros(NUM_ROWS, NUM_ENVS, dtype=torch.bool, device=device)
+    size = policy.observation_space.shape
+    return rl.Rollout(
+        obs=torch.randn(*shape, *size, device=device), action=torch.randint(0, 2, shape, device=device),
+        reward=torch.ones(shape, device=device), terminated=no, truncated=no, valid=~no,
+        last_obs=torch.randn(NUM_ENVS, *size, device=device), final_obs=torch.zeros(0, *size, device=device),
+        final_index=torch.zeros(0, dtype=torch.int64, device=device), starts=no[0],
+    )  # fmt: skip
+
+
+def filled_buffer(case: Case, device: str) -> rl.ReplayBuffer:
+    """Return a buffer of made-up transitions on the device; one in a hundred ends an episode."""
+    num_rows, (obs_space, action_space) = 10_000, case.spaces
+    rng = np.random.default_rng(1)
+    is_discrete = isinstance(action_space, gym.spaces.Discrete)
+    ends = np.arange(num_rows) % 100 == 99
+    return rl.ReplayBuffer.from_arrays(
+        observations=rng.standard_normal((num_rows, *obs_space.shape), np.float32),
+        actions=rng.integers(0, 2, num_rows) if is_discrete
+        else rng.uniform(-1, 1, (num_rows, *action_space.shape)).astype(np.float32),
+        rewards=rng.standard_normal(num_rows, np.float32), terminations=ends, truncations=np.zeros(num_rows, bool),
+        observation_space=obs_space, action_space=action_space, device=device, seed=1,
+    )  # fmt: skip
+
+
+def wait(device: str) -> None:
+    """Wait until the device has done what it was told."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def steps_per_second(update: Callable[[], int], num_steps: int, device: str) -> float:
+    """Time updates until so many gradient steps are taken."""
+    wait(device)
+    started, taken = time.perf_counter(), 0
+    while taken < num_steps:
+        taken += update()
+    wait(device)
+    return taken / (time.perf_counter() - started)
+
+
+def measure(case: Case, num_steps: int, num_runs: int, device: str) -> list[str]:
+    """Return the median of each mode, as text."""
+    made = {mode: make(case, mode, device) for mode in modes(device)}
+    for _, update in made.values():
+        for _ in range(min(NUM_WARM_UPS, num_steps)):
+            update()
+    runs = [{mode: steps_per_second(made[mode][1], num_steps, device) for mode in made} for _ in range(num_runs)]
+    medians = {mode: f"{statistics.median(run[mode] for run in runs):,.0f}" for mode in made}
+    return ["fell back" if has_fallen_back(made[mode][0], mode) else medians[mode] for mode in made]
+
+
+def kernels(mode: str, device: str) -> tuple[int, float]:
+    """Return how many kernels the profiled update runs, on the CPU operators, and their time in us."""
+    _, update = make(PROFILED, mode, device)
+    for _ in range(5):
+        update()
+    wait(device)
+    on_host = device == "cpu"
+    with profile(activities=[ProfilerActivity.CPU if on_host else ProfilerActivity.CUDA]) as profiled:
+        update()
+        wait(device)
+    events = profiled.key_averages()
+    times = [(e.count, e.self_cpu_time_total if on_host else e.self_device_time_total) for e in events]
+    return sum(count for count, us in times if us > 0), sum(us for _, us in times)
+
+
+def report(args: argparse.Namespace) -> list[str]:
+    """Measure everything and return the lines of the report."""
+    shown = modes(args.device)
+    name = machine() if args.device == "cpu" else f"{torch.cuda.get_device_name()}; {machine()}"
+    lines = [
+        "# Gradient steps on a GPU", "",
+        f"Written by `python benchmarks/gpu.py --write` on {datetime.date.today()}: {name}; rltrainer "
+        f"{rl.__version__}, torch {torch.__version__}, device {args.device}. Gradient steps per second, sampling "
+        f"included; the median of {args.runs} runs of {args.steps} steps.", "",
+        f"| | networks | batch | {' | '.join(shown)} | goal |", f"|---|---|---|{'---|' * len(shown)}---|",
+    ]  # fmt: skip
+    for case in CASES:
+        figures = " | ".join(measure(case, args.steps, args.runs, args.device))
+        sizes, goal = "-".join(map(str, case.hidden_sizes)), "" if case.goal is None else f"{case.goal:,}"
+        lines.append(f"| {case.name} | {sizes} | {case.batch_size} | {figures} | {goal} |")
+        print(lines[-1], flush=True)
+    lines += [
+        "", f"## One update of {PROFILED.name}", "",
+        "What a profiler saw, sampling included. No way of launching kernels is faster than their time.", "",
+        "| | kernels | their time in us | so at most steps/s |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for mode in shown:
+        count, us = kernels(mode, args.device)
+        lines.append(f"| {mode} | {count} | {us:,.0f} | {f'{1e6 / us:,.0f}' if us else 'nothing seen'} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/gpu.md")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu only shows that the program runs"
+    )
+    parser.add_argument("--steps", type=int, default=5000, help="gradient steps of a run, at least")
+    parser.add_argument("--runs", type=int, default=5)
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("benchmarks/gpu.py: no CUDA device was found. Pass --device cpu to see the program run.")
+    if args.device == "cpu" and args.write:
+        raise SystemExit("benchmarks/gpu.py: --write is for figures of a CUDA device.")
+    torch.set_num_threads(1)
+    text = "\n".join(report(args))
+    print(f"\n{text}")
+    if args.write:
+        (Path(__file__).resolve().parent / "gpu.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
