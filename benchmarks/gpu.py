@@ -157,7 +157,7 @@ def report(args: argparse.Namespace) -> list[str]:
     name = machine() if args.device == "cpu" else f"{torch.cuda.get_device_name()}; {machine()}"
     lines = [
         "# Gradient steps on a GPU", "",
-        f"Written by `python benchmarks/gpu.py --write` on {datetime.date.today()}: {name}; rltrainer "
+        f"Printed by `python benchmarks/gpu.py` on {datetime.date.today()}: {name}; rltrainer "
         f"{rl.__version__}, torch {torch.__version__}, device {args.device}. Gradient steps per second, sampling "
         f"included; the median of {args.runs} runs of {args.steps} steps.", "",
         f"| | networks | batch | {' | '.join(shown)} | goal |", f"|---|---|---|{'---|' * len(shown)}---|",

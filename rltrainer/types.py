@@ -47,7 +47,16 @@ class Transitions:
 
     def to(self, device: torch.device | str) -> Self:
         """Copy to a device; returns itself if it is there already."""
-        return self if self.reward.device == torch.device(device) else self._map(lambda leaf: leaf.to(device))
+        target = torch.device(device)
+        if self.reward.device == target:
+            return self
+
+        def copy(leaf: Tensor) -> Tensor:
+            # Pageable memory has been read when the call returns, so nobody needs to wait; pinned memory has not.
+            waits = target.type != "cuda" or not leaf.is_cpu or leaf.is_pinned()
+            return leaf.to(target, non_blocking=not waits)
+
+        return self._map(copy)
 
     @classmethod
     def stack(cls, batches: "list[Transitions]") -> "Transitions":

@@ -115,7 +115,7 @@ def vars_of(batch: rl.Transitions) -> dict[str, Any]:
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_an_off_policy_update_waits_for_nothing(name: str, mode: str) -> None:
     algorithm = make(name, mode)
-    buffer = filled_buffer(algorithm, DEVICE)
+    buffer, on_host = filled_buffer(algorithm, DEVICE), filled_buffer(algorithm, "cpu")
     for _ in range(4):  # compiled, and recorded
         algorithm.update(buffer.sample(16))
     buffer.sample(16, n_step=3)
@@ -123,6 +123,7 @@ def test_an_off_policy_update_waits_for_nothing(name: str, mode: str) -> None:
         for _ in range(4):
             algorithm.update(buffer.sample(16))
             algorithm.update(buffer.sample(16, n_step=3))
+            algorithm.update(on_host.sample(16))
 
 
 @pytest.mark.parametrize("mode", MODES)
