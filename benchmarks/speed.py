@@ -320,6 +320,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write benchmarks/results.md")
     parser.add_argument("--runs", type=int, help="processes per program and case; by default 3, with --quick 1")
+    parser.add_argument("--share", type=float, help="of each case's steps; by default 1, with --quick 0.1")
     parser.add_argument(
         "--quick", action="store_true", help="a few cases, fewer steps, nothing compiled, and only peers that are there"
     )
@@ -336,9 +337,10 @@ def main() -> None:
     for venv in dict.fromkeys(PROGRAMS[key].venv for key in programs):
         if venv is not None:
             make_venv(venv)
+    share = args.share or (QUICK_SHARE if args.quick else 1.0)
     results: Runs = {}
     for name in cases:
-        results |= measure([name], programs, num_runs, QUICK_SHARE if args.quick else 1.0)
+        results |= measure([name], programs, num_runs, share)
         if args.write:  # after each case: the whole takes an hour or two
             (HERE / "results.md").write_text(report(results, num_runs, args.quick), encoding="utf-8")
     print(report(results, num_runs, args.quick))

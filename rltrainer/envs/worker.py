@@ -12,6 +12,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from rltrainer.envs.shared_arrays import SharedArrays
+from rltrainer.envs.signals import Inbox
 from rltrainer.envs.single_env import Env
 from rltrainer.envs.worker_envs import INFOS, Answer, StepResult
 from rltrainer.envs.worker_infos import Schema
@@ -39,6 +40,7 @@ class Worker:
         first: the index of the first of them.
         number: which worker it is.
         step_timeout: seconds that one env may take for one command; None for any time.
+        stays_awake: both sides, for the next step; see `Inbox`.
 
     Attributes:
         envs: the indices of its envs.
@@ -56,6 +58,7 @@ class Worker:
         first: int,
         number: int,
         step_timeout: float | None,
+        stays_awake: bool,
     ) -> None:
         self.envs = range(first, first + len(factories))
         self.rows = slice(self.envs.start, self.envs.stop)
@@ -66,7 +69,8 @@ class Worker:
         self._signals, their_signals = socket.socketpair()
         self._pipe, their_pipe = context.Pipe()
         self._signals.settimeout(TICK if step_timeout is None else min(TICK, step_timeout / 4))
-        arguments = (their_signals, their_pipe, list(factories), first)
+        self._inbox = Inbox(self._signals, stays_awake)
+        arguments = (their_signals, their_pipe, list(factories), first, stays_awake)
         self._process: Any = context.Process(target=run_worker, args=arguments, daemon=True)  # type: ignore[attr-defined]  # every context has it
         try:
             self._process.start()
@@ -121,7 +125,7 @@ class Worker:
         """
         while True:
             try:
-                answer = self._signals.recv(1)
+                answer = self._inbox.receive()
                 break
             except TimeoutError:
                 self.check()

@@ -55,6 +55,7 @@ class WorkerPool:
         weakref.finalize(self, end_workers, self.workers, self._owner)
         try:
             count = min(num_workers or _num_cores(), len(factories))
+            self._stay_awake = count <= _num_cores()
             for rows in np.array_split(np.arange(len(factories)), count):
                 self.workers.append(self._start(len(self.workers), range(rows[0], rows[-1] + 1)))
             self.descriptions = self._describe(self.workers)
@@ -160,7 +161,7 @@ class WorkerPool:
 
     def _start(self, number: int, envs: range) -> Worker:
         factories = self._factories[envs.start : envs.stop]
-        return Worker(self._context, factories, envs.start, number, self._step_timeout)
+        return Worker(self._context, factories, envs.start, number, self._step_timeout, self._stay_awake)
 
     def _describe(self, workers: Sequence[Worker]) -> list[tuple[Any, ...]]:
         """Let workers make their envs, all at the same time."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rltrainer.envs.signals import Inbox
 from rltrainer.envs.single_env import Env
 from rltrainer.envs.worker_envs import INFOS, Answer, Failure, WorkerEnvs
 
@@ -25,7 +26,9 @@ DESCRIBE, ATTACH, STEP, RESET, REMAKE, CALL, SET, QUIT = b"d", b"m", b"s", b"r",
 DONE, PAYLOAD = b".", b"+"
 
 
-def run_worker(signals: socket.socket, pipe: Connection, factories: Sequence[Callable[[], Env]], first: int) -> None:
+def run_worker(
+    signals: socket.socket, pipe: Connection, factories: Sequence[Callable[[], Env]], first: int, stays_awake: bool
+) -> None:
     """Serve the parent until it says QUIT or is gone.
 
     Args:
@@ -33,6 +36,7 @@ def run_worker(signals: socket.socket, pipe: Connection, factories: Sequence[Cal
         pipe: their arguments.
         factories: of the envs of this worker.
         first: the index of the first of them in the vector env.
+        stays_awake: between two steps that follow each other at once; see `Inbox`.
     """
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handler of SIGTERM.
@@ -49,8 +53,9 @@ def run_worker(signals: socket.socket, pipe: Connection, factories: Sequence[Cal
         CALL: envs.call,
         SET: envs.set_attr,
     }
+    inbox = Inbox(signals, stays_awake)
     try:
-        while (command := signals.recv(1)) not in (b"", QUIT):
+        while (command := inbox.receive()) not in (b"", QUIT):
             result, failures = envs.step() if command == STEP else commands[command](*pipe.recv())
             if not failures and (result is None or result == INFOS):
                 signals.send(result or DONE)
