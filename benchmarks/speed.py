@@ -18,6 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 VENVS = HERE / ".peers"
+STORE = HERE / "results.json"
+"""What the processes of the last measurement of each case printed; `results.md` is made from it."""
 MUJOCO = ("gymnasium[mujoco]", "mujoco==3.10.0")
 
 REQUIREMENTS = {
@@ -111,6 +113,7 @@ def goals(eager: float, compiled: float, bf16: float | None = None) -> dict[str,
 
 
 ONLINE, UPDATE, BOTH = "env steps/s", "updates/s", ("ours", "ours-compiled")
+ALL = (*BOTH, "ours-bf16")
 CARTPOLE_PEERS = ("sb3", "tianshou", "torchrl", "torchrl-compiled", "skrl")
 BUFFER_PEERS = ("sb3", "tianshou", "torchrl", FLOOR)
 ADD, SAMPLE = {"ours": 5.0}, {"ours": 80.0}
@@ -131,15 +134,15 @@ CASES = {
     "a2c": Case("A2C CartPole", ONLINE, ("sb3",), BOTH, 4000, 20_000, goals(1.5, 3.0)),
     "dqn": Case("DQN CartPole", ONLINE, ("sb3", "tianshou"), BOTH, 1000, 5000, goals(1.5, 3.5)),
     "sac": Case(
-        "SAC HalfCheetah", UPDATE, ("sb3", "tianshou", "skrl"), (*BOTH, "ours-bf16"), 400, 1000,
+        "SAC HalfCheetah", UPDATE, ("sb3", "tianshou", "skrl"), ALL, 400, 1000,
         goals(1.05, 1.6, 2.6), is_quick=True,
     ),
     "td3": Case(
-        "TD3 HalfCheetah", UPDATE, ("sb3", "tianshou"), (*BOTH, "ours-bf16"), 400, 1000, goals(1.05, 1.6, 2.6)
+        "TD3 HalfCheetah", UPDATE, ("sb3", "tianshou"), ALL, 400, 1000, goals(1.05, 1.6, 2.6)
     ),
-    "td3bc": Case("TD3+BC, offline", UPDATE, ("tianshou", "d3rlpy"), BOTH, 400, 1000, goals(1.05, 1.8)),
-    "iql": Case("IQL, offline", UPDATE, ("d3rlpy",), BOTH, 400, 1000, goals(1.05, 2.2)),
-    "bc": Case("BC, offline", UPDATE, ("tianshou", "d3rlpy"), BOTH, 400, 2000, goals(1.05, 1.7)),
+    "td3bc": Case("TD3+BC, offline", UPDATE, ("tianshou", "d3rlpy"), ALL, 400, 1000, goals(1.05, 1.8, 2.8)),
+    "iql": Case("IQL, offline", UPDATE, ("d3rlpy",), ALL, 400, 1000, goals(1.05, 2.2, 3.2)),
+    "bc": Case("BC, offline", UPDATE, ("tianshou", "d3rlpy"), ALL, 400, 2000, goals(1.05, 1.7, 2.0)),
     "add-10": Case("buffer 10 % full: add 16 cells", "us", BUFFER_PEERS, ("ours",), 1000, 5000, ADD),
     "add-100": Case("buffer 100 % full: add 16 cells", "us", BUFFER_PEERS, ("ours",), 1000, 5000, ADD),
     "sample-10": Case(
@@ -276,23 +279,25 @@ def versions(results: Runs) -> list[str]:
     ]
 
 
-def report(results: Runs, num_runs: int, is_quick: bool) -> str:
-    """Return `results.md`."""
+def report(results: Runs, commands: dict[str, str]) -> str:
+    """Return `results.md`, given what was measured and the command and date of each case."""
     failed = [
-        f"- failed, {len(runs)} of {num_runs} runs left: {PROGRAMS[key].title}, {CASES[name].title}"
+        f"- failed: {PROGRAMS[key].title}, {CASES[name].title}"
         for name, by_program in results.items()
         for key, runs in by_program.items()
-        if len(runs) < num_runs
+        if not runs
     ]
-    note = " This was `--quick`: fewer steps, good for a glance and not for a claim." if is_quick else ""
+    cases_of: dict[str, list[str]] = {}
+    for name in results:
+        cases_of.setdefault(commands[name], []).append(CASES[name].title)
     return "\n".join(
         [
             "# Speed beside peers",
             "",
-            f"Written by `python benchmarks/speed.py {' '.join(sys.argv[1:])}` on {datetime.date.today()}. Each figure "
-            f"is the median of as many processes: {num_runs}. One thread, after a warm-up; README.md here says what is "
-            f"measured.{note}",
+            "Each figure is the median of processes that took turns, one thread each, after a warm-up; README.md here "
+            "says what is measured.",
             "",
+            *(f"- {command}: {'; '.join(titles)}" for command, titles in cases_of.items()),
             f"- {machine()}",
             *versions(results),
             *failed,
@@ -307,6 +312,16 @@ def report(results: Runs, num_runs: int, is_quick: bool) -> str:
             "",
         ]
     )
+
+
+def store(results: Runs, num_runs: int) -> tuple[Runs, dict[str, str]]:
+    """Put the cases into the store; return all that it holds, in the order of `CASES`, and how each was measured."""
+    held = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    command = f"`python benchmarks/speed.py {' '.join(sys.argv[1:])}` ({datetime.date.today()}, {num_runs} processes)"
+    held |= {name: {"command": command, "runs": by_program} for name, by_program in results.items()}
+    STORE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+    names = [name for name in CASES if name in held]
+    return {name: held[name]["runs"] for name in names}, {name: held[name]["command"] for name in names}
 
 
 def is_quick(key: str) -> bool:
@@ -342,8 +357,8 @@ def main() -> None:
     for name in cases:
         results |= measure([name], programs, num_runs, share)
         if args.write:  # after each case: the whole takes an hour or two
-            (HERE / "results.md").write_text(report(results, num_runs, args.quick), encoding="utf-8")
-    print(report(results, num_runs, args.quick))
+            (HERE / "results.md").write_text(report(*store(results, num_runs)), encoding="utf-8")
+    print(table(results))
     if any(len(runs) < num_runs for by_program in results.values() for runs in by_program.values()):
         raise SystemExit("some programs failed; see above")
 
