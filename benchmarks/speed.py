@@ -15,6 +15,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 VENVS = HERE / ".peers"
@@ -279,17 +280,18 @@ def versions(results: Runs) -> list[str]:
     ]
 
 
-def report(results: Runs, commands: dict[str, str]) -> str:
-    """Return `results.md`, given what was measured and the command and date of each case."""
+def report(held: dict[str, Any]) -> str:
+    """Return `results.md` from what the store holds."""
+    results: Runs = {name: held[name]["runs"] for name in CASES if name in held}
     failed = [
-        f"- failed: {PROGRAMS[key].title}, {CASES[name].title}"
+        f"- failed, {len(runs)} of {held[name]['num_runs']} runs left: {PROGRAMS[key].title}, {CASES[name].title}"
         for name, by_program in results.items()
         for key, runs in by_program.items()
-        if not runs
+        if len(runs) < held[name]["num_runs"]
     ]
     cases_of: dict[str, list[str]] = {}
     for name in results:
-        cases_of.setdefault(commands[name], []).append(CASES[name].title)
+        cases_of.setdefault(held[name]["command"], []).append(CASES[name].title)
     return "\n".join(
         [
             "# Speed beside peers",
@@ -314,14 +316,14 @@ def report(results: Runs, commands: dict[str, str]) -> str:
     )
 
 
-def store(results: Runs, num_runs: int) -> tuple[Runs, dict[str, str]]:
-    """Put the cases into the store; return all that it holds, in the order of `CASES`, and how each was measured."""
-    held = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+def store(results: Runs, num_runs: int) -> dict[str, Any]:
+    """Put the cases into the store, with how they were measured; return all that it holds."""
+    held: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     command = f"`python benchmarks/speed.py {' '.join(sys.argv[1:])}` ({datetime.date.today()}, {num_runs} processes)"
-    held |= {name: {"command": command, "runs": by_program} for name, by_program in results.items()}
+    for name, by_program in results.items():
+        held[name] = {"command": command, "num_runs": num_runs, "runs": by_program}
     STORE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
-    names = [name for name in CASES if name in held]
-    return {name: held[name]["runs"] for name in names}, {name: held[name]["command"] for name in names}
+    return held
 
 
 def is_quick(key: str) -> bool:
@@ -357,7 +359,7 @@ def main() -> None:
     for name in cases:
         results |= measure([name], programs, num_runs, share)
         if args.write:  # after each case: the whole takes an hour or two
-            (HERE / "results.md").write_text(report(*store(results, num_runs)), encoding="utf-8")
+            (HERE / "results.md").write_text(report(store(results, num_runs)), encoding="utf-8")
     print(table(results))
     if any(len(runs) < num_runs for by_program in results.values() for runs in by_program.values()):
         raise SystemExit("some programs failed; see above")

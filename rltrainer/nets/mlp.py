@@ -84,7 +84,7 @@ class EnsembleMLP(nn.Module):
     def _is_quicker_one_by_one(self, x: Tensor) -> bool:
         """Whether single products are large enough to be worth more than batched ones, which oneDNN does not help."""
         linears = [layer for layer in self.layers if isinstance(layer, EnsembleLinear)]
-        widest = max(layer.weight[0].numel() for layer in linears) // x.shape[-1]
+        widest = max(math.prod(layer.weight.shape[1:]) for layer in linears) // x.shape[-1]
         return is_large(x, widest) and not any(is_hooked(layer) for layer in linears)
 
     def _one_by_one(self, x: Tensor) -> list[Tensor]:

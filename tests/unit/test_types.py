@@ -162,6 +162,13 @@ def test_mean_stacks_td_errors_in_order_if_all_have_one() -> None:
     assert UpdateResult.mean([*steps, UpdateResult()]).td_error is None
 
 
+def test_mean_of_one_is_that_one() -> None:
+    one = UpdateResult({"loss": torch.tensor(3.0)}, num_gradient_steps=4, counts={"loss": 2})
+    assert UpdateResult.mean([one]) == one
+    errors = UpdateResult({"loss": torch.tensor(3.0)}, td_error=torch.ones(5))
+    assert UpdateResult.mean([errors]).td_error.shape == (1, 5)  # as of any number of gradient steps
+
+
 def test_mean_of_nothing() -> None:
     merged = UpdateResult.mean([])
     assert merged.metrics == {}
