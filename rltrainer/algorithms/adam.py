@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rltrainer.functional.scalars import computed_once
 from rltrainer.types import State
 
 
@@ -61,8 +62,9 @@ class Adam:
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
-        scale = self._lr_tensor / (1 - beta1**self.num_steps)
-        denominator = square.sqrt() / (1 - beta2**self.num_steps).sqrt() + self.eps
+        scale = computed_once(self._lr_tensor / (1 - beta1**self.num_steps))
+        correction = computed_once((1 - beta2**self.num_steps).sqrt())
+        denominator = square.sqrt() / correction + self.eps
         change = torch.where(applies, scale * mean / denominator, 0.0)
         self.mean.copy_(torch.where(applies, mean, self.mean))
         self.square.copy_(torch.where(applies, square, self.square))

@@ -43,6 +43,7 @@ class GradientStep:
         self._step, self._module, self._state = step, module, state
         self._eager, self._precision = step, PrecisionParams()
         self._compiled: Step | None = None
+        self._layout: list[Any] = []
         self._graph: StepGraph | None = None
         self.is_compiled = False
 
@@ -58,16 +59,18 @@ class GradientStep:
         """
         device = next(self._module.parameters()).device
         _check_cuda_graph(plan, device, is_capturable)
-        if plan.precision != self._precision:
-            self._precision, self._compiled = plan.precision, None
+        layout = [(x.shape, x.stride(), x.dtype) for x in self._state()]
+        if plan.precision != self._precision or layout != self._layout:
+            self._precision, self._layout, self._compiled = plan.precision, layout, None
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in self._module.parameters()))
         if self.is_compiled and self._compiled is None:
             # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-            self._compiled = torch.compile(
-                _with_code_of_its_own(self._eager), options={"guard_filter_fn": _guards_that_can_fail}
-            )
+            # A graph need not look at the sizes of its inputs: those of arguments are guarded, those of its state
+            # were looked at above.
+            options: Any = {"guard_filter_fn": _guards_that_can_fail, "size_asserts": False}
+            self._compiled = torch.compile(_with_code_of_its_own(self._eager), options=options)
         choice = plan.runtime.cuda_graph
         if choice == "auto":
             choice = device.type == "cuda" and self.is_compiled and is_capturable

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.delayed_read import DelayedRead, start_on_cuda
 from rltrainer.algorithms.torch_rule import TorchRule
+from rltrainer.functional.scalars import computed_once
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 
@@ -113,12 +114,12 @@ class Optimizer:
     def _apply_flat(self, rule: Adam, gradient: Tensor, loss: Tensor) -> None:
         """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
         norm = torch.linalg.vector_norm(gradient)
-        is_finite = torch.isfinite(norm)
+        is_finite = computed_once(torch.isfinite(norm))
         self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
         self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
         self._num_faults.add_(~is_finite)
         if self.max_grad_norm is not None:
-            gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            gradient = gradient * computed_once((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         rule.step_flat(gradient, is_finite)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rltrainer.functional.scalars import computed_once
+
 
 class TargetNetwork(nn.Module):
     """A copy of a network that follows it: target <- (1 - tau) * target + tau * online.
@@ -43,7 +45,8 @@ class TargetNetwork(nn.Module):
 
     def _follow_if_due(self, online: nn.Module, is_due: Tensor) -> None:
         """Follow without a branch: a graph has none, and a device is not waited for. Most steps are of length 0."""
+        step = computed_once(self.tau * is_due)
         for target, source in zip(self.network.parameters(), online.parameters(), strict=True):
-            target.lerp_(source, self.tau * is_due)
+            target.lerp_(source, step)
         for buffer, value in zip(self.network.buffers(), online.buffers(), strict=True):
             buffer.copy_(torch.where(is_due, value, buffer))

@@ -183,6 +183,20 @@ def test_numbers_of_an_algorithm_may_change_between_steps() -> None:
     torch.testing.assert_close(compiled.temperature.log_alpha, eager.temperature.log_alpha)
 
 
+def test_a_parameter_of_another_layout_is_seen_by_the_next_run() -> None:
+    eager, compiled = make("bc"), make("bc")
+    compiled.attach(COMPILED)
+    for i in range(2):
+        update(eager, seed=i)
+        update(compiled, seed=i)
+        if i == 0:  # the graph itself does not look at strides
+            weight = next(compiled.policy.parameters())
+            weight.data = weight.data.t().contiguous().t()
+            compiled.attach(COMPILED)
+    for key, value in parameters(eager).items():
+        torch.testing.assert_close(parameters(compiled)[key], value)
+
+
 def test_a_compilation_that_fails_goes_on_uncompiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     eager, compiled = make("bc"), make("bc")
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", _no_compiler)

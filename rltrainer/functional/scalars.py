@@ -1,0 +1,14 @@
+"""Numbers that a compiled function needs for every element of a vector."""
+
+import torch
+from torch import Tensor
+
+
+def computed_once(scalar: Tensor) -> Tensor:
+    """Return a number `[]` as it is, and have a graph on the CPU compute it before the loops that read it.
+
+    The compiler works out a number anew wherever it is read, once per 16 elements of a vector: two powers of Adam's
+    bias correction took more time than the rest of the optimizer. It writes down what is viewed by strides.
+    """
+    is_on_host = torch.compiler.is_compiling() and scalar.is_cpu
+    return scalar.as_strided((), ()) if is_on_host else scalar
