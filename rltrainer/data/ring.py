@@ -43,18 +43,23 @@ class Ring:
         self.columns = make_columns(owner, specs, shape, device)
         self._writer = RowWriter(self.columns)
         self.final = FinalObservations(specs["obs"], shape, device)
-        # Cells that each env ever stored. The next one's row is this modulo R, the number it holds this at most C.
-        self.written = np.zeros(num_envs, np.int64)
         self.cut_mask = np.zeros(num_envs, np.bool_)
         self._envs = np.arange(num_envs)
         self._has_cut = False
-        self._is_level = True  # all envs write the same row
+        # One number where all envs have stored as many cells: it is added to, and looked at, at every env step.
+        self._level: int | None = 0
+        self._written = np.zeros(num_envs, np.int64)
         self._table: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
+
+    @property
+    def written(self) -> Array:
+        """Cells that each env ever stored [N]. The next one's row is this modulo R, the number it holds this at most C."""
+        return self._written if self._level is None else np.full(self.num_envs, self._level)
 
     def sizes(self) -> Array:
         """Return how many cells each env holds [N]."""
@@ -80,7 +85,10 @@ class Ring:
             done = np.flatnonzero(terminated | truncated)
             final_obs = self.columns["obs"].gather(self._on_device(self._cells_at(self.written + 1)[done]))
             self.final.put(self._cells_at(self.written)[done], final_obs)
-        self.written += 1
+        if self._level is None:
+            self._written += 1
+        else:
+            self._level += 1
         self._table = None
 
     def check(self, cells: Cells) -> None:
@@ -104,7 +112,7 @@ class Ring:
         kept = cells.rank >= count[cells.env] - self.cells_per_env  # of more than fit, only the newest
         target = (number % self.num_rows) * self.num_envs + cells.env
         grows = np.flatnonzero(count)
-        self.written += count
+        self._note_written(self.written + count)
         head = self._cells_at(self.written)[grows]
         self.final.release(np.concatenate([target[kept], head]))
         for name, column in self.columns.items():
@@ -115,23 +123,20 @@ class Ring:
         self.columns["obs"].scatter(head, cells.last_obs, grows)
         ended = cells.ended & kept
         self.final.put(target[ended], cells.final_obs, np.flatnonzero(kept[cells.ended]))
-        self._note_written()
 
     def __len__(self) -> int:
         """How many cells it holds."""
-        return (
-            int(self.sizes().sum())
-            if not self._is_level
-            else self.num_envs * min(int(self.written[0]), self.cells_per_env)
-        )
+        if self._level is None:
+            return int(self.sizes().sum())
+        return self.num_envs * min(self._level, self.cells_per_env)
 
     def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Return the flat indices of cells [B], drawn uniformly with replacement."""
         position = torch.randint(len(self), (batch_size,), generator=generator, device=self.device)
-        if not self._is_level:
+        if self._level is None:
             return self.cells(position)
         # Where all envs hold the same rows, their cells are one stretch of the flat memory.
-        oldest = int(self.written[0]) - min(int(self.written[0]), self.cells_per_env)
+        oldest = max(self._level - self.cells_per_env, 0)
         return position if oldest == 0 else position.add_(oldest * self.num_envs).remainder_(self.num_cells)
 
     def cells(self, position: Tensor) -> Tensor:
@@ -190,8 +195,8 @@ class Ring:
         """Forget all cells; the memory is kept."""
         self.final.clear()
         self.cut_mask[:] = False
-        self.written[:] = 0
-        self._note_written()
+        self._has_cut = False
+        self._note_written(np.zeros(self.num_envs, np.int64))
 
     def restore(self, written: Array, cut_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree) -> None:
         """Copy a checked state in; `rows` holds the first rows of each column."""
@@ -199,8 +204,9 @@ class Ring:
             column.load_rows(rows[name])
         self.final.clear()
         self.final.put(final_index, final)
-        self.written[:], self.cut_mask[:] = written, cut_mask
-        self._note_written()
+        self.cut_mask[:] = cut_mask
+        self._has_cut = bool(cut_mask.any())
+        self._note_written(written.copy())
 
     def _end_traces(self) -> None:
         newest = self._cells_at(self.written - 1)
@@ -212,18 +218,17 @@ class Ring:
 
     def _row_keys(self) -> tuple[Any, Any]:
         """Return what indexes the row that is written next, and the row after it."""
-        if self._is_level:
-            row = int(self.written[0]) % self.num_rows
-            return row, (row + 1) % self.num_rows
-        return (self.written % self.num_rows, self._envs), ((self.written + 1) % self.num_rows, self._envs)
+        if self._level is not None:
+            return self._level % self.num_rows, (self._level + 1) % self.num_rows
+        return (self._written % self.num_rows, self._envs), ((self._written + 1) % self.num_rows, self._envs)
 
     def _cells_at(self, number: Array) -> Array:
         """Return the flat index of each env's cell of this number, counted from the first that was ever stored."""
         return number % self.num_rows * self.num_envs + self._envs
 
-    def _note_written(self) -> None:
-        self._is_level = bool((self.written == self.written[0]).all())
-        self._has_cut = bool(self.cut_mask.any())
+    def _note_written(self, written: Array) -> None:
+        self._level = int(written[0]) if (written == written[0]).all() else None
+        self._written = written
         self._table = None
 
     def _lookup(self) -> Tensor:

@@ -73,6 +73,7 @@ class RolloutBuffer:
         self._final_index: list[int] = []
         self._num_rows = 0
         self._has_invalid = False
+        self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
 
     @property
@@ -115,6 +116,7 @@ class RolloutBuffer:
             for column in self._columns.values():
                 column.grow(2 * row + 1)
             self._columns["valid"].data[row:] = True
+            self._first_row = None
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
         self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
@@ -156,9 +158,11 @@ class RolloutBuffer:
 
     def is_finite(self) -> bool:
         """Return whether all numbers are finite, also those of cells that are not valid."""
-        rows = [(name, self._num_rows + (name == "obs")) for name in ("obs", "action", "reward")]
-        columns = [(self._columns[name], count) for name, count in rows] + [(self._final_obs, len(self._final_index))]
-        return all(leaf.is_finite(count) for column, count in columns for leaf in column.leaves)
+        num_rows, columns = self._num_rows, self._columns
+        parts = [(columns["obs"], num_rows + 1), (columns["action"], num_rows), (columns["reward"], num_rows)]
+        if self._final_index:
+            parts.append((self._final_obs, len(self._final_index)))
+        return all(leaf.is_finite(count) for column, count in parts for leaf in column.leaves)
 
     def single_row(self) -> tuple[Tree, ...] | None:
         """Return the only row as the arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid.
@@ -167,10 +171,12 @@ class RolloutBuffer:
         """
         if self._num_rows != 1 or self._has_invalid:
             return None
-        obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
-        action, reward, terminated, truncated = (self._columns[name].row(0) for name in FIELDS)
-        extra = self._columns["extra"].row(0) if self.extra else None
-        return obs, action, reward, next_obs, terminated, truncated, extra
+        if self._first_row is None:
+            obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
+            action, reward, terminated, truncated = (self._columns[name].row(0) for name in FIELDS)
+            extra = self._columns["extra"].row(0) if self.extra else None
+            self._first_row = obs, action, reward, next_obs, terminated, truncated, extra
+        return self._first_row
 
     def rollout(self) -> Rollout:
         """Return what was gathered since the last `clear`, as views of the buffer's memory.
@@ -212,6 +218,7 @@ class RolloutBuffer:
         except ReplayBufferError as error:
             raise ReplayBufferError(f"RolloutBuffer.load_state_dict: {error}") from error
         self.clear()
+        self._first_row = None
         rows = tree_of(self._specs, state["data"])
         for name, column in self._columns.items():
             column.load_rows(rows[name])

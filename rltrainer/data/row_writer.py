@@ -19,8 +19,9 @@ class RowWriter:
         self._obs, self._extra = columns["obs"], columns["extra"]
         self._is_single_obs = not isinstance(self._obs.specs, dict | tuple)
         names = ("obs", "action", "reward", "terminated", "truncated", "extra")
-        self._here = [leaf for name in names for leaf in columns[name].leaves]
-        self._all = [*self._here, *self._obs.leaves]
+        here = [leaf for name in names for leaf in columns[name].leaves]
+        self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: of the row after
+        self._expected = [(leaf.dtype, leaf.row_shape, leaf.accept) for leaf, _ in self._leaves]
         self._zeros = [leaf.tensor.new_zeros(leaf.row_shape) for leaf in self._extra.leaves]
 
     def write(
@@ -52,14 +53,12 @@ class RowWriter:
         values = (*obs_values, action, reward, terminated, truncated, *extras, *next_values)
         accepted = [
             # Spelled out: this is done for every leaf at every env step.
-            value if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
-            else leaf.accept(value)
-            for leaf, value in zip(self._all, values, strict=True)
-        ]  # fmt: skip
-        for leaf, value in zip(self._here, accepted, strict=False):
-            leaf.target[here] = value
-        for leaf, value in zip(self._obs.leaves, accepted[len(self._here) :], strict=True):
-            leaf.target[after] = value
+            value if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape else accept(value)
+            for (dtype, shape, accept), value in zip(self._expected, values, strict=True)
+        ]
+        rows = (here, after)
+        for (leaf, k), value in zip(self._leaves, accepted, strict=True):
+            leaf.target[rows[k]] = value
 
 
 def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:

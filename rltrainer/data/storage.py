@@ -177,7 +177,9 @@ class Leaf:
         if not self.spec.dtype.is_floating_point:
             return True
         values = self.target[:rows]
-        return bool((np.isfinite(values) if self.dtype is not None else torch.isfinite(values)).all())
+        if self.dtype is None:
+            return bool(torch.isfinite(values).all())
+        return np.count_nonzero(np.isfinite(values)) == values.size
 
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
         """Raise a `ReplayBufferError` unless the value has this shape and a kind of number that can be stored."""

@@ -54,10 +54,12 @@ class EpsilonGreedy(Params):
         if not isinstance(action_space, spaces.Discrete):
             hint = "Explore continuous actions with GaussianNoise."
             raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
-        low, high = int(action_space.start), int(action_space.start + action_space.n)
-        explore = torch.rand(action.shape, generator=generator, device=action.device) < value_at(self.epsilon, progress)
-        if action.is_cpu and not explore.numpy().any():  # most often, where there are few envs
+        chance = torch.rand(action.shape, generator=generator, device=action.device)
+        epsilon = value_at(self.epsilon, progress)
+        if action.is_cpu and chance.numpy().min() >= epsilon:  # most often, where there are few envs
             return action
+        explore = chance < epsilon
+        low, high = int(action_space.start), int(action_space.start + action_space.n)
         choice = torch.randint(low, high, action.shape, generator=generator, device=action.device)
         return torch.where(explore, choice, action)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.chain import apply_linear
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
+from rltrainer.nets.linear import linear
 
 
 class ValueHead(nn.Linear):
@@ -21,7 +22,8 @@ class ValueHead(nn.Linear):
 
     def forward(self, features: Tensor) -> Tensor:
         """Map [B, in_features] to float32 [B, out_features]."""
-        return super().forward(features).float()
+        parameters = self._parameters
+        return linear(features, parameters["weight"], parameters["bias"]).float()
 
 
 class CategoricalHead(nn.Module):
