@@ -112,7 +112,8 @@ class Rollout:
     def ends(self) -> Tensor:
         """Where a trace ended, in an episode's end, a cut, or before a cell that holds no transition [T, N]."""
         ends = self.done
-        ends.view(-1)[self.final_index] = True
+        if len(self.final_index):
+            ends.view(-1)[self.final_index] = True
         ends[:-1] |= ~self.valid[1:]
         return ends
 
@@ -140,7 +141,8 @@ class Rollout:
 
         def shift(here: Tensor, last: Tensor, final: Tensor) -> Tensor:
             after = torch.cat([here[1:], last.unsqueeze(0)])
-            after.flatten(0, 1)[self.final_index] = final
+            if len(self.final_index):
+                after.flatten(0, 1)[self.final_index] = final
             return after
 
         return map_tree(shift, of_obs, of_last_obs, of_final_obs)

@@ -55,8 +55,10 @@ class A2C(OnPolicyAlgorithm):
         reward = self._normalized_reward(rollout)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
-        obs, action, advantage, return_, value = rollout.valid_cells((obs, rollout.action, advantage, return_, value))
-        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), torch.ones_like(value))
+        obs, action, advantage, return_, value, weight = map_tree(
+            lambda x: x.flatten(0, 1), (obs, rollout.action, advantage, return_, value, rollout.valid.to(value.dtype))
+        )
+        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), weight)
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""

@@ -16,7 +16,7 @@ from rltrainer.types import Rollout, UpdateResult
 
 @dataclasses.dataclass(slots=True)
 class Samples:
-    """The valid cells of a rollout [M], or a minibatch of them [B]; observations are normalised.
+    """The cells of a rollout [M], or a minibatch of those that count [B]; observations are normalised.
 
     Args:
         obs: tree [M, ...].
@@ -25,7 +25,7 @@ class Samples:
         return_: [M], what the critic regresses to.
         value: [M], the critic's value when the data was collected.
         log_prob: [M], log-probability of the action when it was collected.
-        weight: [M], 1, or 0 for padding.
+        weight: [M], 1, or 0 for what does not count: cells that are not valid, and padding.
     """
 
     obs: Tree
@@ -88,18 +88,20 @@ class OnPolicyAlgorithm(Algorithm):
 
 
 def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
-    """Yield all samples in random order, in minibatches whose sizes differ by at most one.
+    """Yield all samples that count in random order, in minibatches whose sizes differ by at most one.
 
     Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.
     """
-    num_samples = len(samples.weight)
+    num_samples = int(samples.weight.count_nonzero())
     if num_samples == 0:
         return
-    if num_samples == batch_size:  # a mean over everything knows no order
+    if len(samples.weight) == batch_size:  # a mean over everything knows no order, and has its padding
         yield samples
         return
     num_batches = math.ceil(num_samples / batch_size)
     index = torch.randperm(num_samples, generator=generator, device=generator.device)
+    if num_samples < len(samples.weight):
+        index = samples.weight.nonzero().squeeze(1)[index]
     if num_samples == num_batches * batch_size:
         yield from samples.gather(index, (num_batches, batch_size))
         return

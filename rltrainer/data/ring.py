@@ -58,7 +58,7 @@ class Ring:
 
     @property
     def written(self) -> Array:
-        """Cells that each env ever stored [N]. The next one's row is this modulo R, the number it holds this at most C."""
+        """Cells that each env ever stored [N]; the next one's row is this modulo R, and it holds at most C of them."""
         return self._written if self._level is None else np.full(self.num_envs, self._level)
 
     def sizes(self) -> Array:

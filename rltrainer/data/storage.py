@@ -179,7 +179,7 @@ class Leaf:
         values = self.target[:rows]
         if self.dtype is None:
             return bool(torch.isfinite(values).all())
-        return np.count_nonzero(np.isfinite(values)) == values.size
+        return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # several times as fast as `all`
 
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
         """Raise a `ReplayBufferError` unless the value has this shape and a kind of number that can be stored."""

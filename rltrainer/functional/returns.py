@@ -1,7 +1,12 @@
 """Advantage and return estimators over rollouts [T, N]."""
 
+import itertools
+
 import torch
 from torch import Tensor
+
+FEW_ROWS = 24
+"""Up to so many, a recurrence goes row by row."""
 
 
 def gae(
@@ -28,24 +33,31 @@ def gae(
         advantage and return_ = advantage + value, both [T, N].
     """
     delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
-    keep = (gamma * lambda_) * (~ends).to(reward.dtype)
-    advantage = linear_recurrence(delta.flip(0), keep.flip(0)).flip(0)
+    keep = torch.full_like(reward, gamma * lambda_).masked_fill_(ends, 0.0)
+    advantage = backward_recurrence(delta, keep)
     return advantage, advantage + value
 
 
-def linear_recurrence(x: Tensor, keep: Tensor) -> Tensor:
-    """Return y_t = x_t + keep_t * y_{t-1}, with y_{-1} = 0, in about log2(T) operations instead of T.
+def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
+    """Return y_t = x_t + keep_t * y_{t+1}, with y_T = 0.
 
-    Each round doubles the span of rows that y_t has summed up (Hillis & Steele 1986, Data Parallel Algorithms).
+    A few rows are summed up one after the other, many in about log2(T) rounds, each of which doubles the span of rows
+    that y_t holds (Hillis & Steele 1986, Data Parallel Algorithms).
 
     Args:
         x: [T, N].
         keep: [T, N].
     """
+    if len(x) <= FEW_ROWS:
+        y = x.clone()
+        rows = list(zip(y.unbind(), keep.unbind(), strict=True))[::-1]
+        for (after, _), (row, keep_row) in itertools.pairwise(rows):
+            row.addcmul_(keep_row, after)
+        return y
     span = 1
     while span < len(x):
-        x = torch.cat([x[:span], torch.addcmul(x[span:], keep[span:], x[:-span])])
-        keep = torch.cat([keep[:span], keep[span:] * keep[:-span]])
+        x = torch.cat([torch.addcmul(x[:-span], keep[:-span], x[span:]), x[-span:]])
+        keep = torch.cat([keep[:-span] * keep[span:], keep[-span:]])
         span *= 2
     return x
 
@@ -65,5 +77,5 @@ def discounted_returns(reward: Tensor, ends: Tensor, initial: Tensor, gamma: flo
     # A row after an end starts anew; the first one goes on from `initial`.
     keep = gamma * torch.cat([torch.ones_like(ends[:1]), ~ends[:-1]]).to(reward.dtype)
     first = torch.addcmul(reward[:1], keep[:1], initial)
-    returns = linear_recurrence(torch.cat([first, reward[1:]]), keep)
+    returns = backward_recurrence(torch.cat([first, reward[1:]]).flip(0), keep.flip(0)).flip(0)
     return returns, returns[-1] * ~ends[-1]

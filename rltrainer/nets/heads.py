@@ -22,8 +22,7 @@ class ValueHead(nn.Linear):
 
     def forward(self, features: Tensor) -> Tensor:
         """Map [B, in_features] to float32 [B, out_features]."""
-        parameters = self._parameters
-        return linear(features, parameters["weight"], parameters["bias"]).float()
+        return linear(features, self.weight, self.bias).float()
 
 
 class CategoricalHead(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -308,3 +309,19 @@ def test_minibatches_hold_each_sample_once(num_samples: int, batch_size: int) ->
     assert sorted(seen) == list(range(num_samples))
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(1))
     assert seen == order.tolist()
+
+
+@pytest.mark.parametrize(("batch_size", "sizes"), [(4, [3, 3]), (8, [6]), (10, [6])])
+def test_minibatches_leave_out_what_weighs_nothing(batch_size: int, sizes: list[int]) -> None:
+    columns = [torch.arange(8.0) for _ in dataclasses.fields(Samples)]
+    samples = Samples(*columns[:-1], weight=torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1]))
+    batches = list(minibatches(samples, batch_size, torch.Generator().manual_seed(1)))
+    assert all(len(batch.weight) == batch_size for batch in batches)
+    seen = [batch.obs[batch.weight == 1].tolist() for batch in batches]
+    assert [len(cells) for cells in seen] == sizes
+    assert sorted(itertools.chain.from_iterable(seen)) == [1, 2, 4, 5, 6, 7]
+
+
+def test_without_a_cell_that_counts_there_is_no_minibatch() -> None:
+    samples = Samples(*[torch.zeros(8) for _ in dataclasses.fields(Samples)])
+    assert not list(minibatches(samples, 8, torch.Generator()))

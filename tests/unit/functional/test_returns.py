@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rltrainer.functional.returns import discounted_returns, gae
+from rltrainer.functional.returns import backward_recurrence, discounted_returns, gae
 
 # Two envs, gamma 0.5, four steps. Both have an episode end at t = 1, whose successor is worth 10:
 # env 0 by truncation (10 counts), env 1 by termination (it does not).
@@ -60,6 +60,18 @@ def test_gae_with_lambda_one_is_the_discounted_sum_with_a_bootstrap() -> None:
     _, return_ = gae(reward, value, next_value, no, no, 0.5, 1.0)
     # 4 + 8 = 12; 2 + 6 = 8; 1 + 4 = 5
     assert return_.squeeze(1).tolist() == [5.0, 8.0, 12.0]
+
+
+@pytest.mark.parametrize("few", [0, 100])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 23])
+def test_a_recurrence_row_by_row_and_in_rounds(few: int, num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.functional.returns.FEW_ROWS", few)
+    generator = torch.Generator().manual_seed(0)
+    x, keep = (torch.randn(num_rows, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    expected = torch.zeros(num_rows + 1, 3, dtype=torch.float64)
+    for t in reversed(range(num_rows)):
+        expected[t] = x[t] + keep[t] * expected[t + 1]
+    torch.testing.assert_close(backward_recurrence(x, keep), expected[:-1])
 
 
 def test_gae_leaves_its_inputs_alone() -> None:
