@@ -1,6 +1,6 @@
 """Trees of arrays or tensors: an observation is a leaf, or dicts and tuples of observations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 Tree = Any
@@ -26,6 +26,12 @@ def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from named_leaves(value, f"{name}[{i}]")
     else:
         yield name, tree
+
+
+def rebuild(tree: Tree, new: Iterable[Any]) -> Tree:
+    """Return a tree of the same form with these leaves, given in the order of their space."""
+    rest = iter(new)
+    return map_tree(lambda _: next(rest), tree)
 
 
 def leaves(tree: Tree) -> list[Any]:

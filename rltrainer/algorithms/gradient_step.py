@@ -67,10 +67,7 @@ class GradientStep:
         if self.is_compiled and self._compiled is None:
             # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-            # A graph need not look at the sizes of its inputs: those of arguments are guarded, those of its state
-            # were looked at above.
-            options: Any = {"guard_filter_fn": _guards_that_can_fail, "size_asserts": False}
-            self._compiled = torch.compile(_with_code_of_its_own(self._eager), options=options)
+            self._compiled = torch.compile(_with_code_of_its_own(self._eager), options=_COMPILER_OPTIONS)
         choice = plan.runtime.cuda_graph
         if choice == "auto":
             choice = device.type == "cuda" and self.is_compiled and is_capturable
@@ -199,6 +196,15 @@ def _is_settled(name: str, kind: str) -> bool:
         return True
     # `step` is the method that `_with_code_of_its_own` closes over. Where a graph is cut, sources have other names.
     return name.startswith("step") and kind not in ("CONSTANT_MATCH", "EQUALS_MATCH")
+
+
+_COMPILER_OPTIONS: dict[str, Any] = {
+    "guard_filter_fn": _guards_that_can_fail,
+    # The sizes of arguments are guarded, and those of the algorithm's own tensors looked at by `attach`.
+    "size_asserts": False,
+    # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
+    "cpp.use_decompose_tanh": True,
+}
 
 
 def _with_bf16(step: Step, device: torch.device) -> Step:

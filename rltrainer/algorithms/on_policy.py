@@ -3,14 +3,14 @@
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree, leaves, rebuild
 from rltrainer.types import Rollout, UpdateResult
 
 
@@ -38,9 +38,8 @@ class Samples:
 
     def gather(self, index: Tensor, shape: tuple[int, int]) -> "list[Samples]":
         """Return the cells at `index` [K * B] as K minibatches of shape (K, B)."""
-        names = [field.name for field in dataclasses.fields(self)]
-        taken = {name: _split(getattr(self, name), index, shape) for name in names}
-        return [Samples(**{n: map_tree(lambda x, k=k: x[k], taken[n]) for n in names}) for k in range(shape[0])]
+        columns = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return [Samples(*parts) for parts in zip(*(_split(column, index, shape) for column in columns), strict=True)]
 
 
 class OnPolicyAlgorithm(Algorithm):
@@ -117,5 +116,9 @@ def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -
         yield batch
 
 
-def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Tree:
-    return map_tree(lambda x: x.index_select(0, index).unflatten(0, shape), tree)
+def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Sequence[Tree]:
+    """Return what belongs to each of K minibatches of shape (K, B), in views that one call makes."""
+    split: list[Sequence[Tree]] = [leaf.index_select(0, index).unflatten(0, shape).unbind() for leaf in leaves(tree)]
+    if isinstance(tree, Tensor):
+        return split[0]
+    return [rebuild(tree, parts) for parts in zip(*split, strict=True)]

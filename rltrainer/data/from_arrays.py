@@ -13,7 +13,7 @@ from rltrainer.data.cells import Cells
 from rltrainer.data.storage import Spec, matching_leaves
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import leaf_spaces
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, leaves, map_tree, rebuild
 
 OWNER = "ReplayBuffer.from_arrays"
 
@@ -107,8 +107,7 @@ def _tensors(
             raise ReplayBufferError(f"{path}: expected {num_rows} rows, as observations have, got {len(tensor)}")
         _check_choices(path, part, tensor, in_bounds)
         found.append(tensor)
-    rest = iter(found)
-    return map_tree(lambda _: next(rest), specs)
+    return rebuild(specs, found)
 
 
 def _leaf(path: str, spec: Spec, value: Any) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree, map_tree, rebuild
 
 Array = np.ndarray[Any, Any]
 
@@ -110,7 +110,7 @@ class Storage:
 
     def row(self, i: int) -> Tree:
         """Return views of a row; on the CPU arrays."""
-        return _rebuild(self.specs, iter([leaf.target[i] for leaf in self.leaves]))
+        return rebuild(self.specs, [leaf.target[i] for leaf in self.leaves])
 
     def load_rows(self, values: Tree) -> None:
         """Copy checked values [S, ...] into the first rows, growing if there are more."""
@@ -121,8 +121,8 @@ class Storage:
             leaf.tensor[: len(value)] = value
 
     def _collect_views(self) -> None:
-        self.data: Tree = _rebuild(self.specs, iter([leaf.tensor for leaf in self.leaves]))
-        self.flat: Tree = _rebuild(self.specs, iter([leaf.flat for leaf in self.leaves]))
+        self.data: Tree = rebuild(self.specs, [leaf.tensor for leaf in self.leaves])
+        self.flat: Tree = rebuild(self.specs, [leaf.flat for leaf in self.leaves])
 
 
 class Leaf:
@@ -212,7 +212,3 @@ def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str,
             yield from matching_leaves(part, values[i], f"{name}[{i}]")
     else:
         yield name, values
-
-
-def _rebuild(specs: Tree, leaves_: Iterator[Any]) -> Tree:
-    return map_tree(lambda _: next(leaves_), specs)
