@@ -114,7 +114,7 @@ class Rollout:
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
-        ends[:-1] |= ~self.valid[1:]
+        ends[:-1].logical_or_(~self.valid[1:])
         return ends
 
     @property

@@ -73,6 +73,9 @@ class RolloutBuffer:
         self._final_index: list[int] = []
         self._num_rows = 0
         self._has_invalid = False
+        # Views of the memory, made once: most collections have as many rows as the one before.
+        self._views: dict[str, Tree] = {}
+        self._num_viewed = 0
         self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
 
@@ -116,7 +119,7 @@ class RolloutBuffer:
             for column in self._columns.values():
                 column.grow(2 * row + 1)
             self._columns["valid"].data[row:] = True
-            self._first_row = None
+            self._forget_views()
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
         self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
@@ -186,10 +189,12 @@ class RolloutBuffer:
         """
         if not self._num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
-        rows = {name: column.rows(self._num_rows) for name, column in self._columns.items()}
+        if self._num_viewed != self._num_rows:
+            self._num_viewed = self._num_rows
+            self._views = {name: column.rows(self._num_rows) for name, column in self._columns.items()}
+            self._views["last_obs"] = map_tree(lambda x: x[self._num_rows], self._columns["obs"].data)
         return Rollout(
-            **rows,
-            last_obs=map_tree(lambda x: x[self._num_rows], self._columns["obs"].data),
+            **{name: map_tree(lambda x: x, view) for name, view in self._views.items()},  # dicts of the caller's own
             final_obs=self._final_obs.rows(len(self._final_index)),
             final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
             starts=torch.tensor(self._starts, device=self.device),
@@ -218,7 +223,7 @@ class RolloutBuffer:
         except ReplayBufferError as error:
             raise ReplayBufferError(f"RolloutBuffer.load_state_dict: {error}") from error
         self.clear()
-        self._first_row = None
+        self._forget_views()
         rows = tree_of(self._specs, state["data"])
         for name, column in self._columns.items():
             column.load_rows(rows[name])
@@ -237,6 +242,9 @@ class RolloutBuffer:
         in_range = (final_index >= 0) & (final_index < num_rows * self.num_envs)
         require(bool(in_range.all()), "final_index: names no cells")
         check_leaves(state, "final_obs", self._specs["obs"], (len(final_index),))
+
+    def _forget_views(self) -> None:
+        self._num_viewed, self._first_row = 0, None
 
     def _end(self, envs: Array) -> None:
         """Keep the successors of some cells of the newest row: the next row overwrites them."""

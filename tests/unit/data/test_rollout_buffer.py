@@ -212,3 +212,38 @@ def test_a_step_that_does_not_fit_changes_nothing() -> None:
     with pytest.raises(ReplayBufferError, match="RolloutBuffer.valid: expected bool of shape"):
         add(buffer, [Cell(1, 0, 5.0, 2, True, False)] * 2, valid=[True])
     assert buffer.rollout().next_obs[..., 0].tolist() == [[1, 11]]
+
+
+def test_a_dict_of_a_rollout_is_the_callers_own() -> None:
+    space = gym.spaces.Dict({"x": gym.spaces.Box(-9.0, 9.0, (1,), np.float32)})
+    buffer = RolloutBuffer(2, 1, space, gym.spaces.Discrete(2), extra={"note": ((), torch.float32)})
+    obs, no = {"x": np.zeros((1, 1), np.float32)}, np.zeros(1, np.bool_)
+    buffer.add(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), obs, no, no)
+    first = buffer.rollout()
+    first.extra["mine"] = first.obs["mine"] = torch.ones(1)
+    second = buffer.rollout()
+    assert (list(second.extra), list(second.obs), list(second.last_obs)) == (["note"], ["x"], ["x"])
+
+
+def test_views_follow_the_memory_when_it_grows() -> None:
+    space = gym.spaces.Box(-9.0, 9.0, (1,), np.float32)
+    buffer = RolloutBuffer(1, 1, space, gym.spaces.Discrete(2))
+    no = np.zeros(1, np.bool_)
+
+    def add(value: float) -> None:
+        obs, next_obs = (np.full((1, 1), value + i, np.float32) for i in range(2))
+        buffer.add(obs, np.zeros(1, np.int64), np.full(1, value, np.float32), next_obs, no, no)
+
+    add(1.0)
+    assert buffer.rollout().reward.tolist() == [[1.0]]
+    assert buffer.single_row() is not None
+    buffer.clear()
+    add(2.0)
+    add(3.0)
+    assert buffer.rollout().reward.tolist() == [[2.0], [3.0]]
+    buffer.clear()
+    add(4.0)
+    row = buffer.single_row()
+    assert row is not None
+    assert (row[0].tolist(), row[2].tolist(), row[3].tolist()) == ([[4.0]], [4.0], [[5.0]])
+    assert buffer.rollout().reward.tolist() == [[4.0]]
