@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.storage import Array, Storage
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree, leaves, map_tree
 
 
 class FinalObservations:
@@ -77,8 +77,8 @@ class FinalObservations:
         ends = self._flat[cells.numpy()]  # arrays: most batches hold no end, and NumPy is quicker to see that
         if np.count_nonzero(ends):
             ended = np.flatnonzero(ends)
-            final, where = self._store.gather(torch.from_numpy(ends[ended])), torch.from_numpy(ended)
-            map_tree(lambda after, value: after.index_copy_(0, where, value), next_obs, final)
+            for after, final in zip(leaves(next_obs), self._store.leaves, strict=True):
+                after.numpy()[ended] = final.target[ends[ended]]
         return next_obs
 
     def clear(self) -> None:
