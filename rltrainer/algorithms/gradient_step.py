@@ -67,7 +67,9 @@ class GradientStep:
         if self.is_compiled and self._compiled is None:
             # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-            self._compiled = torch.compile(_with_code_of_its_own(self._eager), options=_compiler_options(device))
+            self._compiled = torch.compile(
+                _with_code_of_its_own(self._eager), options=_compiler_options(device, is_capturable)
+            )
         choice = plan.runtime.cuda_graph
         if choice == "auto":
             choice = device.type == "cuda" and self.is_compiled and is_capturable
@@ -198,15 +200,16 @@ def _is_settled(name: str, kind: str) -> bool:
     return name.startswith("step") and kind not in ("CONSTANT_MATCH", "EQUALS_MATCH")
 
 
-def _compiler_options(device: torch.device) -> dict[str, Any]:
+def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any]:
     return {
         "guard_filter_fn": _guards_that_can_fail,
         # The sizes of arguments are guarded, and those of the algorithm's own tensors looked at by `attach`.
         "size_asserts": False,
         # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
         "cpp.use_decompose_tanh": True,
-        # What calls the loops and matrix products is C++ too: a fifth of a small network's step was Python.
-        "cpp_wrapper": device.type == "cpu",
+        # What calls the loops and matrix products is C++ too: a fifth of a small network's step was Python. But not
+        # around an optimizer of the user's, whose operators are called from there by detours, with warnings.
+        "cpp_wrapper": device.type == "cpu" and is_one_graph,
     }
 
 

@@ -12,6 +12,8 @@ from rltrainer.functional.scalars import computed_once
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 
+LARGEST = torch.finfo(torch.float32).max
+
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -101,13 +103,13 @@ class Optimizer:
     def _apply(self, gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Look at the gradients and decide: what is quickest where looking costs nothing."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        # A norm is finite only where all gradients are.
-        if not torch.isfinite(norm):
-            self._bad_gradient.copy_(_flat(gradients))
-            self._bad_loss.copy_(loss)
-            self._num_faults += 1
-            return
-        if self.max_grad_norm is not None:
+        # One look is enough for most steps: a norm within any limit is finite, and so are all gradients.
+        if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm):
+            if not torch.isfinite(norm):
+                self._bad_gradient.copy_(_flat(gradients))
+                self._bad_loss.copy_(loss)
+                self._num_faults += 1
+                return
             torch._foreach_mul_(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self.rule.step(gradients)
 
