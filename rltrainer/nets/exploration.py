@@ -86,11 +86,17 @@ class GaussianNoise(Params):
             raise SpaceError(
                 field_error_text("GaussianNoise", "action_space", "must be a bounded Box", action_space, hint)
             )
-        low, high = (
-            torch.from_numpy(bound.astype(np.float32)).to(action.device)
-            for bound in (action_space.low, action_space.high)
-        )
-        noise = torch.empty_like(action).normal_(generator=generator) * (
-            value_at(self.std, progress) * 0.5 * (high - low)
-        )
-        return (action + noise).clamp(low, high)
+        low, high, half_range = self._bounds_of(action_space, action.device)
+        noise = torch.empty_like(action).normal_(generator=generator)
+        # Few operations: after a large update the code of each comes from beyond the cache.
+        return torch.addcmul(action, noise, half_range, value=value_at(self.std, progress)).clamp_(low, high)
+
+    def _bounds_of(self, space: spaces.Box, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Return low, high and half their distance; made once for a space."""
+        kept = self.__dict__.get("_kept")
+        if kept is None or kept[0] is not space or kept[1][0].device != device:
+            low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
+            kept = (space, (low, high, 0.5 * (high - low)))
+            object.__setattr__(self, "_kept", kept)  # of a frozen dataclass; no field of it
+        bounds: tuple[Tensor, Tensor, Tensor] = kept[1]
+        return bounds

@@ -26,6 +26,7 @@ EXCEPTIONS = {
     r"test_collector": "every test step starts its envs and seeds from the beginning",
     r"_bar\b": "what is shown",
     r"_ring\._table$": "derived from how much is stored, made anew when needed",
+    r"exploration\._kept": "bounds of the action space as tensors, made at the first use",
     r"_continues$|_is_started$": "that the next run continues is what restoring means",
     r"_is_warmup$": "set at the start of every collection step",
     r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",
