@@ -17,7 +17,7 @@ class RowWriter:
 
     def __init__(self, columns: dict[str, Storage]) -> None:
         self._obs, self._extra = columns["obs"], columns["extra"]
-        self._is_single_obs = not isinstance(self._obs.specs, dict | tuple)
+        self._is_plain = not isinstance(self._obs.specs, dict | tuple) and not self._extra.leaves
         names = ("obs", "action", "reward", "terminated", "truncated", "extra")
         here = [leaf for name in names for leaf in columns[name].leaves]
         self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: of the row after
@@ -46,11 +46,13 @@ class RowWriter:
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is written.
         """
-        obs_values, next_values = (obs,), (next_obs,)
-        if not self._is_single_obs:
-            obs_values, next_values = _values(self._obs, obs), _values(self._obs, next_obs)
-        extras = self._zeros if extra is None else _values(self._extra, extra)
-        values = (*obs_values, action, reward, terminated, truncated, *extras, *next_values)
+        values: tuple[Any, ...]
+        if self._is_plain and extra is None:
+            values = (obs, action, reward, terminated, truncated, next_obs)
+        else:
+            extras = self._zeros if extra is None else _values(self._extra, extra)
+            flags = (terminated, truncated)
+            values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
         accepted = [
             # Spelled out: this is done for every leaf at every env step.
             value if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape else accept(value)
