@@ -7,6 +7,7 @@ to make faster; what is claimed is in `speed.py`.
 import argparse
 import datetime
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -225,7 +226,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     options = ours.run_options(args.compile, None)
-    command = "OMP_NUM_THREADS=1 python benchmarks/parts.py --write"
+    command = f"OMP_NUM_THREADS=1 python benchmarks/parts.py {' '.join(sys.argv[1:])}"
     lines = [
         "# Where our time goes", "",
         f"Written by `{command}` on {datetime.date.today()}: one short run each, so a glance and no claim; one thread, "

@@ -23,6 +23,7 @@ STEPS_PER_CUDA_GRAPH = 32
 """At most so many gradient steps of an update become one CUDA graph: a longer one gains nothing and takes memory."""
 
 Step = Callable[..., Any]
+_NUMBERS = itertools.count()
 
 
 class GradientStep:
@@ -173,13 +174,14 @@ def _can_trace_gradients() -> bool:
 def _with_code_of_its_own(step: Step) -> Step:
     """Return the same function to the compiler as one it has not seen.
 
-    It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled.
+    It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
+    remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
     """
 
     def compiled_step(*args: Any) -> Any:
         return step(*args)
 
-    compiled_step.__code__ = compiled_step.__code__.replace()
+    compiled_step.__code__ = compiled_step.__code__.replace(co_name=f"compiled_step_{next(_NUMBERS)}")
     return compiled_step
 
 

@@ -74,12 +74,14 @@ def transitions(algorithm: Any, seed: int) -> rl.Transitions:
     )  # fmt: skip
 
 
-def rollout(algorithm: Any, seed: int) -> rl.Rollout:
+def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:
     g = torch.Generator().manual_seed(seed)
-    no = torch.zeros(8, 5, dtype=torch.bool)
+    no = torch.zeros(num_rows, 5, dtype=torch.bool)
     return rl.Rollout(
-        obs=torch.randn(8, 5, 3, generator=g), action=actions(algorithm.policy.action_space, 8, 5, generator=g),
-        reward=torch.randn(8, 5, generator=g), terminated=no, truncated=no, valid=torch.rand(8, 5, generator=g) < 0.8,
+        obs=torch.randn(num_rows, 5, 3, generator=g),
+        action=actions(algorithm.policy.action_space, num_rows, 5, generator=g),
+        reward=torch.randn(num_rows, 5, generator=g), terminated=no, truncated=no,
+        valid=torch.rand(num_rows, 5, generator=g) < 0.8,
         last_obs=torch.randn(5, 3, generator=g), final_obs=torch.zeros(0, 3),
         final_index=torch.zeros(0, dtype=torch.int64), starts=no[0],
     )  # fmt: skip
@@ -221,6 +223,17 @@ def test_many_algorithms_in_one_process_are_all_compiled() -> None:
         one._gradient_step._compiled = torch.compile(_own_code(one), backend="eager")
         update(one, seed=i)
     assert counters["stats"]["unique_graphs"] == 10
+
+
+def test_a_second_algorithm_of_a_process_is_compiled_for_its_own_sizes() -> None:
+    for num_rows in (8, 6):
+        algorithm = make("ppo")
+        algorithm.attach(COMPILED)
+        for num_valid in (num_rows * 5, num_rows * 5 - 7):  # then out of fewer cells, and padded
+            data = rollout(algorithm, seed=0, num_rows=num_rows)
+            data.valid.view(-1).copy_(torch.arange(num_rows * 5) < num_valid)
+            algorithm.update(data, batch_size=10, repeat=1)
+    assert counters["stats"]["unique_graphs"] == 2
 
 
 def _own_code(algorithm: Any) -> Any:
