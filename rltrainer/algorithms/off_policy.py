@@ -76,6 +76,6 @@ class OffPolicyAlgorithm(Algorithm):
     def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
         obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
         action = self.policy.unscale(batch.action)
-        if obs is not batch.obs or action is not batch.action:
+        if obs is not batch.obs or next_obs is not batch.next_obs or action is not batch.action:
             batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action)
         return self.gradient_step(batch, noise)

@@ -104,13 +104,13 @@ def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -
     if num_samples == num_batches * batch_size:
         yield from samples.gather(index, (num_batches, batch_size))
         return
-    # Column j of batch k is real for j < size_k; the padding repeats the first cell and weighs nothing.
+    # Column j of batch k is real for j < size_k; the padding repeats another cell that counts, and weighs nothing.
     size = torch.full((num_batches, 1), num_samples // num_batches, device=index.device)
     size[: num_samples % num_batches] += 1
     real = torch.arange(batch_size, device=index.device) < size
     # No `padded[real] = index`: a device would be asked how many cells are real, and waited for.
     position = size.cumsum(0) - size + torch.arange(batch_size, device=index.device)
-    padded = torch.where(real, index[position.clamp_(max=num_samples - 1)], 0)
+    padded = index[position.clamp_(max=num_samples - 1)]
     for batch, is_real in zip(samples.gather(padded.flatten(), (num_batches, batch_size)), real, strict=True):
         batch.weight = batch.weight * is_real
         yield batch

@@ -13,6 +13,7 @@ from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 
 LARGEST = torch.finfo(torch.float32).max
+"""Of the norms that are finite."""
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -104,7 +105,7 @@ class Optimizer:
         """Look at the gradients and decide: what is quickest where looking costs nothing."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         # One look is enough for most steps: a norm within any limit is finite, and so are all gradients.
-        if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm):
+        if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm - 1e-6):
             if not torch.isfinite(norm):
                 self._bad_gradient.copy_(_flat(gradients))
                 self._bad_loss.copy_(loss)

@@ -1,7 +1,5 @@
 """Advantage and return estimators over rollouts [T, N]."""
 
-import itertools
-
 import torch
 from torch import Tensor
 
@@ -48,12 +46,11 @@ def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
         x: [T, N].
         keep: [T, N].
     """
-    if len(x) <= FEW_ROWS:
-        y = x.clone()
-        rows = list(zip(y.unbind(), keep.unbind(), strict=True))[::-1]
-        for (after, _), (row, keep_row) in itertools.pairwise(rows):
-            row.addcmul_(keep_row, after)
-        return y
+    if 0 < len(x) <= FEW_ROWS:
+        y: list[Tensor] = []
+        for row, keep_row in zip(x.unbind()[::-1], keep.unbind()[::-1], strict=True):
+            y.append(torch.addcmul(row, keep_row, y[-1]) if y else row)
+        return torch.stack(y[::-1])
     span = 1
     while span < len(x):
         x = torch.cat([torch.addcmul(x[:-span], keep[:-span], x[span:]), x[-span:]])

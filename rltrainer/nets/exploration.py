@@ -56,7 +56,7 @@ class EpsilonGreedy(Params):
             raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
         chance = torch.rand(action.shape, generator=generator, device=action.device)
         epsilon = value_at(self.epsilon, progress)
-        if action.is_cpu and chance.numpy().min() >= epsilon:  # most often, where there are few envs
+        if action.is_cpu and not np.count_nonzero(chance.numpy() < epsilon):  # most often, where there are few envs
             return action
         explore = chance < epsilon
         low, high = int(action_space.start), int(action_space.start + action_space.n)

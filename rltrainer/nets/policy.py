@@ -125,7 +125,7 @@ class UnitBoxPolicy(Policy):
 
     def scale(self, action: Tensor) -> Tensor:
         """Map (-1, 1) to the bounds of the action space."""
-        return torch.lerp(self.action_low, self.action_high, (action + 1) * 0.5)
+        return torch.lerp(self.action_low, self.action_high, ((action + 1) * 0.5).to(self.action_low.dtype))
 
     def unscale(self, action: Tensor) -> Tensor:
         """Map the bounds of the action space to (-1, 1)."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rltrainer.algorithms.adam import Adam
+from rltrainer.algorithms.optimizer import Optimizer
 from rltrainer.algorithms.torch_rule import TorchRule
 
 
@@ -78,3 +79,13 @@ def test_a_torch_optimizer_is_used_alike() -> None:
     assert other.lr == pytest.approx(0.1)
     rule.step([torch.tensor([0.0])])  # momentum 0.5 of the gradient before
     assert parameter.item() == pytest.approx(1 - 0.1 - 0.05)
+
+
+def test_a_tiny_limit_of_the_norm_is_kept_to_with_and_without_a_branch() -> None:
+    # norm 1e-6, limit 1e-6: the scale is 1e-6 / (1e-6 + 1e-6) = 0.5 in both ways.
+    layers = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    one, other = (Optimizer({"layer": layer}, 1.0, max_grad_norm=1e-6) for layer in layers)
+    with torch.no_grad():
+        one._apply((torch.full((1, 1), 1e-6),), torch.zeros(()))
+        other._apply_flat(other.rule, torch.full((1,), 1e-6), torch.zeros(()))  # type: ignore[arg-type]  # Adam
+    assert [float(o.rule.mean) for o in (one, other)] == pytest.approx([5e-8, 5e-8])  # type: ignore[union-attr]

@@ -74,6 +74,19 @@ def test_a_recurrence_row_by_row_and_in_rounds(few: int, num_rows: int, monkeypa
     torch.testing.assert_close(backward_recurrence(x, keep), expected[:-1])
 
 
+@pytest.mark.parametrize("few", [0, 100])
+def test_a_recurrence_has_a_gradient(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.functional.returns.FEW_ROWS", few)
+    x, keep = (torch.rand(5, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(backward_recurrence, (x, keep))
+
+
+@pytest.mark.parametrize("few", [0, 100])
+def test_a_recurrence_over_no_rows_has_none(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.functional.returns.FEW_ROWS", few)
+    assert backward_recurrence(torch.zeros(0, 3), torch.zeros(0, 3)).shape == (0, 3)
+
+
 def test_gae_leaves_its_inputs_alone() -> None:
     inputs = [x.clone() for x in (REWARD, VALUE, NEXT_VALUE, TERMINATED, DONE)]
     gae(*inputs, GAMMA, 0.5)

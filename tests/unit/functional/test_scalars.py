@@ -18,6 +18,15 @@ def test_a_graph_takes_no_power_in_a_loop_over_a_vector() -> None:
     torch.testing.assert_close(rules[0].parameters, rules[1].parameters)
 
 
+def test_a_number_may_be_cut_out_of_a_vector() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2 + 1
+        return y * computed_once(y[3])
+
+    x = torch.arange(40.0)
+    assert torch.equal(torch.compile(scaled)(x), scaled(x))
+
+
 def test_outside_a_graph_it_is_the_number_itself() -> None:
     number = torch.tensor(3.0)
     assert computed_once(number) is number

@@ -24,6 +24,7 @@ def test_scale_by_hand() -> None:
     unit = torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]])
     env = torch.tensor([[-1.0, 0.0], [0.0, 5.0], [1.0, 10.0], [0.5, 7.5]])
     torch.testing.assert_close(policy.scale(unit), env)
+    torch.testing.assert_close(policy.scale(unit.double()), env)
     torch.testing.assert_close(policy.unscale(env), unit)
 
 

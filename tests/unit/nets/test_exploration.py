@@ -126,3 +126,15 @@ def test_std_is_not_negative(value: Any) -> None:
     )
     with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
         GaussianNoise(value)
+
+
+def test_no_actions_stay_none() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    assert EpsilonGreedy(0.5)(none, DISCRETE, 0.0, generator()).shape == (0,)
+
+
+def test_noise_follows_the_bounds_of_each_space() -> None:
+    noise, wide = GaussianNoise(0.5), spaces.Box(-100.0, 100.0, (2,), np.float32)
+    for _ in range(2):
+        assert noise(MIDDLE, BOX, 0.0, generator())[:, 0].abs().max() <= 1.0
+        assert noise(MIDDLE, wide, 0.0, generator())[:, 0].abs().max() > 50.0
