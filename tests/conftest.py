@@ -1,6 +1,8 @@
 """What holds for every test."""
 
 import multiprocessing
+import os
+from collections.abc import Generator
 
 import pytest
 import torch
@@ -16,3 +18,27 @@ if "forkserver" in multiprocessing.get_all_start_methods():
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+
+
+# A user's machine may lack a compiler or an extra; CI must not, as nobody would notice what is never run.
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of pytest's own, which says what was expected to fail
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+        fail_if_required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        fail_if_required(report)
+    return report
+
+
+def fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure where REQUIRE_ALL_TESTS is set."""
+    if os.environ.get("REQUIRE_ALL_TESTS"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but REQUIRE_ALL_TESTS is set: {report.longrepr}"
