@@ -4,18 +4,15 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.loggers.event_file import EVENT_FILES, EventFile
 from rltrainer.loggers.line_file import cut_file
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.progress import Progress, parse_progress
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
 PROGRESS_TAG = "epoch/progress"
-EVENT_FILES = "events.out.tfevents."
 
 
 class TensorBoardLogger(Logger):
@@ -34,16 +31,12 @@ class TensorBoardLogger(Logger):
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
         super().__init__(**options)
-        # Imported by who logs there only: it takes longer than the rest of the package.
-        import torch.utils.tensorboard
-
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be the path of a folder", path))
         self.path = Path(path)
         if self.path.is_file():
             raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be a folder, not a file", path))
-        self._make_writer = torch.utils.tensorboard.SummaryWriter
-        self._writer: SummaryWriter | None = None
+        self._file: EventFile | None = None
         self._purge_step: int | None = None
 
     def read_progress(self) -> Progress | None:
@@ -70,30 +63,18 @@ class TensorBoardLogger(Logger):
         return f"TensorBoardLogger({str(self.path)!r})"
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        try:
-            if self._writer is None:
-                self._writer = self._make_writer(str(self.path), purge_step=self._purge_step)
-                self._purge_step = None
-            for name, value in values.items():
-                if value is not None:
-                    self._writer.add_scalar(name, value, step)
-            if kind == "epoch":
-                self._writer.add_text(PROGRESS_TAG, json.dumps(dict(values)), step)
-        except Exception:
-            self._writer = None  # a writer whose thread died never recovers; the next row tries a new one
-            raise
-
-    def _flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        if self._file is None:
+            self._file, self._purge_step = EventFile(self.path, self._purge_step), None
+        scalars = {name: value for name, value in values.items() if value is not None}
+        texts = {PROGRESS_TAG: json.dumps(dict(values))} if kind == "epoch" else {}
+        self._file.append(step, scalars, texts)
 
     def _close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _file_sizes(self) -> dict[str, int]:
-        self._flush()
         return {file.name: file.stat().st_size for file in self._event_files()}
 
     def _continue_files(self, sizes: dict[str, int]) -> None:

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import TensorBoardLogger
+from rltrainer.loggers.event_file import EventFile
 
 PROGRESS = {
     "epoch": 1,
@@ -250,6 +251,73 @@ def test_a_folder_that_cannot_be_made_warns_and_training_goes_on(tmp_path: Path)
     run(logger, 2000)
     assert scalars(tmp_path / "file" / "board", "test/score") == [(200_000, 2000.0)]
     logger.close()
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event file is `/dev/full`, where each write fails as on a full disk."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    make = EventFile.__init__
+
+    def full(self: EventFile, *args: Any) -> None:
+        make(self, *args)
+        self._path = Path("/dev/full")
+
+    monkeypatch.setattr(EventFile, "__init__", full)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logger = TensorBoardLogger(tmp_path, training_interval=1, update_interval=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(logger, *range(1, 50))
+        logger.flush()
+        logger.close()
+    assert len(caught) == 1
+    assert "could not write the training row of step 100 (OSError: [Errno 28] No space left" in str(caught[0].message)
+    assert logger.num_dropped == 4 * 49
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_raised_if_strict(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        make(tmp_path).log_test({"score": 1.0}, 0)
+
+
+def test_a_short_write_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    run(logger, 1)
+    (path,) = event_files(tmp_path)
+    before, file = path.read_bytes(), logger._file
+    assert file is not None
+    inner = file._file
+    assert inner is not None
+
+    class Nearly:
+        """The last bytes of the disk: five of them can still be written."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+        def write(self, data: bytes) -> int:
+            return inner.write(data[:5])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "_file", Nearly())
+        with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
+            logger.log_test({"score": 2.0}, 200)
+    assert path.read_bytes() == before
+    logger.log_test({"score": 3.0}, 300)
+    assert scalars(tmp_path, "test/score") == [(100, 1.0), (300, 3.0)]
+
+
+def test_rows_are_on_disk_at_once(tmp_path: Path) -> None:
+    logger = make(tmp_path)
+    logger.log_test({"score": 1.5}, 7)
+    assert scalars(tmp_path, "test/score") == [(7, 1.5)]
 
 
 def test_tensorboard_is_imported_only_by_who_logs_there() -> None:
