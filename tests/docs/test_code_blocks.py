@@ -1,0 +1,125 @@
+"""Every Python block of README and docs runs, as the page shows it.
+
+The blocks of a page run in order, in one namespace and an empty folder; a warning is an error. A block with
+`if __name__ == "__main__":` runs as a program of its own, since worker processes import the file they come from.
+Pages show the numbers that train; here every trainer is told to stop early (`shortened`).
+"""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+
+LANGUAGES = {"python", "sh", "text"}
+"""What a block may say it is; the last two are for commands, and for formulas and output: they are not run."""
+
+NOT_RUN: dict[tuple[str, str], str] = {}
+"""Python blocks that cannot run here, by page and first line, with the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block; `line` is the number of its first line of code."""
+
+    language: str
+    line: int
+    code: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a page, those within lists too.
+
+    Raises:
+        ValueError: a fence is not closed.
+    """
+    fence: re.Match[str] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if fence is None:
+            fence = re.match(r"( *)(```+|~~~+) *(.*)", line)
+            first, code = number + 1, []
+        elif line.strip() == fence[2]:
+            yield Block(fence[3].strip(), first, "\n".join(code))
+            fence = None
+        else:
+            code.append(line.removeprefix(fence[1]))
+    if fence is not None:
+        raise ValueError(f"the fence before line {first} is not closed")
+
+
+PYTHON = {name: [b for b in blocks(path.read_text()) if b.language == "python"] for name, path in PAGES.items()}
+
+
+def shortened(params: Any) -> Any:
+    """Return trainer params with at most 4 epochs of 20 steps: a collection online, 20 gradient steps offline."""
+    if not isinstance(params, rl.TrainerParams):
+        return params
+    few = {"max_epochs": 4, "epoch_num_steps": 20, "warmup_num_env_steps": 20}
+    changes = {name: min(most, vars(params)[name]) for name, most in few.items() if name in vars(params)}
+    # Compiled steps, which take half a minute to compile, have tests of their own.
+    runtime = dataclasses.replace(params.runtime, compile=False)
+    return dataclasses.replace(params, runtime=runtime, **changes)
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = rl.Trainer.__init__
+    monkeypatch.setattr(
+        rl.Trainer, "__init__", lambda trainer, algorithm, params: init(trainer, algorithm, shortened(params))
+    )
+
+
+@pytest.mark.usefixtures("short_runs")
+@pytest.mark.parametrize("page", [name for name, found in PYTHON.items() if found])
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    with torch.random.fork_rng():
+        for block in PYTHON[page]:
+            if (page, block.code.partition("\n")[0]) in NOT_RUN:
+                continue
+            elif "__main__" in block.code:
+                run_as_program(page, block, tmp_path)
+            else:  # the empty lines make the line numbers of a traceback those of the page
+                exec(compile("\n" * (block.line - 1) + block.code, str(PAGES[page]), "exec"), vars(module))
+
+
+def run_as_program(page: str, block: Block, folder: Path) -> None:
+    program = folder / f"line_{block.line}.py"
+    program.write_text(block.code)
+    run = subprocess.run([sys.executable, program], cwd=folder, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"{page}, line {block.line}:\n{run.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    text = PAGES[page].read_text()
+    found = list(blocks(text))
+    assert [block for block in found if block.language not in LANGUAGES] == []
+    assert 2 * len(found) == sum(line.lstrip().startswith(("```", "~~~")) for line in text.splitlines())
+    for block in found:
+        assert block.language == "python" or "import rltrainer" not in block.code, "Python that is not run"
+
+
+def test_what_is_not_run_exists() -> None:
+    first_lines = {(page, block.code.partition("\n")[0]) for page, found in PYTHON.items() for block in found}
+    assert set(NOT_RUN) <= first_lines
+
+
+def test_blocks_are_found_with_their_lines_and_without_their_indent() -> None:
+    text = "text\n```python\na = 1\n```\n- a list\n  ```sh\n  make\n    all\n  ```\n~~~\n```\n~~~"
+    assert list(blocks(text)) == [Block("python", 3, "a = 1"), Block("sh", 7, "make\n  all"), Block("", 11, "```")]
+    with pytest.raises(ValueError, match="the fence before line 3 is not closed"):
+        list(blocks("text\n```python\na = 1"))

@@ -1,0 +1,83 @@
+"""The built pages: strict, complete when opened from disk, search included, and loading nothing from elsewhere."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the pages, built as `make docs` builds them."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return folder
+
+
+class Loaded(HTMLParser):
+    """Collects what a browser loads with a page, without a click."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        url = named.get("href" if tag == "link" and named.get("rel") != "canonical" else "src")
+        if url is not None:
+            self.urls.append(url)
+
+
+def missing(site: Path) -> Iterator[str]:
+    """Yield what pages and style sheets load that is not a file of the site."""
+    for page in site.rglob("*.html"):
+        loaded = Loaded(page.read_text()).urls
+        if page.name == "404.html":  # its addresses are those of a server's root
+            loaded = [url.removeprefix("/") for url in loaded]
+        yield from (f"{page.name}: {url}" for url in loaded if not is_file(page.parent, url))
+    for sheet in site.rglob("*.css"):
+        loaded = re.findall(r"url\(\"?'?([^\"')]+)", sheet.read_text())
+        yield from (f"{sheet.name}: {url}" for url in loaded if not url.startswith(("data:", "#")))
+
+
+def is_file(folder: Path, url: str) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme:
+        return parts.scheme == "data"
+    return (folder / unquote(parts.path)).is_file()
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    assert list(missing(site)) == []
+
+
+def test_what_is_missing_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        '<link href="a.css"><script src="//b.org/c.js"></script><a href="https://d.org">'
+    )
+    (tmp_path / "a.css").write_text("@font-face { src: url('https://e.org/f.woff2'), url(data:font) }")
+    assert list(missing(tmp_path)) == ["page.html: //b.org/c.js", "a.css: https://e.org/f.woff2"]
+
+
+def test_search_needs_no_server(site: Path) -> None:
+    # Pages from disk may read scripts, but no JSON, and start no workers: see docs/javascripts/iframe-worker.js.
+    index = (site / "search" / "search_index.js").read_text()
+    entries = json.loads(index.removeprefix("var __index = "))["docs"]
+    assert any("terminated" in entry["text"] for entry in entries)
+    for page in site.rglob("*.html"):
+        scripts = [url for url in Loaded(page.read_text()).urls if url.endswith(".js")]
+        names = [Path(url).name.partition(".")[0] for url in scripts]
+        assert names == ["iframe-worker", "bundle"]
