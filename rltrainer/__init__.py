@@ -46,7 +46,7 @@ from rltrainer.nets import (
     SquashedActorCritic,
 )
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
-from rltrainer.schedules import LinearSchedule
+from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
 from rltrainer.trainers import (
     EpochStats,
@@ -85,6 +85,7 @@ __all__ = [
     "CollectStats",
     "Collector",
     "ConsoleLogger",
+    "CosineSchedule",
     "DQNParams",
     "DeterministicActorCritic",
     "DoubleDQN",

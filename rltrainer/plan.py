@@ -19,8 +19,8 @@ class RuntimeParams(Params):
     """Run the gradient steps of an update as CUDA graphs: the same numbers, without the time between kernels. "auto"
     does so on CUDA where they are compiled too."""
     num_threads: Literal["auto"] | PositiveInt | None = "auto"
-    """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step; None leaves
-    what is set."""
+    """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step, and never
+    takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves what is set."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -40,9 +40,11 @@ class UpdatePlan:
         num_gradient_steps: how many are planned; None if nobody knows.
         runtime: how updates are run.
         precision: in which number formats.
+        rollouts_vary: whether rollouts differ in size, as collections by episodes do.
     """
 
     progress: Callable[[], float] = lambda: 0.0
     num_gradient_steps: int | None = None
     runtime: RuntimeParams = RuntimeParams()
     precision: PrecisionParams = PrecisionParams()
+    rollouts_vary: bool = False

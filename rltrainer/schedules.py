@@ -1,7 +1,8 @@
 """Schedules: callables of training progress in [0, 1] that give a hyperparameter's value.
 
-Progress is env steps over planned env steps (offline: gradient steps over planned ones), constant within an update
-step, and 0 for an algorithm that no trainer drives.
+Progress is env steps over planned env steps (offline: gradient steps over planned ones) at the beginning of a training
+step, and constant within it: update k of n, counted from 0, has progress k / n. For an algorithm that no trainer drives
+it is 0.
 """
 
 import math
@@ -31,18 +32,50 @@ class LinearSchedule:
     until: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("start", "end", "until"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ParamsError(field_error_text("LinearSchedule", name, "must be a finite number", value))
-        if not 0.0 < self.until <= 1.0:
-            raise ParamsError(field_error_text("LinearSchedule", "until", "must be in (0, 1]", self.until))
+        _check(self)
 
     def __call__(self, progress: float) -> float:
         """Return the value at `progress`."""
         return self.start + (self.end - self.start) * min(progress / self.until, 1.0)
 
 
+@dataclass(frozen=True)
+class CosineSchedule:
+    """Go from `start` at progress 0 to `end` at progress `until` along half a cosine wave, and stay there.
+
+    Slow at both ends, fastest in the middle (Loshchilov & Hutter 2017, SGDR, eq. 5, without restarts).
+
+    Args:
+        start: value at progress 0.
+        end: value from progress `until` on.
+        until: progress in (0, 1] at which `end` is reached.
+
+    Raises:
+        ParamsError: a value is not a finite number, or `until` is not in (0, 1].
+    """
+
+    start: float
+    end: float = 0.0
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self, progress: float) -> float:
+        """Return the value at `progress`."""
+        share_left = 0.5 * (1.0 + math.cos(math.pi * min(progress / self.until, 1.0)))
+        return self.end + (self.start - self.end) * share_left
+
+
 def value_at(value: "float | Schedule", progress: float) -> float:
     """Return the number itself, or the schedule's value at `progress`."""
     return value(progress) if callable(value) else value
+
+
+def _check(schedule: LinearSchedule | CosineSchedule) -> None:
+    name = type(schedule).__name__
+    for field, value in vars(schedule).items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ParamsError(field_error_text(name, field, "must be a finite number", value))
+    if not 0.0 < schedule.until <= 1.0:
+        raise ParamsError(field_error_text(name, "until", "must be in (0, 1]", schedule.until))

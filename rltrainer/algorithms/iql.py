@@ -10,7 +10,8 @@ from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.functional.losses import expectile, weighted_mean
 from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.target import TargetNetwork
-from rltrainer.rules import PositiveFloat, UnitFloat
+from rltrainer.rules import PositiveFloat, Scheduled, UnitFloat
+from rltrainer.schedules import CosineSchedule
 from rltrainer.types import Transitions, UpdateResult
 
 
@@ -18,6 +19,15 @@ from rltrainer.types import Transitions, UpdateResult
 class IQLParams(OffPolicyParams):
     """Hyperparameters of IQL."""
 
+    lr: PositiveFloat | Scheduled = 3e-4
+    """Learning rate of actor, critics and value network, where theirs is None."""
+    actor_lr: PositiveFloat | Scheduled | None = None
+    """Learning rate of the actor; None lets `lr` fall to 0 along a cosine, as the paper's code does offline. A schedule
+    as `lr` is taken as it is."""
+    critic_lr: PositiveFloat | Scheduled | None = None
+    """Learning rate of the critics; None is `lr`."""
+    value_lr: PositiveFloat | Scheduled | None = None
+    """Learning rate of the value network; None is `lr`."""
     expectile: UnitFloat = 0.7
     """Which expectile of Q the value follows: 0.5 is the mean of the data's actions, towards 1 the best of them."""
     beta: PositiveFloat = 3.0
@@ -44,9 +54,12 @@ class IQL(OffPolicyAlgorithm):
         super().__init__(policy, self.params)
         self.critic = policy.critic
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
-        self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
-        self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
-        self.value_optimizer = self.make_optimizer(self.params, value=policy.value_network)
+        lr, actor_lr = self.params.lr, self.params.actor_lr
+        if actor_lr is None:
+            actor_lr = lr if callable(lr) else CosineSchedule(lr)
+        self.actor_optimizer = self.make_optimizer(self.params, lr=actor_lr, actor=policy.actor)
+        self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
+        self.value_optimizer = self.make_optimizer(self.params, lr=self.params.value_lr, value=policy.value_network)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Train value, actor and critics once each, in the paper's order."""

@@ -64,7 +64,7 @@ class OnPolicyAlgorithm(Algorithm):
 
         Args:
             rollout: what was collected with the current policy [T, N].
-            batch_size: cells per gradient step; None takes the whole rollout.
+            batch_size: cells per gradient step, at most those of the rollout; None takes the whole rollout.
             repeat: how many times each cell is used.
 
         Returns:
@@ -76,14 +76,20 @@ class OnPolicyAlgorithm(Algorithm):
         self._begin_update()
         with torch.no_grad():
             samples = self.process(rollout)
-        # None: as many cells as there can be, so that the shape does not depend on how many of them are valid.
-        batch_size = batch_size or rollout.valid.numel()
+        size = self._num_cells(rollout)
+        size = size if batch_size is None else min(batch_size, size)
         steps = self._gradient_step.run(
-            (batch,) for _ in range(repeat) for batch in minibatches(samples, batch_size, self.generator)
+            (batch,) for _ in range(repeat) for batch in minibatches(samples, size, self.generator)
         )
         self.observe(rollout)
         self._end_update()
         return UpdateResult.mean(steps)
+
+    def _num_cells(self, rollout: Rollout) -> int:
+        """Return the size of a minibatch that takes the whole rollout; each size is a shape to compile."""
+        if not self.plan.rollouts_vary:
+            return rollout.valid.numel()  # no matter how many of them are valid
+        return 1 << (max(int(rollout.valid.count_nonzero()), 1) - 1).bit_length()  # the next power of two
 
 
 def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:

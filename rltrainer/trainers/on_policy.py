@@ -17,7 +17,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
     """What the on-policy trainer can be told."""
 
     batch_size: PositiveInt | None = 64
-    """Cells per gradient step; None takes the whole rollout."""
+    """Cells per gradient step, at most those of the rollout; None takes the whole rollout."""
     update_step_num_repetitions: PositiveInt = 1
     """How many times an update step uses each cell."""
 
@@ -31,8 +31,9 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
 
     @property
     def gradient_batch_size(self) -> int:
-        """Cells of a gradient step; of whole rollouts by episodes a guess."""
-        return self.batch_size or self.collection_step_num_env_steps or 2048
+        """Cells of a gradient step; of rollouts by episodes a guess."""
+        num_cells = self.collection_step_num_env_steps or 2048
+        return min(self.batch_size or num_cells, num_cells)
 
     @property
     def planned_num_gradient_steps(self) -> int:

@@ -47,6 +47,11 @@ class OnlineTrainerParams(TrainerParams):
         collection = -(-self.collection_step_num_env_steps // num_envs) * num_envs
         return self.max_epochs * -(-self.epoch_num_steps // collection) * collection
 
+    @property
+    def rollouts_vary(self) -> bool:
+        """Whether collections differ in size: episodes do."""
+        return self.collection_step_num_episodes is not None
+
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
 TParams = TypeVar("TParams", bound=OnlineTrainerParams)

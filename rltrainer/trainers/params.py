@@ -97,6 +97,15 @@ class TrainerParams(Params):
     def planned_num_steps(self) -> int:
         """Steps of the whole run, if nothing stops it: what progress is measured against."""
 
+    def share_done(self, num_epochs: int, num_steps: int = 0) -> float:
+        """Return progress in [0, 1] after so many epochs, and steps of the next.
+
+        By epochs, because collections by episodes may take more steps than planned: a schedule to 0 must not be there
+        before the last update.
+        """
+        per_epoch = self.planned_num_steps / self.max_epochs
+        return min((num_epochs * per_epoch + min(num_steps, per_epoch)) / self.planned_num_steps, 1.0)
+
     @property
     @abstractmethod
     def planned_num_gradient_steps(self) -> int:
@@ -106,3 +115,8 @@ class TrainerParams(Params):
     @abstractmethod
     def gradient_batch_size(self) -> int:
         """Samples of a gradient step."""
+
+    @property
+    def rollouts_vary(self) -> bool:
+        """Whether collections differ in size."""
+        return False

@@ -1,6 +1,7 @@
 """How many threads PyTorch uses on the CPU while a trainer runs."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 
@@ -13,17 +14,28 @@ SAC with 256-256 networks and batches of 256 gets two, with which it was 1.4 tim
 """
 
 
-def choose_num_threads(choice: str | int | None, num_parameters: int, batch_size: int) -> int | None:
+def choose_num_threads(
+    choice: str | int | None, chosen: str | int | None, num_parameters: int, batch_size: int
+) -> int | None:
     """Return the number of threads, None to leave what is set.
 
     Args:
         choice: `RuntimeParams.num_threads`.
+        chosen: what it came to in the run that goes on; the same as `choice` in a new one.
         num_parameters: of the networks that are trained.
         batch_size: samples of a gradient step.
     """
     if choice != "auto":
         return choice  # type: ignore[return-value]  # the params have checked it
-    return max(1, min(num_parameters * batch_size // WORK_PER_THREAD, _num_cores()))
+    limit = torch.get_num_threads()  # by `torch.set_num_threads` or OMP_NUM_THREADS
+    if not isinstance(chosen, int):
+        return max(1, min(num_parameters * batch_size // WORK_PER_THREAD, _num_cores(), limit))
+    if chosen > limit:
+        text = (
+            "num_threads='auto': the run was saved with %d torch threads and goes on with the %d that are set; sums may"
+        )
+        logging.getLogger("rltrainer").warning(f"{text} round differently", chosen, limit)
+    return min(chosen, limit)
 
 
 def _num_cores() -> int:
@@ -32,10 +44,15 @@ def _num_cores() -> int:
 
 
 @contextlib.contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Use this many threads inside, and as many as before afterwards."""
+def torch_threads(count: int | None, may_add: bool = True) -> Iterator[None]:
+    """Use this many threads inside, and as many as before afterwards.
+
+    Args:
+        count: how many; None leaves what is set.
+        may_add: whether they may be more than are set.
+    """
     before = torch.get_num_threads()
-    if count is None or count == before:
+    if count is None or count == before or (count > before and not may_add):
         yield
         return
     torch.set_num_threads(count)

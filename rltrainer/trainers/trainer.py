@@ -54,6 +54,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     _record: EpochRecord | None
     _stop_reason: str | None
     _timing: Timing
+    _share_done: float
 
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         name = type(self).__name__
@@ -143,11 +144,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self.epoch += 1
             self._record = EpochRecord(self.epoch)
         started, record = time.perf_counter(), self._record
-        with torch_threads(cast(int | None, self._runtime.num_threads)):
+        may_add = self.params.runtime.num_threads != "auto"
+        with torch_threads(cast(int | None, self._runtime.num_threads), may_add):
             while self._num_steps_left(record) > 0 and self._stop_reason is None:
                 if self.params.training_fn is not None:
                     self.params.training_fn(self.epoch, self.env_step)
                 self._training_step(record)
+                self._note_progress()
                 self._bar.advance_to(self._step)
             self.algorithm.check_faults()
         if self._stop_reason is None and self.params.test_collector is not None:
@@ -226,12 +229,14 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
         runtime, num_parameters = self._runtime, sum(p.numel() for p in self.algorithm.policy.parameters())
-        num_threads = choose_num_threads(runtime.num_threads, num_parameters, self.params.gradient_batch_size)
+        threads = self.params.runtime.num_threads, runtime.num_threads
+        num_threads = choose_num_threads(*threads, num_parameters, self.params.gradient_batch_size)
         plan = UpdatePlan(
             progress=self._progress,
             num_gradient_steps=self.params.planned_num_gradient_steps,
             runtime=dataclasses.replace(runtime, num_threads=num_threads),
             precision=self.params.precision,
+            rollouts_vary=self.params.rollouts_vary,
         )
         self.algorithm.attach(plan)
         self._runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
@@ -249,9 +254,17 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._epochs = []
         self._record = self._stop_reason = None
         self._timing = Timing()
+        self._share_done = 0.0
 
     def _progress(self) -> float:
-        return min(self._step / self.params.planned_num_steps, 1.0)
+        return self._share_done
+
+    def _note_progress(self) -> None:
+        """Take the share of the training that is done: between training steps, as an update goes by what was before."""
+        record, num_epochs, num_steps = self._record, self.epoch, 0
+        if record is not None:
+            num_epochs, num_steps = num_epochs - 1, self.params.epoch_num_steps - self._num_steps_left(record)
+        self._share_done = self.params.share_done(num_epochs, num_steps)
 
     def _is_finished(self) -> bool:
         """Whether the run is over; a run that had reached its last epoch goes on if there are more now."""
@@ -361,6 +374,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._timing = Timing(**state["timing"])
         self._epochs = [EpochStats.from_state(entry) for entry in state["epochs"]]
         self._record = None if state["record"] is None else EpochRecord.from_state(state["record"])
+        self._note_progress()
 
     def _resume_from_log(self) -> None:
         """Take up the counters of a log; networks and buffers are the user's to restore."""
@@ -377,6 +391,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             epoch=None if best_epoch is None else int(best_epoch),
         )
         self._stop_reason = "stop_fn" if progress["is_stopped"] else None
+        self._note_progress()
         self._seed()
         self._set_up()
         self._is_started = self._continues = True

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rltrainer.errors import ParamsError
-from rltrainer.schedules import LinearSchedule, value_at
+from rltrainer.schedules import CosineSchedule, LinearSchedule, value_at
 
 
 def test_linear_to_the_end() -> None:
@@ -24,21 +24,33 @@ def test_linear_may_rise_and_ends_at_zero_by_default() -> None:
     assert LinearSchedule(3e-4)(1.0) == 0.0
 
 
+def test_cosine_to_the_end() -> None:
+    # cos(pi / 3) = 1 / 2, so a third of the way leaves 3 / 4.
+    schedule = CosineSchedule(4.0)
+    assert [schedule(p) for p in (0.0, 1 / 3, 0.5, 2 / 3, 1.0)] == pytest.approx([4.0, 3.0, 2.0, 1.0, 0.0])
+
+
+def test_cosine_reaches_its_end_early_and_stays() -> None:
+    schedule = CosineSchedule(1.0, 3.0, until=0.5)
+    assert [schedule(p) for p in (0.0, 0.25, 0.5, 1.0, 1.3)] == pytest.approx([1.0, 2.0, 3.0, 3.0, 3.0])
+
+
+@pytest.mark.parametrize("schedule", [LinearSchedule, CosineSchedule])
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"until": 0}, "LinearSchedule.until: must be in (0, 1]; got 0 (int)"),
-        ({"until": 1.5}, "LinearSchedule.until: must be in (0, 1]; got 1.5 (float)"),
-        ({"until": None}, "LinearSchedule.until: must be a finite number; got None (NoneType)"),
-        ({"start": float("nan")}, "LinearSchedule.start: must be a finite number; got nan (float)"),
-        ({"start": True}, "LinearSchedule.start: must be a finite number; got True (bool)"),
-        ({"end": "0"}, "LinearSchedule.end: must be a finite number; got '0' (str)"),
+        ({"until": 0}, "until: must be in (0, 1]; got 0 (int)"),
+        ({"until": 1.5}, "until: must be in (0, 1]; got 1.5 (float)"),
+        ({"until": None}, "until: must be a finite number; got None (NoneType)"),
+        ({"start": float("nan")}, "start: must be a finite number; got nan (float)"),
+        ({"start": True}, "start: must be a finite number; got True (bool)"),
+        ({"end": "0"}, "end: must be a finite number; got '0' (str)"),
     ],
 )
-def test_bad_values(values: dict[str, Any], text: str) -> None:
+def test_bad_values(schedule: type[Any], values: dict[str, Any], text: str) -> None:
     with pytest.raises(ParamsError) as caught:
-        LinearSchedule(**({"start": 1.0} | values))
-    assert str(caught.value) == text
+        schedule(**({"start": 1.0} | values))
+    assert str(caught.value) == f"{schedule.__name__}.{text}"
 
 
 def test_value_at() -> None:

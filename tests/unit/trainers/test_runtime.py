@@ -16,11 +16,12 @@ from tests.resume.runs import build
 
 def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_num_cores", lambda: 4)
-    assert choose_num_threads("auto", 10_000, 256) == 1
-    assert choose_num_threads("auto", 217_000, 256) == 2
-    assert choose_num_threads("auto", 10_000_000, 256) == 4
-    assert choose_num_threads(3, 10**9, 256) == 3
-    assert choose_num_threads(None, 10_000, 256) is None
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert choose_num_threads("auto", "auto", 10_000, 256) == 1
+    assert choose_num_threads("auto", "auto", 217_000, 256) == 2
+    assert choose_num_threads("auto", "auto", 10_000_000, 256) == 4
+    assert choose_num_threads(3, 3, 10**9, 256) == 3
+    assert choose_num_threads(None, None, 10_000, 256) is None
 
 
 @pytest.mark.parametrize(("choice", "inside"), [("auto", 1), (3, 3), (None, 2)])
@@ -37,6 +38,60 @@ def test_threads_are_set_while_training_and_restored(choice: str | int | None, i
         rl.OnPolicyTrainer(trainer.algorithm, params).run()
         assert set(seen) == {inside}
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("num_set", "inside"), [(1, 1), (2, 2), (3, 3), (8, 4)])
+def test_auto_takes_no_more_threads_than_are_set(num_set: int, inside: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is work for four."""
+    seen: list[int] = []
+    trainer = with_much_work(seen, monkeypatch)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_set)
+    try:
+        trainer.run()
+        assert set(seen) == {inside}
+        assert torch.get_num_threads() == num_set
+    finally:
+        torch.set_num_threads(before)
+
+
+def with_much_work(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> rl.OnPolicyTrainer:
+    """Return a trainer for which "auto" would take four threads; notes how many it has."""
+    monkeypatch.setattr(threads, "_num_cores", lambda: 4)
+    monkeypatch.setattr(threads, "WORK_PER_THREAD", 1)
+    trainer = build("ppo")
+    params = dataclasses.replace(
+        trainer.params, training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads())
+    )
+    return rl.OnPolicyTrainer(trainer.algorithm, params)
+
+
+def test_a_resumed_run_takes_no_more_threads_than_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        first = with_much_work(seen, monkeypatch)
+        first.execute_epoch()
+        first.save(tmp_path / "checkpoint")
+        assert set(seen) == {4}
+        # More now: the run keeps its number. Fewer: it takes those, and says so. Even fewer after `restore`: those.
+        for at_restore, at_run, inside in ((8, 8, 4), (2, 8, 2), (8, 3, 3)):
+            torch.set_num_threads(at_restore)
+            again = with_much_work(seen, monkeypatch)
+            caplog.clear()
+            again.restore(tmp_path / "checkpoint")
+            text = "was saved with 4 torch threads and goes on with the 2 that are set"
+            assert (text in caplog.text) == (at_restore == 2)
+            torch.set_num_threads(at_run)
+            seen.clear()
+            again.execute_epoch()
+            assert set(seen) == {inside}
+            assert torch.get_num_threads() == at_run
     finally:
         torch.set_num_threads(before)
 

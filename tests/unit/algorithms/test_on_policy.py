@@ -1,0 +1,94 @@
+"""The sizes of minibatches: no larger than the rollout, and few different ones."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.algorithms import Samples
+from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+
+
+class NotesSizes(ScriptedOnPolicy):
+    """Remembers the size of each minibatch, and how many of its cells count."""
+
+    def __init__(self, policy: rl.Policy) -> None:
+        super().__init__(policy)
+        self.sizes: list[tuple[int, int]] = []
+
+    def process(self, rollout: rl.Rollout) -> Samples:
+        flat = rollout.reward.flatten()
+        weight = rollout.valid.flatten().float()
+        return Samples(rollout.obs.flatten(0, 1), rollout.action.flatten(), flat, flat, flat, flat, weight)
+
+    def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+        self.sizes.append((len(batch.weight), int(batch.weight.sum())))
+        return super().gradient_step(batch)
+
+
+def sizes(lengths: list[int], batch_size: int | None, **options: Any) -> list[tuple[int, int]]:
+    """Train for one epoch in envs with episodes of these lengths."""
+    todo = iter(lengths)
+    envs = rl.make_vec(lambda: CountingEnv(length=next(todo)), len(lengths), backend="sync", seed=1)
+    algorithm = NotesSizes(tiny_actor_critic(envs))
+    params = rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs), batch_size=batch_size, max_epochs=1, seed=1,
+        epoch_num_steps=1, show_progress=False, verbose=False, **options,
+    )  # fmt: skip
+    algorithm.run_training(params)
+    return algorithm.sizes
+
+
+def by_episodes(num: int) -> dict[str, Any]:
+    return {"collection_step_num_env_steps": None, "collection_step_num_episodes": num}
+
+
+@pytest.mark.parametrize("batch_size", [99_999, 21, 20, None])
+def test_a_batch_is_no_larger_than_a_rollout_of_steps(batch_size: int | None) -> None:
+    assert sizes([5, 5], batch_size, collection_step_num_env_steps=20) == [(20, 20)]
+
+
+def test_smaller_batches_stay() -> None:
+    assert sizes([5, 5], 19, collection_step_num_env_steps=20) == [(19, 10), (19, 10)]
+
+
+@pytest.mark.parametrize("batch_size", [99_999, 32, None])
+def test_rollouts_of_episodes_are_padded_to_a_power_of_two(batch_size: int | None) -> None:
+    # 2 + 2 + 2 steps of the first env, 9 + 9 of the second: 24 cells count, of 36.
+    assert sizes([2, 9], batch_size, **by_episodes(5)) == [(32, 24)]
+
+
+def test_a_batch_of_episodes_is_at_most_what_was_asked_for() -> None:
+    assert sizes([2, 9], 30, **by_episodes(5)) == [(30, 24)]
+    assert sizes([2, 9], 16, **by_episodes(5)) == [(16, 12), (16, 12)]
+
+
+def test_a_power_of_two_is_not_padded() -> None:
+    assert sizes([4, 4], None, **by_episodes(4)) == [(16, 16)]
+
+
+def test_a_direct_update_knows_the_limit_too() -> None:
+    envs = counting_envs(2)
+    algorithm = NotesSizes(tiny_actor_critic(envs))
+    buffer = rl.RolloutBuffer(6, 2, envs.single_observation_space, envs.single_action_space)
+    collector = rl.Collector(algorithm.policy, envs, buffer)
+    collector.collect(num_steps=12)
+    algorithm.update(collector.rollout(), 99_999, 2)
+    assert algorithm.sizes == [(12, 12)] * 2
+
+
+def test_a_batch_beyond_the_rollout_is_the_whole_rollout() -> None:
+    def weights(batch_size: int | None) -> torch.Tensor:
+        rl.seed(1)
+        envs = counting_envs(2)
+        algorithm = rl.PPO(tiny_actor_critic(envs))
+        params = rl.OnPolicyTrainerParams(
+            training_collector=rl.Collector(algorithm.policy, envs), batch_size=batch_size, max_epochs=1, seed=1,
+            epoch_num_steps=40, collection_step_num_env_steps=20, update_step_num_repetitions=2,
+            show_progress=False, verbose=False,
+        )  # fmt: skip
+        algorithm.run_training(params)
+        return torch.cat([p.detach().flatten() for p in algorithm.policy.parameters()])
+
+    assert torch.equal(weights(99_999), weights(None))

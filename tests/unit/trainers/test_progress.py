@@ -1,0 +1,181 @@
+"""What schedules see: the share of the planned training that was done before the training step."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from tests.fakes import CountingEnv, ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+
+QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 1}
+
+
+class OnPolicyWithRates(ScriptedOnPolicy):
+    """Remembers the learning rate of each gradient step, in percent of the first."""
+
+    def __init__(self, policy: rl.Policy) -> None:
+        super().__init__(policy)
+        self.optimizer = rl.Optimizer({"policy": policy}, rl.LinearSchedule(100.0, 0.0))
+        self.rates: list[float] = []
+
+    def gradient_step(self, batch: Any) -> rl.UpdateResult:
+        self.rates.append(self.optimizer.rule.lr)
+        return super().gradient_step(batch)
+
+
+class OffPolicyWithRates(ScriptedOffPolicy):
+    """The same, off policy."""
+
+    def __init__(self, policy: rl.Policy) -> None:
+        super().__init__(policy)
+        self.optimizer = rl.Optimizer({"policy": policy}, rl.LinearSchedule(100.0, 0.0))
+        self.rates: list[float] = []
+
+    def gradient_step(self, batch: Any, noise: Any = None) -> rl.UpdateResult:
+        self.rates.append(self.optimizer.rule.lr)
+        return super().gradient_step(batch, noise)
+
+
+def on_policy(**options: Any) -> Any:
+    envs = counting_envs(num_envs=2, length=5)
+    algorithm = OnPolicyWithRates(tiny_actor_critic(envs))
+    collector = rl.Collector(algorithm.policy, envs)
+    common = {"training_collector": collector, "batch_size": None, "collection_step_num_env_steps": 10}
+    return rl.OnPolicyTrainer(algorithm, rl.OnPolicyTrainerParams(**(common | QUIET | options)))
+
+
+def off_policy(**options: Any) -> Any:
+    envs = counting_envs(num_envs=2, length=5)
+    algorithm = OffPolicyWithRates(tiny_actor_critic(envs))
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    collector = rl.Collector(algorithm.policy, envs, rl.ReplayBuffer(100, *spaces, num_envs=2))
+    common = {"training_collector": collector, "collection_step_num_env_steps": 10}
+    return rl.OffPolicyTrainer(algorithm, rl.OffPolicyTrainerParams(**(common | QUIET | options)))
+
+
+def offline(**options: Any) -> Any:
+    algorithm = OffPolicyWithRates(tiny_actor_critic(counting_envs(num_envs=2, length=5)))
+    collector = rl.Collector(algorithm.policy, counting_envs(num_envs=2, length=5))
+    collector.attach_buffer(
+        rl.ReplayBuffer(20, algorithm.policy.observation_space, algorithm.policy.action_space, num_envs=2)
+    )
+    collector.collect(num_steps=20)
+    return rl.OfflineTrainer(algorithm, rl.OfflineTrainerParams(**({"buffer": collector.buffer} | QUIET | options)))
+
+
+def rates(trainer: Any) -> list[float]:
+    trainer.run()
+    return trainer.algorithm.rates
+
+
+def test_on_policy_goes_from_1_to_1_nth() -> None:
+    # Two epochs of 20 env steps in collections of 10: four updates.
+    assert rates(on_policy(max_epochs=2, epoch_num_steps=20)) == pytest.approx([100, 75, 50, 25])
+
+
+def test_one_update_learns_at_the_full_rate() -> None:
+    assert rates(on_policy(max_epochs=1, epoch_num_steps=10)) == [100]
+
+
+def test_all_gradient_steps_of_an_update_step_have_one_rate() -> None:
+    trainer = on_policy(max_epochs=1, epoch_num_steps=20, batch_size=5, update_step_num_repetitions=2)
+    assert rates(trainer) == [100] * 4 + [50] * 4
+
+
+def test_off_policy_counts_env_steps_before_the_collection() -> None:
+    # 30 env steps in collections of 10, with two gradient steps each.
+    trainer = off_policy(max_epochs=1, epoch_num_steps=30, update_step_num_gradient_steps_per_sample=0.2)
+    assert rates(trainer) == pytest.approx([100, 100, 200 / 3, 200 / 3, 100 / 3, 100 / 3])
+
+
+def test_warm_up_is_part_of_the_progress() -> None:
+    trainer = off_policy(
+        max_epochs=1, epoch_num_steps=40, warmup_num_env_steps=20, update_step_num_gradient_steps_per_sample=0.1
+    )
+    assert rates(trainer) == [50, 25]
+
+
+def test_offline_counts_gradient_steps() -> None:
+    assert rates(offline(max_epochs=2, epoch_num_steps=2)) == [100, 75, 50, 25]
+
+
+def test_collections_by_episodes_never_reach_the_end_before_the_last_update() -> None:
+    # Two episodes of 5 steps are 10 env steps, of which an epoch has planned 8: each epoch counts as done after one.
+    trainer = on_policy(
+        max_epochs=4, epoch_num_steps=8, collection_step_num_env_steps=None, collection_step_num_episodes=2
+    )
+    assert rates(trainer) == [100, 75, 50, 25]
+    # And as done after two where 18 are planned; the first is 10 / 18 of it.
+    trainer = on_policy(
+        max_epochs=2, epoch_num_steps=18, collection_step_num_env_steps=None, collection_step_num_episodes=2
+    )
+    assert rates(trainer) == pytest.approx([100, 100 - 50 * 10 / 18, 50, 50 - 50 * 10 / 18])
+
+
+def test_exploration_sees_the_same_progress_as_the_update() -> None:
+    trainer = on_policy(max_epochs=2, epoch_num_steps=20)
+    seen = []
+    trainer.params.training_collector.exploration = lambda greedy, space, progress, generator: (
+        seen.append(progress) or greedy
+    )
+    trainer.run()
+    assert seen == [0.0] * 5 + [0.25] * 5 + [0.5] * 5 + [0.75] * 5
+
+
+def test_outside_of_training_steps_progress_is_what_was_done() -> None:
+    seen: list[float] = []
+    envs = counting_envs(num_envs=2, length=5)
+    trainer = on_policy(max_epochs=2, epoch_num_steps=20)
+    params = rl.OnPolicyTrainerParams(
+        **(vars(trainer.params) | {"test_collector": rl.Collector(trainer.algorithm.policy, envs)})
+    )
+    object.__setattr__(params, "test_fn", lambda epoch, env_step: seen.append(trainer.algorithm.plan.progress()))
+    rl.OnPolicyTrainer(trainer.algorithm, params).run()
+    assert seen == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("make", [on_policy, off_policy, offline])
+def test_a_resumed_run_goes_on_with_the_rates(make: Any, tmp_path: Path) -> None:
+    def options(trainer_params: Any = None) -> dict[str, Any]:
+        ratio = {"update_step_num_gradient_steps_per_sample": 0.1} if make is off_policy else {}
+        return {"max_epochs": 2, "epoch_num_steps": 3 if make is offline else 30, **ratio}
+
+    first = make(**options())
+    saved: list[int] = []
+
+    def save(epoch: int, env_step: int, gradient_step: int) -> str:
+        saved.append(gradient_step)
+        if len(saved) == 4:
+            first.save(tmp_path / "checkpoint")
+        return ""
+
+    object.__setattr__(first.params, "save_checkpoint_fn", save)
+    whole = rates(first)
+    assert whole == pytest.approx([100 * (6 - k) / 6 for k in range(6)])
+    second = make(**options())
+    second.restore(tmp_path / "checkpoint")
+    assert rates(second) == whole[4:]
+
+
+def test_a_longer_run_after_a_resume_measures_against_its_own_plan(tmp_path: Path) -> None:
+    first = offline(max_epochs=1, epoch_num_steps=2)
+    first.run()
+    first.save(tmp_path / "checkpoint")
+    second = offline(max_epochs=4, epoch_num_steps=2)
+    second.restore(tmp_path / "checkpoint")
+    assert rates(second) == pytest.approx([100 * (8 - k) / 8 for k in range(2, 8)])
+
+
+def test_ppo_with_a_single_update_learns() -> None:
+    torch.manual_seed(0)
+    envs = rl.make_vec(lambda: CountingEnv(length=5), 2, backend="sync", seed=1)
+    algorithm = rl.PPO(tiny_actor_critic(envs), rl.PPOParams(lr=rl.LinearSchedule(1e-2)))
+    before = [p.clone() for p in algorithm.policy.parameters()]
+    params = rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs), max_epochs=1, epoch_num_steps=10,
+        collection_step_num_env_steps=10, **QUIET,
+    )  # fmt: skip
+    algorithm.run_training(params)
+    assert any(not torch.equal(a, b) for a, b in zip(before, algorithm.policy.parameters(), strict=True))
