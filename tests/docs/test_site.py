@@ -1,7 +1,10 @@
 """The built pages: strict, complete when opened from disk, search included, and loading nothing from elsewhere."""
 
+import importlib
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,7 +15,16 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import rltrainer as rl
+from rltrainer import functional, nets
+
 ROOT = Path(__file__).parents[2]
+
+NOT_EXPLAINED = {
+    "rltrainer.nets.chain": "how networks are called, not what they are made of",
+    "rltrainer.nets.policy.no_progress": "a default",
+}
+"""Parts of networks that have no place on the API page, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +82,58 @@ def test_what_is_missing_is_found(tmp_path: Path) -> None:
     )
     (tmp_path / "a.css").write_text("@font-face { src: url('https://e.org/f.woff2'), url(data:font) }")
     assert list(missing(tmp_path)) == ["page.html: //b.org/c.js", "a.css: https://e.org/f.woff2"]
+
+
+class Documented(HTMLParser):
+    """Collects the names in the headings of the API page, with the first paragraph below each."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.paragraphs: dict[str, str] = {}
+        self.name = self.tag = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        classes = dict(attrs).get("class") or ""
+        if "doc-heading" in classes:
+            self.tag, self.name = tag, ""
+        elif tag == "p" and "doc" not in classes and self.name not in self.paragraphs:
+            self.tag, self.paragraphs[self.name] = tag, ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tag = "" if tag == self.tag else self.tag
+
+    def handle_data(self, data: str) -> None:
+        if self.tag == "p":
+            self.paragraphs[self.name] += data
+        elif self.tag and not self.name:
+            self.name = data.strip()
+
+
+def test_every_public_name_is_explained(site: Path) -> None:
+    documented = Documented((site / "api.html").read_text()).paragraphs
+    wrong = {}
+    for name in rl.__all__:
+        expected = (inspect.getdoc(getattr(rl, name)) or "").partition("\n\n")[0].replace("`", "").split()
+        found = documented.get(f"rltrainer.{name}", "").split()
+        if found != expected:
+            wrong[name] = " ".join(found)
+    assert wrong == {}
+
+
+def test_the_parts_of_networks_are_explained() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    entries = set(re.findall(r"^::: (\S+)", page, re.MULTILINE))
+    missing = []
+    for room in (nets, functional):
+        for info in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            module = importlib.import_module(info.name)
+            for name, value in vars(module).items():
+                is_public = not name.startswith("_") and getattr(value, "__module__", "") == info.name
+                names = {info.name, f"{info.name}.{name}", f"rltrainer.{name}"}
+                if is_public and not names & (entries | NOT_EXPLAINED.keys()):
+                    missing.append(f"{info.name}.{name}")
+    assert missing == []
 
 
 def test_search_needs_no_server(site: Path) -> None:
