@@ -21,9 +21,8 @@ class ExpectedSARSAParams(rl.DQNParams):
 class ExpectedSARSA(rl.DQN):
     """DQN whose target is the value of a softmax policy (Sutton & Barto 2018, eq. 6.9), not of the greedy one."""
 
-    def __init__(self, policy: rl.QNetwork, params: ExpectedSARSAParams | None = None) -> None:
-        self.params: ExpectedSARSAParams = params or ExpectedSARSAParams()
-        super().__init__(policy, self.params)
+    params_class = ExpectedSARSAParams
+    params: ExpectedSARSAParams
 
     def next_value(self, batch: rl.Transitions) -> torch.Tensor:
         """Return sum_a pi(a) Q_target(next_obs, a) [B]."""

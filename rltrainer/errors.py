@@ -1,5 +1,11 @@
 """The exceptions that rltrainer raises. Every text names the field, file or env, the rule, the value and one hint."""
 
+import re
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|\bid=\d{9,}(, )?")
+MAX_LENGTH = 120
+"""Characters of a value in an error's text."""
+
 
 class RLTrainerError(Exception):
     """Parent of every exception that rltrainer raises on purpose."""
@@ -7,6 +13,10 @@ class RLTrainerError(Exception):
 
 class ParamsError(RLTrainerError, ValueError):
     """A field of a params object breaks its rule, or two fields contradict each other."""
+
+
+class ArgumentError(ParamsError, TypeError):
+    """An argument is unknown, missing, or given without its name: what Python calls a TypeError."""
 
 
 class SpaceError(RLTrainerError, ValueError):
@@ -33,7 +43,25 @@ class MissingExtraError(RLTrainerError, ImportError):
     """An optional dependency is not installed; the text names the extra that brings it."""
 
 
+def readable(value: object) -> str:
+    """Return a value as a short text that is the same in every run: its repr without addresses."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    kind = type(value).__name__
+    try:
+        text = _ADDRESS.sub("", repr(value))
+    except Exception:  # what is wrong may be half made, or a number too large to be written
+        return f"<{kind}>"
+    if len(text) <= MAX_LENGTH:
+        return text
+    if "\n" not in text:
+        return f"{text[:MAX_LENGTH]}..."
+    shape = getattr(value, "shape", None)
+    return f"<{kind} of shape {tuple(shape)}>" if shape else f"<{kind}>"  # an array's rows, a network's layers
+
+
 def field_error_text(owner: str, field: str, rule: str, value: object, hint: str = "") -> str:
-    """Return `<owner>.<field>: <rule>; got <value!r> (<type>). <hint>`, the form of every complaint about a value."""
-    text = f"{owner}.{field}: {rule}; got {value!r} ({type(value).__name__})"
+    """Return `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, the form of every complaint about a value."""
+    kind = "class" if isinstance(value, type) else type(value).__name__
+    text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
     return f"{text}. {hint}" if hint else text

@@ -1,40 +1,61 @@
 """The parent of every params dataclass: frozen, keyword-only, checked at construction, printed, written as JSON."""
 
 import dataclasses
-import difflib
 import functools
 import json
-from typing import Any, Self, get_type_hints
-
-from sensai.util.string import ToStringMixin  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING, Any, NoReturn, Self, get_type_hints
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.rules import Rule, rules_of
+from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
+from rltrainer.rules import Rule, as_python, must_be, rules_of
+from rltrainer.schedules import SCHEDULES
+
+if TYPE_CHECKING:  # sensai ships no types, and a type checker accepts anything of a class with a parent it cannot see
+
+    class ToStringMixin:
+        """Print as `Name[field=value, ...]`."""
+else:
+    from sensai.util.string import ToStringMixin
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Params(ToStringMixin):  # type: ignore[misc]  # sensai ships no types
+class Params(ToStringMixin):
     """Check every field against the rule in its type.
 
     A field that holds a live object (a collector, a callback) is declared with `compare=False`: it prints as class and
     id, and JSON holds only its name.
 
     Raises:
-        ParamsError: a value breaks its field's rule; the text names class, field, rule and value.
+        ParamsError: a value breaks its field's rule; the text names class, field, rule and value. An `ArgumentError`
+            if a name is no field, or a field without a default is missing.
     """
+
+    if not TYPE_CHECKING:  # a type checker knows the fields, and would accept any name here
+
+        def __new__(cls, *args: Any, **values: Any) -> Self:
+            """Check the names of the arguments before `__init__` is given them."""
+            check_arguments(cls.__name__, cls, args, values, "field", _owners_text)
+            return super().__new__(cls)
+
+        def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+            # What copies and pickles call `__new__` with; they bring the values later.
+            return (), dict.fromkeys(field.name for field in dataclasses.fields(self) if field.init)
 
     def __post_init__(self) -> None:
         for name, rules in _field_rules(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
-            value = getattr(self, name)
+            given = getattr(self, name)
+            value = as_python(given)
+            if value is not given:
+                object.__setattr__(self, name, value)  # frozen; JSON has no numbers of NumPy
             if rules and not any(rule.accepts(value) for rule in rules):
-                self.refuse(name, "must be " + " or ".join(rule.text for rule in rules))
+                self.refuse(name, must_be(rules))
 
-    def refuse(self, field: str, rule: str, hint: str = "") -> None:
+    def refuse(self, field: str, rule: str, hint: str = "") -> NoReturn:
         """Raise a `ParamsError` about this field's value."""
         raise ParamsError(field_error_text(type(self).__name__, field, rule, getattr(self, field), hint))
 
     def to_json(self) -> str:
-        """Return the params as JSON text; live objects and callables are written as their names."""
+        """Return the params as JSON text; live objects and callables that are no schedule of ours are only named."""
         values = {field.name: _as_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
         return json.dumps({"params": type(self).__name__, "fields": values}, indent=2)
 
@@ -61,9 +82,7 @@ class Params(ToStringMixin):  # type: ignore[misc]  # sensai ships no types
         known = [field.name for field in dataclasses.fields(cls)]
         for name in [*values, *live]:
             if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-                raise ParamsError(f"{cls.__name__}.from_json: unknown field {name!r}.{hint}")
+                raise ParamsError(f"{cls.__name__}.from_json: unknown field {name!r}.{did_you_mean(name, known)}")
         values = {name: _from_json(cls, name, value) for name, value in values.items() if name not in live} | live
         for field in dataclasses.fields(cls):
             has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
@@ -77,6 +96,21 @@ class Params(ToStringMixin):  # type: ignore[misc]  # sensai ships no types
         return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
+def _owners_text(field: str) -> str:
+    """Say which other params have a field of this name, or of the name that we have for it."""
+    for ours in (field, *OTHER_NAMES.get(field, ())):
+        if owners := _owners(Params, ours):
+            return f" {ours!r} is a field of {' and '.join(owners)}."
+    return ""
+
+
+def _owners(parent: type[Params], field: str) -> list[str]:
+    """Return our classes below this one that are the first to declare the field."""
+    ours = [cls for cls in parent.__subclasses__() if cls.__module__.startswith("rltrainer.")]
+    declares = {cls: field in vars(cls).get("__annotations__", {}) for cls in ours}
+    return [name for cls in ours for name in ([cls.__name__] if declares[cls] else _owners(cls, field))]
+
+
 @functools.cache
 def _field_rules(cls: type[Params]) -> dict[str, list[Rule]]:
     hints = get_type_hints(cls, include_extras=True)
@@ -84,12 +118,16 @@ def _field_rules(cls: type[Params]) -> dict[str, list[Rule]]:
 
 
 def _as_json(value: object) -> object:
+    value = as_python(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
         return [_as_json(item) for item in value]
     if isinstance(value, Params):
         return json.loads(value.to_json())
+    name = type(value).__name__
+    if SCHEDULES.get(name) is type(value):
+        return {"schedule": name, **vars(value)}
     return {"live": getattr(value, "__qualname__", type(value).__qualname__)}
 
 
@@ -102,9 +140,22 @@ def _from_json(cls: type[Params], name: str, value: object) -> object:
         group = next(field.default for field in dataclasses.fields(cls) if field.name == name)
         if isinstance(group, Params):
             return type(group).from_json(json.dumps(value))
+    if isinstance(value, dict) and "schedule" in value:
+        return _schedule(f"{cls.__name__}.{name}", value)
     if isinstance(value, dict):
         raise ParamsError(f"{cls.__name__}.{name}: JSON holds only the name {value.get('live')!r}; pass {name}=...")
     return value
+
+
+def _schedule(path: str, value: dict[str, Any]) -> object:
+    name = value["schedule"]
+    if not isinstance(name, str) or name not in SCHEDULES:
+        raise ParamsError(f"{path}: unknown schedule {name!r} in the JSON; known: {', '.join(SCHEDULES)}")
+    numbers = {key: number for key, number in value.items() if key != "schedule"}
+    known = [field.name for field in dataclasses.fields(SCHEDULES[name])]
+    if set(numbers) != set(known):
+        raise ParamsError(f"{path}: a {name} in JSON has {', '.join(known)}; got {', '.join(numbers)}")
+    return SCHEDULES[name](**numbers)
 
 
 def _as_text(value: object, is_plain: bool) -> str:

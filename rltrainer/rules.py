@@ -1,16 +1,19 @@
 """What a params field accepts, written as its type: `max_epochs: PositiveInt = 100`.
 
 A rule is the metadata of an `Annotated` type, so a dataclass states type and rule in one place and `params.py`
-checks them at construction. Nothing here knows a params class.
+checks them at construction; `checked` does so for a single argument. Nothing here knows a params class.
 """
 
+import functools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from rltrainer.schedules import Schedule
+import numpy as np
+
+from rltrainer.errors import ParamsError, field_error_text
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _is_finite(value: object) -> bool:
     # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
     return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
@@ -41,8 +48,44 @@ PositiveFloat = Annotated[float, Rule("a positive finite number", lambda v: _is_
 NonNegativeFloat = Annotated[float, Rule("a non-negative finite number", lambda v: _is_finite(v) and v >= 0)]
 FiniteFloat = Annotated[float, Rule("a finite number", _is_finite)]
 UnitFloat = Annotated[float, Rule("a number in [0, 1]", lambda v: _is_finite(v) and 0 <= v <= 1)]
+Sizes = Annotated[
+    Sequence[int],
+    Rule("a sequence of positive integers", lambda v: _is_sequence(v) and all(_is_int(n) and n > 0 for n in v)),
+]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
-Scheduled = Annotated[Schedule, Rule("a callable of progress in [0, 1]", callable)]
+Scheduled = Annotated[Callable[[float], float], Rule("a callable of progress in [0, 1]", callable)]
+
+
+def as_python(value: Any) -> Any:
+    """Return a number or flag of NumPy as Python's, in a tuple or list too; everything else as it is."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):  # which is one, to NumPy
+        return int(value)
+    if type(value) in (tuple, list) and any(isinstance(item, np.generic) for item in value):
+        return type(value)(map(as_python, value))
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def checked(owner: str, field: str, value: Any, annotation: Any, error: type[Exception] = ParamsError) -> Any:
+    """Return an argument, a number of NumPy as Python's, if it follows a rule of its annotation.
+
+    Args:
+        owner: class or function that takes the argument, for the error's text.
+        field: the argument's name.
+        value: what was given.
+        annotation: what is accepted, such as `PositiveInt | None`.
+        error: raised if the value breaks the rule.
+    """
+    value, rules = as_python(value), _rules_once(annotation)
+    if not any(rule.accepts(value) for rule in rules):
+        raise error(field_error_text(owner, field, must_be(rules), value))
+    return value
+
+
+def must_be(rules: list[Rule]) -> str:
+    """Return the rule's part of an error's text."""
+    return "must be " + " or ".join(rule.text for rule in rules)
 
 
 def instance_of(*classes: type) -> Rule:
@@ -70,3 +113,6 @@ def rules_of(annotation: Any) -> list[Rule]:
     if get_origin(annotation) in (Union, types.UnionType):
         return [rule for member in get_args(annotation) for rule in rules_of(member)]
     return []
+
+
+_rules_once = functools.cache(rules_of)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.rules import FiniteFloat, checked
 
 Schedule = Callable[[float], float]
 
@@ -67,6 +68,13 @@ class CosineSchedule:
         return self.end + (self.start - self.end) * share_left
 
 
+SCHEDULES: dict[str, type[LinearSchedule | CosineSchedule]] = {
+    "LinearSchedule": LinearSchedule,
+    "CosineSchedule": CosineSchedule,
+}
+"""The schedules that JSON can hold, frozen dataclasses of numbers, by name; no other name in a text is looked up."""
+
+
 def value_at(value: "float | Schedule", progress: float) -> float:
     """Return the number itself, or the schedule's value at `progress`."""
     return value(progress) if callable(value) else value
@@ -74,8 +82,7 @@ def value_at(value: "float | Schedule", progress: float) -> float:
 
 def _check(schedule: LinearSchedule | CosineSchedule) -> None:
     name = type(schedule).__name__
-    for field, value in vars(schedule).items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ParamsError(field_error_text(name, field, "must be a finite number", value))
+    for field, value in list(vars(schedule).items()):
+        object.__setattr__(schedule, field, checked(name, field, value, FiniteFloat))  # frozen
     if not 0.0 < schedule.until <= 1.0:
         raise ParamsError(field_error_text(name, "until", "must be in (0, 1]", schedule.until))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import SpaceError
+from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.tree import Tree
 
 MAX_BOX_SIZE = 2**26
@@ -52,6 +52,18 @@ def leaf_shape(space: gym.Space[Any]) -> tuple[int, ...]:
     """Return the shape of one value of a leaf space."""
     assert space.shape is not None, "every leaf space has a shape"
     return tuple(space.shape)
+
+
+def require_floats(owner: str, action_space: gym.Space[Any]) -> None:
+    """Raise a `SpaceError` for a Box of integers: what the env got would not be what the policy chose.
+
+    Args:
+        owner: the policy, for the error's text.
+        action_space: any space.
+    """
+    if isinstance(action_space, spaces.Box) and not np.issubdtype(action_space.dtype, np.floating):
+        hint = "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
+        raise SpaceError(field_error_text(owner, "action_space", "must hold floats if it is a Box", action_space, hint))
 
 
 def to_plain(space: gym.Space[Any]) -> dict[str, Any]:

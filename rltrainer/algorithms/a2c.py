@@ -41,11 +41,12 @@ class A2C(OnPolicyAlgorithm):
     """
 
     policy_class = ActorCritic
+    params_class = A2CParams
     policy: ActorCritic
+    params: A2CParams
 
     def __init__(self, policy: ActorCritic, params: A2CParams | None = None) -> None:
-        self.params = params or A2CParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, policy=policy)
 
     def process(self, rollout: Rollout) -> Samples:

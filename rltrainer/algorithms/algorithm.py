@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, cast
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,7 @@ from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.gradient_step import GradientStep
 from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
 from rltrainer.algorithms.scheduled_value import ScheduledValue
-from rltrainer.atomic_write import write_errors
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
 from rltrainer.plan import UpdatePlan
@@ -41,10 +40,20 @@ class AlgorithmParams(Params):
     """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
 
 
-class TrainerMaker(Protocol):
+TResult = TypeVar("TResult", covariant=True)
+
+
+class Runnable(Protocol[TResult]):
+    """A trainer, seen from below."""
+
+    def run(self) -> TResult:
+        """Train."""
+
+
+class TrainerMaker(Protocol[TResult]):
     """What `run_training` takes: trainer params, seen from below."""
 
-    def create_trainer(self, algorithm: Any) -> Any:
+    def create_trainer(self, algorithm: Any) -> Runnable[TResult]:
         """Return the trainer that these params configure."""
 
 
@@ -55,21 +64,21 @@ class Algorithm(ABC):
 
     Args:
         policy: the policy to train, already on its device; what acts in the envs.
-        params: the hyperparameters.
+        params: the hyperparameters; None takes the defaults.
 
     Raises:
-        ParamsError: the policy is of another class than this algorithm trains.
+        ParamsError: policy or params are of another class than this algorithm's.
     """
 
     policy_class: ClassVar[type[Any]] = Policy
     """What kind of policy it trains; subclasses of it too."""
+    params_class: ClassVar[type[AlgorithmParams]] = AlgorithmParams
+    """What kind of hyperparameters it has; subclasses of them too."""
 
-    def __init__(self, policy: Policy, params: AlgorithmParams) -> None:
-        name = type(self).__name__
-        if not isinstance(policy, self.policy_class):
-            found = f"got {type(policy).__name__}. Build it with {self.policy_class.__name__}.for_envs(envs)."
-            raise ParamsError(f"{name}.policy: must be of class {self.policy_class.__name__}; {found}")
-        self.policy = policy
+    def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
+        params = self.params_class() if params is None else params
+        self._check_classes(policy, params)
+        self.policy, self.params = policy, params
         self.gamma = params.gamma
         self.plan = UpdatePlan()
         self.device = policy.device
@@ -120,8 +129,16 @@ class Algorithm(ABC):
         """Whether `observe` does anything."""
         return self.policy.obs_normalizer is not None or type(self).observe is not Algorithm.observe
 
-    def run_training(self, params: TrainerMaker) -> Any:
-        """Train with these trainer params; returns the `InfoStats` of the run."""
+    def run_training(self, params: TrainerMaker[TResult]) -> TResult:
+        """Train with these trainer params; returns the `InfoStats` of the run.
+
+        Raises:
+            ParamsError: they are no trainer params, or another kind of algorithm's.
+        """
+        if isinstance(params, type) or not callable(getattr(params, "create_trainer", None)):
+            hint = "Hyperparameters belong to the algorithm." if isinstance(params, AlgorithmParams) else ""
+            rule = "must be trainer params, such as OnPolicyTrainerParams(training_collector=...)"
+            raise ParamsError(field_error_text(f"{type(self).__name__}.run_training", "params", rule, params, hint))
         return params.create_trainer(self).run()
 
     def state_dict(self) -> State:
@@ -155,14 +172,8 @@ class Algorithm(ABC):
                 part.load_state_dict(state[name])
 
     def save(self, path: str | Path) -> None:
-        """Write the whole algorithm to one safetensors file, replacing it in one step.
-
-        Raises:
-            CheckpointError: it could not be written; what was there is unchanged.
-        """
-        state = self.state_dict()
-        with write_errors(Path(path), CheckpointError):
-            write_state(path, "algorithm", state)
+        """Write the whole algorithm to one safetensors file, replacing it in one step."""
+        write_state(path, "algorithm", self.state_dict())
 
     def load(self, path: str | Path) -> None:
         """Restore the algorithm from a file that `save` wrote; the file runs nothing.
@@ -223,6 +234,20 @@ class Algorithm(ABC):
         of_policy = set(self.policy.modules()) - {self.policy}
         kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
         return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
+
+    def _check_classes(self, policy: object, params: object) -> None:
+        name, policy_class, params_class = type(self).__name__, self.policy_class.__name__, self.params_class.__name__
+        if not isinstance(policy, self.policy_class):
+            hint = f"Build it with {policy_class}.for_envs(envs)."
+            if isinstance(policy, Params):
+                hint = f"The policy comes first: {name}(policy, params)."
+            found = f"the class {policy.__name__}" if isinstance(policy, type) else type(policy).__name__
+            raise ParamsError(f"{name}.policy: must be of class {policy_class}; got {found}. {hint}")
+        if not isinstance(params, self.params_class):
+            hint = f"Write {params_class}(lr=..., ...)."
+            if hasattr(params, "create_trainer"):
+                hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
+            raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
 
     def _check_state(self, state: State) -> None:
         name = type(self).__name__

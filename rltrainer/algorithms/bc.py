@@ -36,11 +36,12 @@ class BC(OffPolicyAlgorithm):
     """
 
     policy_class = Actor
+    params_class = BCParams
     policy: Actor
+    params: BCParams
 
     def __init__(self, policy: Actor, params: BCParams | None = None) -> None:
-        self.params = params or BCParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:

@@ -38,11 +38,12 @@ class DQN(OffPolicyAlgorithm):
     """
 
     policy_class = QNetwork
+    params_class = DQNParams
     policy: QNetwork
+    params: DQNParams
 
     def __init__(self, policy: QNetwork, params: DQNParams | None = None) -> None:
-        self.params = params or DQNParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         self.policy.exploration = EpsilonGreedy(self.params.epsilon)
         self.target_critic = TargetNetwork(policy.critic, self.params.tau, self.params.target_update_interval)
         self.optimizer = self.make_optimizer(self.params, critic=policy.critic)

@@ -47,11 +47,12 @@ class IQL(OffPolicyAlgorithm):
     """
 
     policy_class = GaussianActorCritic
+    params_class = IQLParams
     policy: GaussianActorCritic
+    params: IQLParams
 
     def __init__(self, policy: GaussianActorCritic, params: IQLParams | None = None) -> None:
-        self.params = params or IQLParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         self.critic = policy.critic
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         lr, actor_lr = self.params.lr, self.params.actor_lr

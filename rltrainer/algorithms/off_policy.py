@@ -26,12 +26,15 @@ class OffPolicyAlgorithm(Algorithm):
 
     Args:
         policy: the policy to train.
-        params: the hyperparameters.
+        params: the hyperparameters; None takes the defaults.
     """
 
-    def __init__(self, policy: Policy, params: OffPolicyParams) -> None:
+    params_class = OffPolicyParams
+    params: OffPolicyParams
+
+    def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
         super().__init__(policy, params)
-        self.n_step = params.n_step
+        self.n_step = self.params.n_step
 
     @abstractmethod
     def gradient_step(self, batch: Transitions, noise: Any) -> UpdateResult:

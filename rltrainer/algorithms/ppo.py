@@ -34,9 +34,11 @@ class PPO(A2C):
         params: hyperparameters; None takes the defaults.
     """
 
+    params_class = PPOParams
+    params: PPOParams
+
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
-        self.params: PPOParams = params or PPOParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         self.clip = ScheduledValue(self.params.clip, self.device)
 
     def process(self, rollout: Rollout) -> Samples:

@@ -59,11 +59,12 @@ class SAC(OffPolicyAlgorithm):
     """
 
     policy_class = SquashedActorCritic
+    params_class = SACParams
     policy: SquashedActorCritic
+    params: SACParams
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
-        self.params = params or SACParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         target = self.params.target_entropy
         self.target_entropy = -float(leaf_shape(policy.action_space)[0]) if target is None else target
         self.critic = policy.critic

@@ -47,11 +47,12 @@ class TD3(OffPolicyAlgorithm):
     """
 
     policy_class = DeterministicActorCritic
+    params_class = TD3Params
     policy: DeterministicActorCritic
+    params: TD3Params
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
-        self.params = params or TD3Params()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
         self.policy.exploration = GaussianNoise(self.params.exploration_noise)
         self.actor, self.critic = policy.actor, policy.critic
         self.target_actor = TargetNetwork(policy.actor, self.params.tau)

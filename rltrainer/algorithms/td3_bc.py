@@ -28,9 +28,11 @@ class TD3BC(TD3):
         params: hyperparameters; None takes the defaults.
     """
 
+    params_class = TD3BCParams
+    params: TD3BCParams
+
     def __init__(self, policy: DeterministicActorCritic, params: TD3BCParams | None = None) -> None:
-        self.params: TD3BCParams = params or TD3BCParams()
-        super().__init__(policy, self.params)
+        super().__init__(policy, params)
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""

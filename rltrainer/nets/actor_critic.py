@@ -14,6 +14,7 @@ from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, Activation, orthogonal_
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
+from rltrainer.rules import Flag, Sizes, checked
 from rltrainer.tree import Tree
 
 SQRT_2 = 2**0.5
@@ -40,6 +41,7 @@ class Actor(Policy):
         normalize_obs: bool = False,
     ) -> None:
         super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
+        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         self.actor = Chain(
@@ -90,6 +92,10 @@ class ActorCritic(Actor):
             activation=activation,
             normalize_obs=normalize_obs,
         )
+        name = type(self).__name__
+        hidden_sizes = checked(name, "hidden_sizes", hidden_sizes, Sizes)
+        share_encoder = checked(name, "share_encoder", share_encoder, Flag)
+        normalize_reward = checked(name, "normalize_reward", normalize_reward, Flag)
         encoder = cast(Encoder, self.actor[0]) if share_encoder else Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
         self.critic = Chain(

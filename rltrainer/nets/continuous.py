@@ -15,6 +15,7 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import UnitBoxPolicy
+from rltrainer.rules import PositiveInt, Sizes, checked
 from rltrainer.tree import Tree
 
 
@@ -41,6 +42,8 @@ class ContinuousActorCritic(UnitBoxPolicy):
         normalize_obs: bool = False,
     ) -> None:
         super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
+        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
+        num_critics = checked(type(self).__name__, "num_critics", num_critics, PositiveInt)
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)
@@ -83,12 +86,28 @@ class SquashedActorCritic(ContinuousActorCritic):
 class GaussianActorCritic(ContinuousActorCritic):
     """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics: IQL."""
 
-    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], **options: Any) -> None:
-        super().__init__(observation_space, action_space, **options)
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        hidden_sizes: Sequence[int] = (256, 256),
+        activation: Activation = nn.ReLU,
+        num_critics: int = 2,
+        normalize_obs: bool = False,
+    ) -> None:
+        super().__init__(
+            observation_space,
+            action_space,
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            num_critics=num_critics,
+            normalize_obs=normalize_obs,
+        )
+        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
         encoder = Encoder(observation_space)
-        hidden_sizes = options.get("hidden_sizes", (256, 256))
         sizes = (encoder.out_features, *hidden_sizes)
-        self.value_network = Chain(encoder, MLP(sizes, options.get("activation", nn.ReLU)), ValueHead(sizes[-1], 1))
+        self.value_network = Chain(encoder, MLP(sizes, activation), ValueHead(sizes[-1], 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return GaussianHead(in_features, space, bounded_mean=True)

@@ -15,6 +15,7 @@ from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.chain import apply_linear
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
 from rltrainer.nets.linear import linear
+from rltrainer.spaces import require_floats
 
 
 class ValueHead(nn.Linear):
@@ -90,6 +91,7 @@ def make_head(in_features: int, space: gym.Space[Any], owner: str) -> Categorica
     if isinstance(space, spaces.Discrete) or (isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1):
         return CategoricalHead(in_features, space)
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        require_floats(owner, space)
         return GaussianHead(in_features, space)
     rule = "must be Discrete, MultiDiscrete or Box, the latter two of one axis"
     raise SpaceError(field_error_text(owner, "action_space", rule, space, "Flatten it in a wrapper of the env."))

@@ -1,8 +1,9 @@
 """The policy: what chooses actions, and the one object that algorithms and collectors share."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self, TypeGuard
+from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -10,10 +11,19 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.names import check_arguments
 from rltrainer.nets.exploration import Exploration
 from rltrainer.nets.normalizer import ObsNormalizer
+from rltrainer.rules import Flag, checked
+from rltrainer.spaces import require_floats
 from rltrainer.tree import Tree
+
+Space = gym.Space[Any]
+Options = ParamSpec("Options")
+TPolicy = TypeVar("TPolicy")
+Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
+"""A policy's class to a type checker: what `for_envs` takes is what the constructor takes, written once."""
 
 
 def no_progress() -> float:
@@ -36,20 +46,50 @@ class Policy(nn.Module, ABC):
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, normalize_obs: bool = False
     ) -> None:
         super().__init__()
+        name = type(self).__name__
+        for field, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, gym.Space):
+                hint = f"Build it with {name}.for_envs(envs)."
+                raise SpaceError(field_error_text(name, field, "must be a gymnasium space", space, hint))
+        normalize_obs = checked(name, "normalize_obs", normalize_obs, Flag)
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
 
     @classmethod
-    def for_spaces(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], **options: Any) -> Self:
-        """Build the policy for an observation space and an action space; `options` go to the constructor."""
-        return cls(observation_space, action_space, **options)
+    def for_spaces(
+        cls: Constructor[Options, TPolicy],
+        observation_space: Space,
+        action_space: Space,
+        *args: Options.args,
+        **options: Options.kwargs,
+    ) -> TPolicy:
+        """Build the policy for an observation space and an action space; `options` go to the constructor.
+
+        Raises:
+            SpaceError: the policy cannot observe or act in such spaces.
+            ParamsError: an option is unknown, or breaks its rule.
+        """
+        _check_options(cls, "for_spaces", (observation_space, action_space, *args), options)
+        return cls(observation_space, action_space, *args, **options)
 
     @classmethod
-    def for_envs(cls, envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any) -> Self:
-        """Build the policy for the spaces of a vector env; `options` go to the constructor."""
-        return cls(envs.single_observation_space, envs.single_action_space, **options)
+    def for_envs(
+        cls: Constructor[Options, TPolicy],
+        envs: gym.vector.VectorEnv[Any, Any, Any],
+        *args: Options.args,
+        **options: Options.kwargs,
+    ) -> TPolicy:
+        """Build the policy for the spaces of a vector env; `options` go to the constructor.
+
+        Raises:
+            ParamsError: `envs` is no vector env, or an option is unknown or breaks its rule.
+            SpaceError: the policy cannot observe or act in such spaces.
+        """
+        spaces = _spaces_of(cls, envs)
+        _check_options(cls, "for_envs", (*spaces, *args), options)
+        return cls(*spaces, *args, **options)
 
     @abstractmethod
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
@@ -100,7 +140,7 @@ class UnitBoxPolicy(Policy):
     """Parent of policies whose networks act in (-1, 1)^A, the shape of squashed actions.
 
     Raises:
-        SpaceError: the action space is not a bounded Box of one axis with low < high.
+        SpaceError: the action space is not a bounded Box of floats of one axis with low < high.
     """
 
     action_low: Tensor
@@ -120,6 +160,7 @@ class UnitBoxPolicy(Policy):
                     "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.",
                 )
             )
+        require_floats(type(self).__name__, action_space)
         self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
         self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
 
@@ -130,6 +171,31 @@ class UnitBoxPolicy(Policy):
     def unscale(self, action: Tensor) -> Tensor:
         """Map the bounds of the action space to (-1, 1)."""
         return 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
+
+
+def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
+    """Return the spaces of one of the envs."""
+    if not isinstance(envs, type):  # whose attributes are no spaces yet
+        observation_space = getattr(envs, "single_observation_space", None)
+        action_space = getattr(envs, "single_action_space", None)
+        if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):
+            return observation_space, action_space
+    hint = "Make one with rl.make_vec(env_id, num_envs=1)."
+    if isinstance(envs, str):
+        hint = f"Make one with rl.make_vec({envs!r}, num_envs=1)."
+    elif isinstance(envs, gym.Env):
+        hint = "It is a single env: make several with rl.make_vec(env_id_or_factory, num_envs=1)."
+    owner = f"{policy_class.__name__}.for_envs"
+    raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
+
+
+def _check_options(policy_class: Any, method: str, args: tuple[Any, ...], options: Any) -> None:
+    owner = f"{policy_class.__name__}.{method}"
+    if inspect.isabstract(policy_class):
+        raise ParamsError(
+            f"{owner}: {policy_class.__name__} is abstract. Build one of its subclasses: ActorCritic, ..."
+        )
+    check_arguments(owner, policy_class, args, options, "option")
 
 
 def _is_unit_box_like(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:

@@ -14,6 +14,7 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import Policy
+from rltrainer.rules import Flag, Sizes, checked
 from rltrainer.tree import Tree
 
 
@@ -62,6 +63,8 @@ class QNetwork(Policy):
             hint = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
             name = type(self).__name__
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
+        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
+        dueling = checked(type(self).__name__, "dueling", dueling, Flag)
         self.start = int(action_space.start)
         encoder = Encoder(observation_space)
         sizes = (encoder.out_features, *hidden_sizes)

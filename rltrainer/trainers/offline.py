@@ -11,7 +11,7 @@ from rltrainer.rules import PositiveInt, instance_of
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.epoch import EpochRecord
-from rltrainer.trainers.params import TrainerParams, live
+from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.types import State
 
@@ -20,7 +20,7 @@ from rltrainer.types import State
 class OfflineTrainerParams(TrainerParams):
     """What the offline trainer can be told."""
 
-    buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer)] = live()
+    buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer)] = dataclasses.field(compare=False)
     """The data."""
     batch_size: PositiveInt = 64
     """Transitions per gradient step."""

@@ -8,7 +8,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.rules import Flag, PositiveInt, instance_of
 from rltrainer.trainers.epoch import EpochRecord
-from rltrainer.trainers.params import TrainerParams, live
+from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.trainer import Trainer
 
 
@@ -16,7 +16,7 @@ from rltrainer.trainers.trainer import Trainer
 class OnlineTrainerParams(TrainerParams):
     """What trainers with a training collector can be told."""
 
-    training_collector: Annotated[Collector, instance_of(Collector)] = live()
+    training_collector: Annotated[Collector, instance_of(Collector)] = dataclasses.field(compare=False)
     """Collects the training data."""
     collection_step_num_env_steps: PositiveInt | None = 2048
     """Env steps of a collection step, rounded up to a multiple of the number of envs."""

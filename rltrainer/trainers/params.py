@@ -25,8 +25,11 @@ TestCollector = Annotated[Collector, instance_of(Collector)]
 AnyLogger = Annotated[Logger, instance_of(Logger)]
 
 
-def live(default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON."""
+def live(default: Any) -> Any:
+    """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON.
+
+    One without a default is written out: a type checker must see that it has none.
+    """
     return dataclasses.field(default=default, compare=False)
 
 

@@ -57,13 +57,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     _share_done: float
 
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
-        name = type(self).__name__
-        for field, value, cls in (
-            ("algorithm", algorithm, self.algorithm_class),
-            ("params", params, self.params_class),
-        ):
+        name, classes = type(self).__name__, {"algorithm": self.algorithm_class, "params": self.params_class}
+        for (field, cls), value in zip(classes.items(), (algorithm, params), strict=True):
             if not isinstance(value, cls):
-                raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value))
+                hint = f"Write {name}(algorithm, {self.params_class.__name__}(...))."
+                raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))
         self.algorithm, self.params = algorithm, params
         for field, collector in self._collectors().items():
             if collector.policy is not algorithm.policy:

@@ -1,13 +1,17 @@
 """A small params class against bad values, and through JSON."""
 
+import copy
 import dataclasses
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 
+import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.params import Params
 from rltrainer.rules import (
@@ -109,7 +113,7 @@ def test_frozen_keyword_only_and_replace_checks_again() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         params.max_epochs = 4  # type: ignore[misc]  # what is tested
     with pytest.raises(TypeError):
-        TinyParams(3)  # type: ignore[misc]  # what is tested
+        TinyParams(3)  # type: ignore[call-arg,misc]  # what is tested
     assert dataclasses.replace(params, gamma=0.5).gamma == 0.5
     with pytest.raises(ParamsError):
         dataclasses.replace(params, gamma=1.5)
@@ -141,20 +145,58 @@ def test_json_round_trip_is_exact_with_types() -> None:
 
 def test_json_names_live_objects_and_wants_them_back() -> None:
     hook = Hook()
-    text = TinyParams(max_epochs=3, lr=LinearSchedule(1e-3), stop_fn=len, hooks=(hook,)).to_json()
+    text = TinyParams(max_epochs=3, lr=abs, stop_fn=len, hooks=(hook,)).to_json()
     fields = json.loads(text)["fields"]
-    assert fields["lr"] == {"live": "LinearSchedule"}
+    assert fields["lr"] == {"live": "abs"}
     assert fields["stop_fn"] == {"live": "len"}
     assert fields["hooks"] == [{"live": "Hook"}]
-    with pytest.raises(
-        ParamsError, match=r"^TinyParams.lr: JSON holds only the name 'LinearSchedule'; pass lr=\.\.\.$"
-    ):
+    with pytest.raises(ParamsError, match=r"^TinyParams.lr: JSON holds only the name 'abs'; pass lr=\.\.\.$"):
         TinyParams.from_json(text, stop_fn=len, hooks=(hook,))
     with pytest.raises(ParamsError, match=r"^TinyParams.hooks: JSON holds only the name 'Hook'; pass hooks=\.\.\.$"):
         TinyParams.from_json(text, lr=1e-3, stop_fn=len)
     again = TinyParams.from_json(text, lr=1e-3, stop_fn=len, hooks=(hook,))
     assert again.stop_fn is len
     assert again.hooks == (hook,)
+
+
+def test_a_schedule_of_ours_is_data_in_json() -> None:
+    params = TinyParams(max_epochs=3, lr=LinearSchedule(1e-3, 1e-4, until=0.3))
+    document = json.loads(params.to_json())
+    assert document["fields"]["lr"] == {"schedule": "LinearSchedule", "start": 1e-3, "end": 1e-4, "until": 0.3}
+    assert TinyParams.from_json(params.to_json()) == params
+    assert rl.DQNParams.from_json(rl.DQNParams().to_json()) == rl.DQNParams()
+
+
+class DoubledSchedule(LinearSchedule):
+    def __call__(self, progress: float) -> float:
+        return 2 * super().__call__(progress)
+
+
+def test_a_schedule_of_a_users_is_only_named() -> None:
+    text = TinyParams(max_epochs=3, lr=DoubledSchedule(1.0)).to_json()
+    with pytest.raises(ParamsError, match=r"^TinyParams.lr: JSON holds only the name 'DoubledSchedule'; pass lr"):
+        TinyParams.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        ({"schedule": "os.system", "command": "ls"}, "TinyParams.lr: unknown schedule 'os.system' in the JSON; "),
+        ({"schedule": ["LinearSchedule"]}, "TinyParams.lr: unknown schedule ['LinearSchedule'] in the JSON; known: "),
+        ({"schedule": "LinearSchedule", "start": 1}, "TinyParams.lr: a LinearSchedule in JSON has start, end, until; "),
+        (
+            {"schedule": "LinearSchedule", "start": "1", "end": 0, "until": 1},
+            "LinearSchedule.start: must be a finite number; got '1' (str)",
+        ),
+        ({"live": "LinearSchedule"}, "TinyParams.lr: JSON holds only the name 'LinearSchedule'; pass lr=..."),
+    ],
+)
+def test_a_damaged_schedule_in_json(schedule: Any, text: str) -> None:
+    document = json.loads(TinyParams(max_epochs=3).to_json())
+    document["fields"]["lr"] = schedule
+    with pytest.raises(ParamsError) as caught:
+        TinyParams.from_json(json.dumps(document))
+    assert str(caught.value).startswith(text)
 
 
 def test_json_live_overrides_any_field() -> None:
@@ -196,3 +238,89 @@ def test_json_without_a_required_field() -> None:
 def test_json_that_to_json_did_not_write(text: str) -> None:
     with pytest.raises(ParamsError, match=r"^TinyParams.from_json: the text is not JSON written by to_json \("):
         TinyParams.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: rl.PPOParams(learning_rate=1e-3), "PPOParams: unknown field 'learning_rate'. Did you mean 'lr'?"),
+        (lambda: rl.PPOParams(clip_range=0.2), "PPOParams: unknown field 'clip_range'. Did you mean 'clip'?"),
+        (lambda: rl.PPOParams(gama=0.9), "PPOParams: unknown field 'gama'. Did you mean 'gamma'?"),
+        (
+            lambda: rl.PPOParams(n_epochs=4),
+            "PPOParams: unknown field 'n_epochs'. 'update_step_num_repetitions' is a field of OnPolicyTrainerParams.",
+        ),
+        (lambda: rl.DQNParams(n_steps=4), "DQNParams: unknown field 'n_steps'. Did you mean 'n_step'?"),
+        (lambda: rl.SACParams(ent_coef=1.0), "SACParams: unknown field 'ent_coef'. Did you mean 'temperature'?"),
+        (lambda: rl.PPOParams(zzz=1), "PPOParams: unknown field 'zzz'."),
+        (
+            lambda: rl.OnPolicyTrainerParams(training_collector=None, batchsize=3),
+            "OnPolicyTrainerParams: unknown field 'batchsize'. Did you mean 'batch_size'?",
+        ),
+        (
+            lambda: rl.OnPolicyTrainerParams(lr=3e-4),
+            "OnPolicyTrainerParams: unknown field 'lr'. 'lr' is a field of AlgorithmParams.",
+        ),
+        (
+            lambda: dataclasses.replace(rl.PPOParams(), learning_rate=1e-3),
+            "PPOParams: unknown field 'learning_rate'. Did you mean 'lr'?",
+        ),
+        (
+            lambda: rl.PPOParams(3e-4),
+            "PPOParams: too many positional arguments. Give each field by name: gamma=..., lr=....",
+        ),
+        (
+            lambda: TinyParams(),
+            "TinyParams: missing a required argument: 'max_epochs'. Give each field by name: max_epochs=..., lr=....",
+        ),
+        (lambda: rl.EpsilonGreedy(eps=0.1), "EpsilonGreedy: unknown field 'eps'. Did you mean 'epsilon'?"),
+    ],
+)
+def test_wrong_names_and_numbers_of_arguments(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        make()
+    assert str(caught.value) == text
+    assert isinstance(caught.value, TypeError)  # what Python raises for it
+
+
+def test_every_name_of_another_library_has_one_of_ours() -> None:
+    from rltrainer.names import OTHER_NAMES
+
+    classes = [rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams]
+    classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
+    known = {field.name for cls in classes for field in dataclasses.fields(cls)}
+    known |= {"hidden_sizes", "activation", "normalize_obs", "normalize_reward", "num_critics"}
+    assert {ours for names in OTHER_NAMES.values() for ours in names} <= known
+
+
+def test_params_with_one_positional_field_stay_positional() -> None:
+    assert rl.EpsilonGreedy(0.2) == rl.EpsilonGreedy(epsilon=0.2)
+    with pytest.raises(ParamsError, match="EpsilonGreedy: multiple values for argument 'epsilon'"):
+        rl.EpsilonGreedy(0.2, epsilon=0.3)
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    params = TinyParams(
+        max_epochs=np.int64(3), lr=np.float32(0.5), gamma=np.float64(0.5), warmup=np.uint8(2), normalize=np.bool_(False)
+    )
+    assert params == TinyParams(max_epochs=3, lr=0.5, gamma=0.5, warmup=2, normalize=False)
+    assert [type(getattr(params, name)) for name in ("max_epochs", "lr", "gamma", "normalize")] == [
+        int, float, float, bool
+    ]  # fmt: skip
+    assert TinyParams.from_json(params.to_json()) == params
+    schedule = LinearSchedule(np.float64(1.0), np.float32(0.5), until=np.float64(0.5))
+    assert repr(schedule) == "LinearSchedule(start=1.0, end=0.5, until=0.5)"
+    assert json.loads(TinyParams(max_epochs=3, sizes=(np.int64(3),)).to_json())["fields"]["sizes"] == [3]
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.float64(3.0), np.timedelta64(3), np.array([3]), np.int64(0)])
+def test_what_of_numpy_is_no_positive_integer(value: Any) -> None:
+    with pytest.raises(ParamsError, match="TinyParams.max_epochs: must be a positive integer; got"):
+        TinyParams(max_epochs=value)
+
+
+def test_copies_and_pickles_of_params_with_required_fields() -> None:
+    params = TinyParams(max_epochs=3, stop_fn=len)
+    for made in (copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert made == params
+        assert made.stop_fn is len

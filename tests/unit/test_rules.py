@@ -2,10 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 from rltrainer import rules
-from rltrainer.rules import Rule, a_callable, instance_of, rules_of
+from rltrainer.errors import ParamsError, ReplayBufferError
+from rltrainer.rules import Rule, a_callable, as_python, checked, instance_of, rules_of
 
 NAN, INF = float("nan"), float("inf")
 BAD_FOR_ALL_NUMBERS = [None, True, False, NAN, INF, -INF, "", "1", [], [1], {}, 1j]
@@ -83,3 +85,27 @@ def test_other_metadata_and_bare_types_are_no_rules() -> None:
     assert rules_of(Annotated[int, "a note"]) == []
     assert rules_of(tuple[int, ...]) == []
     assert [rule.text for rule in rules_of(Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)])] == ["even"]
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [(np.int64(3), 3), (np.uint8(3), 3), (np.float64(0.5), 0.5), (np.float32(0.5), 0.5), (np.bool_(True), True)],
+)
+def test_numbers_of_numpy_as_pythons(given: Any, plain: object) -> None:
+    found = as_python(given)
+    assert found == plain
+    assert type(found) is type(plain)
+
+
+@pytest.mark.parametrize("value", [None, "x", [1], np.timedelta64(3), np.array(3)])
+def test_everything_else_stays(value: object) -> None:
+    assert as_python(value) is value
+
+
+def test_a_single_argument_is_checked() -> None:
+    assert type(checked("Owner", "n", np.int64(3), rules.PositiveInt)) is int
+    assert checked("Owner", "n", None, rules.PositiveInt | None) is None
+    with pytest.raises(ParamsError, match=r"^Owner.n: must be a positive integer or None; got 0 \(int\)$"):
+        checked("Owner", "n", np.int64(0), rules.PositiveInt | None)
+    with pytest.raises(ReplayBufferError, match=r"^Owner.n: must be a positive integer; got 'x' \(str\)$"):
+        checked("Owner", "n", "x", rules.PositiveInt, ReplayBufferError)

@@ -1,0 +1,82 @@
+"""Names of arguments: what is wrong with those of a call, and which one a misspelt or foreign name may stand for."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from rltrainer.errors import ArgumentError
+
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    # hyperparameters
+    "learning_rate": ("lr",), "policy_lr": ("lr",), "actor_lr": ("lr",), "q_lr": ("critic_lr",),
+    "discount": ("gamma",), "discount_factor": ("gamma",), "lam": ("gae_lambda",), "lambda_": ("gae_lambda",),
+    "ent_coef": ("entropy_coef", "temperature"), "vf_coef": ("value_coef",), "alpha": ("temperature",),
+    "autotune": ("learn_temperature",), "auto_alpha": ("learn_temperature",),
+    "clip_range": ("clip",), "clip_coef": ("clip",), "clip_ratio": ("clip",), "eps_clip": ("clip",),
+    "clip_range_vf": ("value_clip",), "max_norm": ("max_grad_norm",), "adam_epsilon": ("adam_eps",),
+    "norm_adv": ("normalize_advantage",), "advantage_normalization": ("normalize_advantage",),
+    "polyak": ("tau",), "policy_delay": ("actor_update_interval",), "policy_frequency": ("actor_update_interval",),
+    "target_update_freq": ("target_update_interval",), "target_network_frequency": ("target_update_interval",),
+    "target_policy_noise": ("target_noise",), "policy_noise": ("target_noise",), "noise_clip": ("target_noise_clip",),
+    "exploration_fraction": ("epsilon",), "exploration_final_eps": ("epsilon",), "start_e": ("epsilon",),
+    "n_steps": ("collection_step_num_env_steps", "n_step"), "n_step_return_horizon": ("n_step",),
+    # trainers
+    "total_timesteps": ("max_epochs",), "num_epochs": ("max_epochs",), "step_per_epoch": ("epoch_num_steps",),
+    "n_epochs": ("update_step_num_repetitions",), "update_epochs": ("update_step_num_repetitions",),
+    "repeat_per_collect": ("update_step_num_repetitions",), "minibatch_size": ("batch_size",),
+    "num_steps": ("collection_step_num_env_steps",), "step_per_collect": ("collection_step_num_env_steps",),
+    "train_freq": ("collection_step_num_env_steps",), "episode_per_collect": ("collection_step_num_episodes",),
+    "gradient_steps": ("update_step_num_gradient_steps_per_sample",),
+    "update_per_step": ("update_step_num_gradient_steps_per_sample",),
+    "learning_starts": ("warmup_num_env_steps",), "start_steps": ("warmup_num_env_steps",),
+    "episode_per_test": ("test_step_num_episodes",), "n_eval_episodes": ("test_step_num_episodes",),
+    "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
+    # networks
+    "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
+    "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
+}  # fmt: skip
+"""What other libraries call our fields: Stable-Baselines3, Tianshou 1, CleanRL."""
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return ` Did you mean 'lr'?` for the known name that is meant, or nothing if none is near."""
+    meant = [ours for ours in OTHER_NAMES.get(name, ()) if ours in known]
+    meant = meant or difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {meant[0]!r}?" if meant else ""
+
+
+def check_arguments(
+    owner: str,
+    called: type[Any],
+    args: Sequence[Any],
+    values: Mapping[str, Any],
+    what: str,
+    elsewhere: Callable[[str], str] = lambda name: "",
+) -> None:
+    """Check the arguments of a constructor as Python is about to, with a text that helps.
+
+    Args:
+        owner: what the user called, for the text.
+        called: the class.
+        args: arguments without a name.
+        values: arguments by name.
+        what: what such an argument is called, for the text.
+        elsewhere: says where else a name belongs that is not near to any here.
+
+    Raises:
+        ArgumentError: Python would raise a `TypeError`.
+    """
+    signature = inspect.signature(called.__init__)
+    known = list(signature.parameters)[1:]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    for name in values:
+        if name not in known and not takes_any:
+            hint = did_you_mean(name, known) or elsewhere(name)
+            raise ArgumentError(f"{owner}: unknown {what} {name!r}.{hint}")
+    try:
+        signature.bind(None, *args, **values)
+    except TypeError as error:
+        by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY][:2]
+        hint = f" Give each {what} by name: {', '.join(f'{name}=...' for name in by_name)}." if by_name else ""
+        raise ArgumentError(f"{owner}: {error}.{hint}") from None

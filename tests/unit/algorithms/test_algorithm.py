@@ -1,0 +1,118 @@
+"""What an algorithm's constructor and `run_training` refuse, and what they say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from tests.fakes import counting_envs, tiny_actor_critic
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+ENVS = counting_envs()
+ACTOR_CRITIC = tiny_actor_critic(ENVS)
+DETERMINISTIC = rl.DeterministicActorCritic.for_envs(counting_envs(action_space=BOX), hidden_sizes=(4,))
+SQUASHED = rl.SquashedActorCritic.for_envs(counting_envs(action_space=BOX), hidden_sizes=(4,))
+WRITE = "Write PPOParams(lr=..., ...)."
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: rl.PPO(ACTOR_CRITIC, rl.PPOParams),  # type: ignore[arg-type]  # what is tested, below too
+            f"PPO.params: must be of class PPOParams; got the class PPOParams (class). {WRITE}",
+        ),
+        (
+            lambda: rl.PPO(ACTOR_CRITIC, {"lr": 1}),  # type: ignore[arg-type]
+            f"PPO.params: must be of class PPOParams; got {{'lr': 1}} (dict). {WRITE}",
+        ),
+        (
+            lambda: rl.PPO(ACTOR_CRITIC, {}),  # type: ignore[arg-type]
+            f"PPO.params: must be of class PPOParams; got {{}} (dict). {WRITE}",
+        ),
+        (
+            lambda: rl.SAC(SQUASHED, 0),  # type: ignore[arg-type]
+            "SAC.params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...).",
+        ),
+        (
+            lambda: rl.PPO(rl.ActorCritic, rl.PPOParams()),  # type: ignore[arg-type]
+            "PPO.policy: must be of class ActorCritic; got the class ActorCritic. "
+            "Build it with ActorCritic.for_envs(envs).",
+        ),
+        (
+            lambda: rl.PPO(rl.PPOParams(), ACTOR_CRITIC),  # type: ignore[arg-type]
+            "PPO.policy: must be of class ActorCritic; got PPOParams. The policy comes first: PPO(policy, params).",
+        ),
+        (
+            lambda: rl.PPO(None),  # type: ignore[arg-type]
+            "PPO.policy: must be of class ActorCritic; got NoneType. Build it with ActorCritic.for_envs(envs).",
+        ),
+    ],
+)
+def test_wrong_arguments(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        make()
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("algorithm_class", "policy", "params"),
+    [
+        (rl.PPO, ACTOR_CRITIC, rl.A2CParams()),
+        (rl.PPO, ACTOR_CRITIC, rl.AlgorithmParams()),
+        (rl.TD3BC, DETERMINISTIC, rl.TD3Params()),
+        (rl.TD3, DETERMINISTIC, rl.SACParams()),
+        (rl.DoubleDQN, rl.QNetwork.for_envs(ENVS), rl.OffPolicyParams()),
+    ],
+)
+def test_params_of_another_algorithm(algorithm_class: Any, policy: Any, params: Any) -> None:
+    own = algorithm_class.params_class.__name__
+    with pytest.raises(ParamsError) as caught:
+        algorithm_class(policy, params)
+    text = str(caught.value)
+    assert text.startswith(
+        f"{algorithm_class.__name__}.params: must be of class {own}; got {type(params).__name__}[gam"
+    )
+    assert text.endswith(f"({type(params).__name__}). Write {own}(lr=..., ...).")
+
+
+def test_params_of_a_subclass_and_none() -> None:
+    assert rl.A2C(ACTOR_CRITIC, rl.PPOParams()).params == rl.PPOParams()
+    assert rl.TD3BC(DETERMINISTIC).params == rl.TD3BCParams()
+    assert type(rl.DoubleDQN(rl.QNetwork.for_envs(ENVS)).params) is rl.DQNParams
+
+
+def test_trainer_params_are_no_hyperparameters() -> None:
+    trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
+    with pytest.raises(ParamsError, match=r"Trainer params go to algorithm.run_training; write PPOParams\(lr=...") as e:
+        rl.PPO(ACTOR_CRITIC, trainer_params)  # type: ignore[arg-type]
+    assert "id=" not in str(e.value)
+
+
+RULE = "PPO.run_training.params: must be trainer params, such as OnPolicyTrainerParams(training_collector=...)"
+
+
+@pytest.mark.parametrize(
+    ("params", "got"),
+    [
+        (rl.OnPolicyTrainerParams, "got the class OnPolicyTrainerParams (class)"),
+        (None, "got None (NoneType)"),
+        ({}, "got {} (dict)"),
+    ],
+)
+def test_run_training_wants_trainer_params(params: Any, got: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.PPO(ACTOR_CRITIC).run_training(params)
+    assert str(caught.value) == f"{RULE}; {got}"
+
+
+def test_run_training_says_where_hyperparameters_belong() -> None:
+    with pytest.raises(ParamsError, match="Hyperparameters belong to the algorithm.$"):
+        rl.PPO(ACTOR_CRITIC).run_training(rl.PPOParams())  # type: ignore[arg-type]
+    trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
+    with pytest.raises(ParamsError, match="OnPolicyTrainer.algorithm: must be of class OnPolicyAlgorithm; got"):
+        rl.SAC(SQUASHED).run_training(trainer_params)

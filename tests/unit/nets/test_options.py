@@ -1,0 +1,139 @@
+"""What a policy's constructor, `for_envs` and `for_spaces` refuse, and what they say."""
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from torch import nn
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError, SpaceError
+from tests.fakes import CountingEnv, counting_envs
+
+OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+DISCRETE = spaces.Discrete(2)
+POLICIES: dict[Any, Any] = {
+    rl.Actor: DISCRETE,
+    rl.ActorCritic: DISCRETE,
+    rl.QNetwork: DISCRETE,
+    rl.DeterministicActorCritic: BOX,
+    rl.SquashedActorCritic: BOX,
+    rl.GaussianActorCritic: BOX,
+}
+every_policy = pytest.mark.parametrize("cls", POLICIES, ids=lambda cls: cls.__name__)
+
+
+@every_policy
+def test_a_misspelt_option_names_the_nearest(cls: Any) -> None:
+    for method, args in (("for_envs", (counting_envs(action_space=POLICIES[cls]),)), ("for_spaces", (OBS, DISCRETE))):
+        with pytest.raises(ParamsError) as caught:
+            getattr(cls, method)(*args, hiden_sizes=(3,))
+        assert str(caught.value) == (
+            f"{cls.__name__}.{method}: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
+        )
+        assert isinstance(caught.value, TypeError)
+
+
+def test_other_wrong_arguments() -> None:
+    envs = counting_envs()
+    with pytest.raises(ParamsError, match="ActorCritic.for_envs: unknown option 'net_arch'. Did you mean 'hidden_siz"):
+        rl.ActorCritic.for_envs(envs, net_arch=[64, 64])
+    with pytest.raises(ParamsError, match="ActorCritic.for_envs: too many positional arguments. Give each option by"):
+        rl.ActorCritic.for_envs(envs, (64, 64))
+    with pytest.raises(ParamsError, match="Policy.for_envs: Policy is abstract. Build one of its subclasses"):
+        rl.Policy.for_envs(envs)
+
+
+class OwnPolicy(rl.ActorCritic):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+
+
+def test_a_constructor_of_the_users_may_take_any_option() -> None:
+    policy = OwnPolicy.for_envs(counting_envs(), hidden_sizes=(3,))
+    assert type(policy) is OwnPolicy
+
+
+@pytest.mark.parametrize(
+    ("envs", "text"),
+    [
+        (
+            "CartPole-v1",
+            "must be a gymnasium VectorEnv; got 'CartPole-v1' (str). "
+            "Make one with rl.make_vec('CartPole-v1', num_envs=1).",
+        ),
+        (
+            CountingEnv(),
+            "must be a gymnasium VectorEnv; got <tests.fakes.CountingEnv object> (CountingEnv). "
+            "It is a single env: make several with rl.make_vec(env_id_or_factory, num_envs=1).",
+        ),
+        (None, "must be a gymnasium VectorEnv; got None (NoneType). Make one with rl.make_vec(env_id, num_envs=1)."),
+        (
+            gym.vector.SyncVectorEnv,
+            "must be a gymnasium VectorEnv; got the class SyncVectorEnv (class). "
+            "Make one with rl.make_vec(env_id, num_envs=1).",
+        ),
+    ],
+)
+def test_what_is_no_vector_env(envs: Any, text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.ActorCritic.for_envs(envs)
+    found = re.sub("<.*CountingEnv object>", "<tests.fakes.CountingEnv object>", str(caught.value))
+    found = found.replace("<CountingEnv instance>", "<tests.fakes.CountingEnv object>")
+    assert found == f"ActorCritic.for_envs.envs: {text}"
+
+
+@every_policy
+@pytest.mark.parametrize("value", [None, 3, "64", [0], [64, -1], [1.5], [True], {64}])
+def test_hidden_sizes_that_are_none(cls: Any, value: Any) -> None:
+    with pytest.raises(
+        ParamsError, match=f"^{cls.__name__}.hidden_sizes: must be a sequence of positive integers; got "
+    ):
+        cls(OBS, POLICIES[cls], hidden_sizes=value)
+
+
+@every_policy
+def test_sizes_of_numpy(cls: Any) -> None:
+    policy = cls(OBS, POLICIES[cls], hidden_sizes=[np.int64(3), np.int32(2)])
+    layers = [type(module.in_features) for module in policy.modules() if isinstance(module, nn.Linear)]
+    assert set(layers) == {int}
+
+
+@pytest.mark.parametrize(
+    ("cls", "option", "value", "rule"),
+    [
+        (rl.ActorCritic, "share_encoder", 1, "must be True or False"),
+        (rl.ActorCritic, "normalize_reward", None, "must be True or False"),
+        (rl.ActorCritic, "normalize_obs", "yes", "must be True or False"),
+        (rl.QNetwork, "dueling", 1, "must be True or False"),
+        (rl.SquashedActorCritic, "num_critics", 0, "must be a positive integer"),
+        (rl.SquashedActorCritic, "num_critics", True, "must be a positive integer"),
+        (rl.GaussianActorCritic, "num_critics", 1.0, "must be a positive integer"),
+    ],
+)
+def test_other_values(cls: Any, option: str, value: Any, rule: str) -> None:
+    with pytest.raises(ParamsError, match=f"^{cls.__name__}.{option}: {rule}; got "):
+        cls(OBS, POLICIES[cls], **{option: value})
+
+
+@every_policy
+@pytest.mark.parametrize("space", [None, "Box", spaces.Box, (3,)])
+def test_what_is_no_space(cls: Any, space: Any) -> None:
+    with pytest.raises(SpaceError, match=f"^{cls.__name__}.observation_space: must be a gymnasium space; got "):
+        cls.for_spaces(space, POLICIES[cls])
+    with pytest.raises(SpaceError, match=f"^{cls.__name__}.action_space: must be a gymnasium space; got "):
+        cls.for_spaces(OBS, space)
+
+
+@pytest.mark.parametrize("cls", [cls for cls in POLICIES if cls is not rl.QNetwork], ids=lambda cls: cls.__name__)
+def test_a_box_of_integers_is_no_action_space_of_networks(cls: Any) -> None:
+    with pytest.raises(SpaceError) as caught:
+        cls(OBS, spaces.Box(0, 10, (1,), np.int64))
+    assert str(caught.value) == (
+        f"{cls.__name__}.action_space: must hold floats if it is a Box; got Box(0, 10, (1,), int64) (Box). "
+        "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
+    )
