@@ -1,5 +1,6 @@
 """The collector: the only place that steps envs."""
 
+import logging
 import time
 from typing import Any
 
@@ -20,6 +21,9 @@ from rltrainer.seeding import derive_seed, make_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.types import Rollout, State
 
+LONG_EPISODE = 100_000
+"""Steps after which an episode that others wait for is worth a word."""
+
 
 class Collector:
     """Steps a policy in a vector env and writes what happens into a buffer.
@@ -32,9 +36,12 @@ class Collector:
         envs: any gymnasium vector env, in any autoreset mode.
         buffer: a `ReplayBuffer` or `RolloutBuffer`; None stores nothing.
         exploration: replaces the policy's own exploration.
+        max_episode_steps: `collect(num_episodes=)` truncates an episode that gets as long as this, so that one without
+            an end cannot hold it up; None waits.
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's.
+        ParamsError: an argument is of another kind.
     """
 
     def __init__(
@@ -43,13 +50,17 @@ class Collector:
         envs: gym.vector.VectorEnv[Any, Any, Any],
         buffer: ReplayBuffer | RolloutBuffer | None = None,
         exploration: Exploration | None = None,
+        max_episode_steps: int | None = None,
     ) -> None:
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Make one with rl.make_vec(env_id, num_envs=1)."
             raise ParamsError(field_error_text("Collector", "envs", "must be a gymnasium VectorEnv", envs, hint))
         if not isinstance(policy, Policy):
             raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy))
+        if max_episode_steps is not None:
+            _check_count("Collector", "max_episode_steps", max_episode_steps)
         self.policy, self.envs, self.exploration = policy, envs, exploration
+        self.max_episode_steps = max_episode_steps
         self.adapter = EnvAdapter(envs, policy.device)
         self.num_envs = self.adapter.num_envs
         _require_same_spaces("policy", policy, self.adapter)
@@ -61,6 +72,7 @@ class Collector:
         self.num_rows = 0
         self._episodes = EpisodeCounter(self.num_envs)
         self._needs_reset = True
+        self._has_warned = False
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on.
@@ -112,7 +124,8 @@ class Collector:
         Args:
             num_steps: env steps; rounded up to a multiple of the number of envs.
             num_episodes: whole episodes, shared among the envs; all envs start anew, and exactly this many are
-                counted and stored, so that which ones are does not depend on their lengths.
+                counted and stored, so that which ones are does not depend on their lengths. No env is reset after its
+                last one, if it can be left out of steps; it starts anew with the next collection.
             random: act uniformly at random instead of asking the policy.
             explore: whether the policy explores.
 
@@ -120,12 +133,14 @@ class Collector:
             statistics of the collection.
 
         Raises:
-            ParamsError: both or neither count, or one that is not positive.
+            ParamsError: both or neither count, or one that is not positive; or `max_episode_steps` cannot be kept.
             NonFiniteError: an env returned NaN or infinity; nothing of the collection was stored.
         """
         _check_counts(num_steps, num_episodes)
+        if num_episodes is not None and self.max_episode_steps is not None:
+            self._check_limit(num_episodes)
         started = time.perf_counter()
-        if self._needs_reset or num_episodes is not None:
+        if self._needs_reset or (num_episodes is not None and not self.adapter.is_fresh):
             self.reset()
         self._episodes.start(num_episodes)
         if self.rollout_buffer is not None:
@@ -189,11 +204,12 @@ class Collector:
         adapter, episodes, buffer = self.adapter, self._episodes, self.rollout_buffer
         stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.changes_actions
         max_rows = None if num_steps is None else -(-num_steps // self.num_envs)
+        limit = self.max_episode_steps if num_steps is None else None
         row = 0
         while not episodes.is_complete if max_rows is None else row < max_rows:
             action = self._choose(random, explore)
             env_action = adapter.to_env(action)
-            step = adapter.step(env_action)
+            step = adapter.step(env_action, limit)
             counted = episodes.add(_as_array(step.reward), step.finished, step.valid)
             if buffer is not None:
                 if step.reward.ndim > 1:
@@ -204,10 +220,29 @@ class Collector:
                 # An array costs the buffer a tenth of what a tensor does.
                 stored = env_action if stores_env_action else _as_array(action)
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
-            adapter.advance()
+            adapter.advance(episodes.open)
             row += 1
+            if max_rows is None and row % LONG_EPISODE == 0:
+                self._warn_of_long_episode()
         self.num_rows += row
         return row
+
+    def _warn_of_long_episode(self) -> None:
+        """Say once that an episode may never end."""
+        env, num_steps = self._episodes.longest()
+        if num_steps < LONG_EPISODE or self._has_warned:
+            return
+        self._has_warned = True
+        text = "Collector.collect(num_episodes=...): env %d is %d steps into an episode and still waits for its end. "
+        hint = "Give it a time limit (gymnasium.wrappers.TimeLimit), or Collector(..., max_episode_steps=...)."
+        logging.getLogger("rltrainer").warning(text + hint, env, num_steps)
+
+    def _check_limit(self, num_episodes: int) -> None:
+        """Check that an env whose episode was truncated need not begin another, if it cannot be reset by itself."""
+        if num_episodes > self.num_envs and not self.adapter.can_reset_one:
+            rule = f"must be None for {num_episodes} episodes in {self.num_envs} envs that cannot be reset one by one"
+            hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
+            raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self.max_episode_steps, hint))
 
     def _choose(self, random: bool, explore: bool) -> Tensor:
         if random:
@@ -243,8 +278,13 @@ def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:
         got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
         raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
     for name, value in (("num_steps", num_steps), ("num_episodes", num_episodes)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-            raise ParamsError(field_error_text("Collector.collect", name, "must be a positive integer", value))
+        if value is not None:
+            _check_count("Collector.collect", name, value)
+
+
+def _check_count(owner: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ParamsError(field_error_text(owner, name, "must be a positive integer", value))
 
 
 def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:

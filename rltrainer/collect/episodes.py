@@ -82,6 +82,11 @@ class EpisodeCounter:
         """Lengths of the episodes that ended [E]."""
         return np.concatenate(self._ended_lengths) if self._ended_lengths else np.zeros(0, np.int64)
 
+    def longest(self) -> tuple[int, int]:
+        """Return the env of a collection by episodes whose running episode is the longest, and its steps."""
+        length = self._length if self.open is None else np.where(self.open, self._length, 0)
+        return int(length.argmax()), int(length.max())
+
     def _counted(self, valid: Array | None) -> Array | None:
         if self.open is None:
             return valid

@@ -14,7 +14,7 @@ from rltrainer.envs.actions import ActionConverter
 from rltrainer.envs.autoreset import find_autoreset, layers
 from rltrainer.envs.checks import check_flag, check_obs, check_reward
 from rltrainer.envs.episodes import EpisodeClock, Mask, Rows
-from rltrainer.envs.masked import RESTARTED
+from rltrainer.envs.masked import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.memory import ObsMemory, copy_tree, device_of, take_rows
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
@@ -105,6 +105,7 @@ class EnvAdapter:
         self._resetting: Rows | None = None
         self._starting: Rows | None = None
         self._first_obs: Tree = None
+        self._has_truncated = False
 
     def seed(self, seed: int) -> None:
         """Set what the seeds of the next reset and episodes derive from, unless `make_vec(seed=...)` said it."""
@@ -128,12 +129,26 @@ class EnvAdapter:
         return self._convert(action)
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether all envs are where the last reset put them."""
+        return self._now is not None and self._clock.num_steps == 0
+
+    @property
+    def can_reset_one(self) -> bool:
+        """Whether single envs can be reset while the others go on."""
+        return self._autoreset.is_masked
+
+    @property
     def changes_actions(self) -> bool:
         """Whether what `to_env` returns may differ from the action."""
         return not self._convert.changes_nothing
 
-    def step(self, env_action: Any) -> EnvStep:
+    def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs; `obs` keeps what was acted on until `advance`.
+
+        Args:
+            env_action: what `to_env` returned.
+            max_episode_steps: an episode that gets as long as this is truncated; None lets it go on.
 
         Raises:
             SpaceError: at the first step, what the vector env returns does not fit its spaces.
@@ -166,16 +181,25 @@ class EnvAdapter:
             self._starting, self._resetting = reset_rows, finished
         else:
             self._starting = finished
+        if max_episode_steps is not None:
+            self._truncate(result, max_episode_steps)
         return result
 
-    def advance(self) -> None:
-        """Make the successors the current observations; where an episode ended, the first of the next one."""
+    def advance(self, wanted: Mask | None = None) -> None:
+        """Make the successors the current observations; where an episode ended, the first of the next one.
+
+        Args:
+            wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
+                next `reset`, if they are ours or there is nothing more to step for; else they go on uncounted.
+        """
         if self._now is None:
             raise EnvError("EnvAdapter.advance: reset must be called first")
         self._now, self._next = self._next, self._now
         self.obs, self.obs_tensor = self._now.obs, self._now.tensor
         if self._starting is not None:
-            self._begin(self._now, self._starting)
+            starting = self._starting if wanted is None else self._leave_unwanted(self._starting, wanted)
+            if len(starting):
+                self._begin(self._now, starting)
             self._starting = None
         self._now.upload()
 
@@ -278,6 +302,32 @@ class EnvAdapter:
             if row is None:
                 raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
             self._next.write_row(n, row)
+
+    def _truncate(self, result: EnvStep, max_steps: int) -> None:
+        """End the episodes that are as long as they may be, as a time limit in the env would."""
+        rows = np.flatnonzero(self._clock.episode_steps >= max_steps)
+        if not len(rows):
+            return
+        if not self._has_truncated:
+            self._has_truncated = True
+            text = "env %d: its episode was truncated after %d steps (max_episode_steps); later ones are not named"
+            logging.getLogger("rltrainer").warning(text, rows[0], max_steps)
+        result.truncated[rows.tolist()] = True
+        result.finished = rows if result.finished is None else np.union1d(result.finished, rows)
+        self._clock.finish(rows, delay=0)
+        if self._autoreset.is_masked:  # else the envs go on; nobody counts them
+            self._starting = rows if self._starting is None else np.union1d(self._starting, rows)
+
+    def _leave_unwanted(self, rows: Rows, wanted: Mask) -> Rows:
+        """Leave the envs whose episode ended and that shall begin no other; return those that must begin the next."""
+        unwanted = rows[~wanted[rows]]
+        self._clock.leave(unwanted)
+        if not wanted.any():
+            return rows[:0]
+        if not isinstance(self.envs.unwrapped, MaskedVectorEnv):
+            return rows  # a step steps all of them
+        self.envs.unwrapped.park(unwanted)
+        return rows[wanted[rows]]
 
     def _begin(self, memory: ObsMemory, rows: Rows) -> None:
         """Write the first observations of the episodes that begin now."""

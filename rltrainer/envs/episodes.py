@@ -11,6 +11,9 @@ from rltrainer.types import State
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
+FAR = np.iinfo(np.int64).max
+"""A step that never comes."""
+
 
 class EpisodeClock:
     """Counts episodes and steps of N envs.
@@ -28,6 +31,7 @@ class EpisodeClock:
         self.num_steps = 0
         self._began = np.zeros(num_envs, np.int64)
         self._num_resets = 0
+        self._left: Mask | None = None
 
     @property
     def episode_steps(self) -> Rows:
@@ -36,8 +40,17 @@ class EpisodeClock:
 
     def finish(self, rows: Rows, delay: int) -> None:
         """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
+        if self._left is not None:
+            rows = rows[~self._left[rows]]
         self._episode[rows] += 1
         self._began[rows] = self.num_steps + delay
+
+    def leave(self, rows: Rows) -> None:
+        """Count nothing more of these envs, which are at an episode's end, until the next restart."""
+        if self._left is None:
+            self._left = np.zeros(self.num_envs, np.bool_)
+        self._left[rows] = True
+        self._began[rows] = FAR
 
     def postpone(self, rows: Rows) -> None:
         """Let these envs' episodes begin one step from now."""
@@ -54,6 +67,7 @@ class EpisodeClock:
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
         self.num_steps = 0
         self._began = np.zeros(self.num_envs, np.int64)
+        self._left = None
         return is_cut
 
     def reset_seed(self) -> int:

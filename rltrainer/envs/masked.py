@@ -19,7 +19,7 @@ RESTARTED = "rltrainer_restarted"
 
 
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
-    """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`.
+    """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`, or is parked.
 
     Args:
         num_envs: how many envs.
@@ -31,11 +31,21 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.base_seed = seed
         self._num_steps = 0
         self._needs_reset = set(range(num_envs))
+        self._parked: set[int] = set()
         self._is_first_reset = True
 
     @abstractmethod
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute."""
+
+    def park(self, rows: Any) -> None:
+        """Leave envs out of all steps until they are reset: each step returns their last observation, and reward 0.
+
+        Args:
+            rows: their indices.
+        """
+        self._parked.update(rows.tolist())
+        self._needs_reset -= self._parked
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return each env's attribute of this name."""

@@ -80,11 +80,12 @@ class SyncVectorEnv(MaskedVectorEnv):
             if info:
                 infos = self._add_info(infos, info, i)
             self._needs_reset.discard(i)
+            self._parked.discard(i)
         self._obs, self._is_first_reset = obs, False
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step every env.
+        """Step every env that is not parked.
 
         Returns:
             observations, rewards, terminated, truncated, infos.
@@ -97,9 +98,17 @@ class SyncVectorEnv(MaskedVectorEnv):
             raise self._reset_is_due()
         self._num_steps += 1
         obs = self._empty_obs()
-        rewards, all_terminated, all_truncated = [], [], []
+        rewards: list[Any] = []
+        all_terminated, all_truncated = [], []
         infos: dict[str, Any] = {}
+        parked = self._parked
         for i, (env, action) in enumerate(zip(self.envs, split_actions(self.action_space, actions), strict=True)):
+            if i in parked:
+                write_row(obs, i, map_tree(lambda leaf, i=i: leaf[i], self._obs))
+                rewards.append(np.zeros(self._reward_shape or ()))
+                all_terminated.append(False)
+                all_truncated.append(False)
+                continue
             try:
                 env_obs, reward, terminated, truncated, info = env.step(action)
                 if self._num_steps == 1:

@@ -102,10 +102,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
             for worker, result in results:
                 merge_infos(infos, result or {}, worker.rows, self.num_envs)
             # Their worker died, but it was not their turn.
-            self._lost |= renewed - due.keys() - self._needs_reset
+            self._lost |= renewed - due.keys() - self._needs_reset - self._parked
             remaining = {i: due[i] for i in remaining if i in renewed}
         self._lost -= due.keys()
         self._needs_reset -= due.keys()
+        self._parked -= due.keys()
         before = self._obs
         self._obs = map_tree(np.copy, self._arrays.obs)
         self._restore(self._obs, before, self._lost)
@@ -113,7 +114,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         return map_tree(np.copy, self._obs), infos
 
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step every env.
+        """Step every env that is not parked.
 
         Returns:
             observations, rewards, terminated, truncated, infos.
@@ -128,7 +129,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         arrays = self._arrays
         _write_actions(arrays.action, actions)
         arrays.skipped[:] = False
-        arrays.skipped[list(self._lost)] = True
+        arrays.skipped[[*self._lost, *self._parked]] = True
         arguments: list[Any] = [(worker, ()) for worker in self._pool.workers]
         results, renewed = self._pool.ask(f"step {self._num_steps}", STEP, arguments, self._restarts)
         obs = map_tree(np.copy, arrays.obs)
@@ -136,7 +137,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:
             reward = _stack_rewards(parts, self.num_envs)
         infos = self._gather_infos(results)
-        if cut := renewed | self._lost:
+        if cut := (renewed | self._lost) - self._parked:
             rows = sorted(cut)
             self._restore(obs, self._obs, cut)
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, True

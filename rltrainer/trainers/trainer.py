@@ -124,7 +124,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._set_up()
         if reset_collectors:
             for collector in self._collectors().values():
-                collector.reset(reset_buffer=reset_collector_buffers)
+                if collector is not self.params.test_collector:  # every test step resets it
+                    collector.reset(reset_buffer=reset_collector_buffers)
         self._is_started, self._continues = True, False
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)

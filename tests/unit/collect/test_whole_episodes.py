@@ -1,0 +1,264 @@
+"""Collections by episodes: one reset for each, and none that waits forever."""
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+import rltrainer as rl
+from rltrainer.collect import collector as collector_module
+from rltrainer.errors import EnvError, ParamsError
+from rltrainer.seeding import derive_seed
+from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
+from tests.unit.trainers.test_order_and_counts import on_policy_trainer
+
+
+class ResetCountingEnv(CountingEnv):
+    """Counts its resets and steps, and does not like to be stepped after its end."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length=length)
+        self.num_resets = self.num_steps = 0
+
+    def reset(self, **options: Any) -> Any:
+        self.num_resets += 1
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        assert self.step_count < self.length, "stepped after its end"
+        return super().step(action)
+
+
+def make(lengths: list[int], backend: str) -> Any:
+    factories = [lambda length=length: ResetCountingEnv(length) for length in lengths]
+    if backend == "sync":
+        todo = iter(factories)
+        return rl.make_vec(lambda: next(todo)(), len(lengths), backend="sync", seed=1)
+    return gym.vector.SyncVectorEnv(factories, autoreset_mode=AutoresetMode(backend))
+
+
+def counts(envs: Any, name: str) -> list[int]:
+    return list(envs.get_attr(name))
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [2, 9, 4], [1, 1, 3]])
+def test_one_reset_per_episode_and_no_step_after_the_last(lengths: list[int]) -> None:
+    envs = make(lengths, "sync")
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    for k in range(1, 4):
+        stats = one.collect(num_episodes=3, explore=False)
+        assert sorted(stats.lengths.tolist()) == sorted(lengths)
+        assert counts(envs, "num_resets") == [k] * 3
+        assert counts(envs, "num_steps") == [k * length for length in lengths]
+
+
+def test_several_episodes_per_env() -> None:
+    envs = make([2, 9], "sync")
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    one.collect(num_episodes=5)  # three of the first, two of the second
+    assert counts(envs, "num_resets") == [3, 2]
+    assert counts(envs, "num_steps") == [6, 18]
+
+
+def test_fewer_episodes_than_envs_step_nobody_else() -> None:
+    """The envs without a quota are reset with the others, as a vector env is reset as a whole."""
+    envs = make([2, 9], "sync")
+    rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=1)
+    assert counts(envs, "num_resets") == [1, 1]
+
+
+def test_a_reset_just_before_is_enough() -> None:
+    envs = make([3], "sync")
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    one.reset()
+    one.collect(num_episodes=1)
+    assert counts(envs, "num_resets") == [1]
+    one.reset(first_episode=True)
+    one.collect(num_episodes=1)
+    assert counts(envs, "num_resets") == [2]
+
+
+def test_an_env_that_was_stepped_is_not_fresh() -> None:
+    envs = make([5], "sync")
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    one.collect(num_steps=2)
+    assert one.collect(num_episodes=1).lengths.tolist() == [5]
+    assert counts(envs, "num_resets") == [2]
+
+
+def test_three_test_steps_make_three_resets() -> None:
+    test_envs = make([5, 7], "sync")
+    trainer = on_policy_trainer()
+    changes = {"test_collector": rl.Collector(trainer.algorithm.policy, test_envs), "test_step_num_episodes": 2}
+    params = rl.OnPolicyTrainerParams(**(vars(trainer.params) | changes))
+    rl.OnPolicyTrainer(trainer.algorithm, params).run()  # the initial test step and two epochs
+    assert counts(test_envs, "num_resets") == [3, 3]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_gymnasiums_envs_are_not_reset_after_the_last_episode(mode: AutoresetMode) -> None:
+    envs = make([4, 4], mode.value)
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    for k in range(1, 4):
+        one.reset(first_episode=True)
+        one.collect(num_episodes=2)
+        assert counts(envs, "num_resets") == [k, k]
+
+
+@pytest.mark.parametrize("backend", ["sync", *(mode.value for mode in AutoresetMode)])
+def test_the_same_episodes_in_every_mode(backend: str) -> None:
+    """Episodes past a quota use up no seeds, so collections by episodes agree where envs go on and where they rest."""
+    envs = make([2, 9, 4], backend)
+    buffer = rl.RolloutBuffer(9, 3, envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(tiny_actor_critic(envs), envs, buffer)
+    one.adapter._clock.seed = 7
+    # `CountingEnv` observes its seed. The first env has two episodes in each collection, the others one.
+    first, second, third = ([derive_seed(7, n, k) % 100 for k in range(6)] for n in range(3))
+    for k in range(3):
+        one.collect(num_episodes=4)
+        rollout = one.rollout()
+        seeds = [list(dict.fromkeys(rollout.obs[rollout.valid[:, n], n, 0].tolist())) for n in range(3)]
+        assert seeds == [first[2 * k : 2 * k + 2], [second[k]], [third[k]]]
+
+
+def test_native_envs_are_reset_once_per_collection() -> None:
+    envs = rl.make_vec("CartPole-v1", 4, backend="native", seed=1)
+    calls: list[Any] = []
+    reset = envs.env.reset
+    envs.env.reset = lambda **options: calls.append(1) or reset(**options)  # type: ignore[attr-defined]
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    for k in range(1, 4):
+        one.reset(first_episode=True)
+        assert one.collect(num_episodes=4).num_collected_episodes == 4
+        assert len(calls) == k
+
+
+def test_workers_rest_too() -> None:
+    envs = rl.make_vec("CartPole-v1", 3, backend="workers", seed=1, num_workers=2)
+    here = rl.make_vec("CartPole-v1", 3, backend="sync", seed=1)
+    try:
+        rl.seed(1)
+        policy = tiny_actor_critic(here)
+        found, expected = (rl.Collector(policy, each) for each in (envs, here))
+        for num_episodes in (3, 7, 2):
+            a, b = (one.collect(num_episodes=num_episodes, explore=False) for one in (found, expected))
+            assert a.lengths.tolist() == b.lengths.tolist()
+            assert a.returns.tolist() == b.returns.tolist()
+        assert found.adapter.state_dict() == expected.adapter.state_dict()
+    finally:
+        envs.close()
+
+
+def test_envs_that_rest_wait_for_a_reset() -> None:
+    """Whoever steps the envs by hand afterwards is told, and does not look at a frozen observation for ever."""
+    envs = make([2, 9], "sync")
+    rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=2)
+    with pytest.raises(EnvError, match="env 1 must be reset before it is stepped"):
+        envs.step(np.zeros(2, np.int64))
+    envs.reset()
+    assert envs.step(np.zeros(2, np.int64))[1].tolist() == [1.0, 1.0]
+
+
+class Endless(CountingEnv):
+    """An episode without end."""
+
+    def __init__(self) -> None:
+        super().__init__(length=10**9)
+
+
+def test_a_limit_truncates_what_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+    todo = iter([3, 10**9])
+    envs = rl.make_vec(lambda: ResetCountingEnv(next(todo)), 2, backend="sync", seed=1)
+    buffer = rl.ReplayBuffer(100, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    one = rl.Collector(tiny_actor_critic(envs), envs, buffer, max_episode_steps=7)
+    stats = one.collect(num_episodes=4)
+    assert sorted(stats.lengths.tolist()) == [3, 3, 7, 7]
+    assert sorted(stats.returns.tolist()) == [3, 3, 7, 7]
+    assert counts(envs, "num_resets") == [2, 2]
+    text = "env 1: its episode was truncated after 7 steps (max_episode_steps); later ones are not named"
+    assert [record.message for record in caplog.records] == [text]
+    rollout = one.rollout()
+    assert rollout.truncated.nonzero().tolist() == [[6, 1], [13, 1]]
+    assert rollout.terminated.nonzero().tolist() == [[2, 0], [5, 0]]
+    assert len(buffer) == 20
+    sample = buffer.sample(500, n_step=10, gamma=1.0)
+    # The successor is the episode's own: its number stays, its step goes on to 7 at most, and nothing terminates there.
+    assert torch.equal(sample.obs[:, 0], sample.next_obs[:, 0])
+    assert sample.next_obs[sample.truncated][:, 1].unique().tolist() == [7.0]
+    assert sample.reward.max() == 7
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_limit_in_gymnasiums_envs(mode: AutoresetMode) -> None:
+    envs = gym.vector.SyncVectorEnv([Endless, lambda: CountingEnv(length=3)], autoreset_mode=mode)
+    stats = rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=4).collect(num_episodes=6)
+    assert stats.lengths.tolist() == [3, 4, 3, 4, 3, 4]
+
+
+def test_an_episode_that_ends_at_the_limit_is_not_truncated(caplog: pytest.LogCaptureFixture) -> None:
+    envs = counting_envs(2, length=5)
+    buffer = rl.RolloutBuffer(5, 2, envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(tiny_actor_critic(envs), envs, buffer, max_episode_steps=5)
+    assert one.collect(num_episodes=2).lengths.tolist() == [5, 5]
+    assert not one.rollout().truncated.any()
+    assert caplog.records == []
+
+
+def test_the_limit_is_for_whole_episodes_only() -> None:
+    envs = counting_envs(1, length=5)
+    one = rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=2)
+    assert one.collect(num_steps=5).lengths.tolist() == [5]
+
+
+def test_a_test_step_keeps_the_limit() -> None:
+    trainer = on_policy_trainer()
+    test_envs = rl.make_vec(Endless, 1, backend="sync", seed=1)
+    collector = rl.Collector(trainer.algorithm.policy, test_envs, max_episode_steps=6)
+    params = rl.OnPolicyTrainerParams(**(vars(trainer.params) | {"test_collector": collector}))
+    assert rl.OnPolicyTrainer(trainer.algorithm, params).run().best_score == 6.0
+
+
+def test_native_envs_keep_a_limit_for_one_episode_each() -> None:
+    envs = rl.make_vec("CartPole-v1", 4, backend="native", seed=1)
+    one = rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=3)
+    assert one.collect(num_episodes=4).lengths.tolist() == [3] * 4
+    assert one.collect(num_episodes=3).lengths.tolist() == [3] * 3
+    with pytest.raises(ParamsError) as caught:
+        one.collect(num_episodes=5)
+    text = "Collector.max_episode_steps: must be None for 5 episodes in 4 envs that cannot be reset one by one; got 3"
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "7"])
+def test_the_limit_is_a_positive_integer(value: Any) -> None:
+    envs = counting_envs(1)
+    with pytest.raises(ParamsError, match=f"Collector.max_episode_steps: must be a positive integer; got {value!r}"):
+        rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=value)
+
+
+def test_a_long_wait_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(collector_module, "LONG_EPISODE", 10)
+    todo = iter([3, 25])
+    envs = rl.make_vec(lambda: CountingEnv(length=next(todo)), 2, backend="sync", seed=1)
+    one = rl.Collector(tiny_actor_critic(envs), envs)
+    with caplog.at_level(logging.WARNING, "rltrainer"):
+        one.collect(num_episodes=2)
+        one.collect(num_episodes=2)
+    assert len(caplog.records) == 1
+    text = "Collector.collect(num_episodes=...): env 1 is 10 steps into an episode and still waits for its end. Give it"
+    assert caplog.records[0].message.startswith(text)
+
+
+def test_many_short_episodes_are_no_long_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(collector_module, "LONG_EPISODE", 10)
+    envs = counting_envs(2, length=9)
+    rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=8)
+    rl.Collector(tiny_actor_critic(envs), envs).collect(num_steps=100)
+    assert caplog.records == []
