@@ -47,20 +47,40 @@ class Adam:
         """What a step changes besides the parameters."""
         return [self.mean, self.square, self.num_steps]
 
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Apply gradients, one per parameter, in one call: `torch.optim.Adam.step` spends most time around it."""
+    def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Apply gradients in one call: `torch.optim.Adam.step` spends most time around it.
+
+        Args:
+            trained: all parameters or some of them, contiguous: the call walks through raw memory.
+            gradients: one for each of them, of any strides.
+        """
         self.num_steps += 1
+        mean, square = self._mean_views, self._square_views
+        if len(trained) < len(self.parameters):
+            mean, square = (
+                [v for v, p in zip(part, self.parameters, strict=True) if p.requires_grad] for part in (mean, square)
+            )
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
-            self.parameters, list(gradients), self._mean_views, self._square_views, [],
-            [self.num_steps] * len(self.parameters),
+            list(trained), [gradient.contiguous() for gradient in gradients], mean, square, [],
+            [self.num_steps] * len(trained),
             lr=self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False,
         )  # fmt: skip
 
-    def step_flat(self, gradient: Tensor, applies: Tensor) -> None:
-        """Apply a flat gradient without a branch: where `applies` (a bool scalar) is False, nothing changes."""
+    def step_flat(self, trained: Sequence[Tensor], gradient: Tensor, applies: Tensor) -> None:
+        """Apply a flat gradient of all parameters without a branch.
+
+        Args:
+            trained: all parameters or some of them; the others are left alone.
+            gradient: a vector.
+            applies: a bool scalar; where it is False, nothing changes.
+        """
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)
+        if len(trained) < len(self.parameters):
+            applies = applies & torch.cat(
+                [torch.full_like(p, p.requires_grad, dtype=torch.bool).flatten() for p in self.parameters]
+            )
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
         scale = computed_once(self._lr_tensor / (1 - beta1**self.num_steps))
         correction = computed_once((1 - beta2**self.num_steps).sqrt())

@@ -83,7 +83,7 @@ class Algorithm(ABC):
         self.plan = UpdatePlan()
         self.device = policy.device
         self.generator = make_generator(None, self.device)
-        self._gradient_step = GradientStep(self._step, policy, self._tensors)
+        self._gradient_step = GradientStep(self, self._step, self._tensors, self._modules)
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
@@ -216,6 +216,9 @@ class Algorithm(ABC):
 
     def _optimizers(self) -> list[Optimizer]:
         return [value for value in vars(self).values() if isinstance(value, Optimizer)]
+
+    def _modules(self) -> list[nn.Module]:
+        return [part for part in self._parts().values() if isinstance(part, nn.Module)]
 
     def _tensors(self) -> list[Tensor]:
         """Return all tensors that a gradient step may change."""

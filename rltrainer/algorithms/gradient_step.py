@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import logging
 import platform
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rltrainer.algorithms.fingerprint import Fingerprint
 from rltrainer.algorithms.step_graph import CudaRecorder, StepGraph
 from rltrainer.plan import PrecisionParams, UpdatePlan
 
@@ -32,20 +34,25 @@ class GradientStep:
     A step that can be compiled draws no random numbers and has no branch on a tensor's value: what it needs comes as
     arguments, and what it changes are tensors, in place. Where it does something that no graph can hold (a `print`, an
     optimizer of the user's), the graph is cut there. Compiled steps give the numbers of eager ones up to rounding, and
-    CUDA graphs those of the steps that they hold, exactly.
+    CUDA graphs those of the steps that they hold, exactly. Where the algorithm has changed in a way that they depend
+    on, they are compiled or recorded anew; see `Fingerprint`.
 
     Args:
-        step: from tensors to an `UpdateResult`.
-        module: the networks that it trains.
+        owner: the algorithm.
+        step: its method from tensors to an `UpdateResult`.
         state: returns all tensors that it changes.
+        modules: returns all its networks.
     """
 
-    def __init__(self, step: Step, module: nn.Module, state: Callable[[], Sequence[Tensor]]) -> None:
-        self._step, self._module, self._state = step, module, state
+    def __init__(
+        self, owner: Any, step: Step, state: Callable[[], Sequence[Tensor]], modules: Callable[[], Sequence[nn.Module]]
+    ) -> None:
+        self._owner, self._step, self._state, self._modules = owner, step, state, modules
         self._eager, self._precision = step, PrecisionParams()
         self._compiled: Step | None = None
         self._layout: list[Any] = []
         self._graph: StepGraph | None = None
+        self._fingerprint: Fingerprint | None = None
         self.is_compiled = False
 
     def attach(self, plan: UpdatePlan, is_capturable: bool) -> None:
@@ -58,13 +65,14 @@ class GradientStep:
         Raises:
             ParamsError: the plan asks for a CUDA graph that cannot be; nothing was changed.
         """
-        device = next(self._module.parameters()).device
+        policy: nn.Module = self._owner.policy
+        device = next(policy.parameters()).device
         _check_cuda_graph(plan, device, is_capturable)
         layout = [(x.shape, x.stride(), x.dtype) for x in self._state()]
         if plan.precision != self._precision or layout != self._layout:
             self._precision, self._layout, self._compiled = plan.precision, layout, None
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
-        self.is_compiled = _decide(plan, device, sum(p.numel() for p in self._module.parameters()))
+        self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
             # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
@@ -75,6 +83,9 @@ class GradientStep:
         if choice == "auto":
             choice = device.type == "cuda" and self.is_compiled and is_capturable
         self._graph = StepGraph(self._take_all, self._state, CudaRecorder(device)) if choice else None
+        self._fingerprint = None
+        if self.is_compiled or choice:
+            self._fingerprint = Fingerprint(self._owner, self._state(), self._modules(), is_recorded=bool(choice))
 
     @property
     def has_cuda_graph(self) -> bool:
@@ -90,22 +101,24 @@ class GradientStep:
         Returns:
             the result of each.
         """
+        # An argument, so that the compiler and the graphs keep apart what they made for another state.
+        state = "" if self._fingerprint is None else self._fingerprint()
         with self._tracing():
             if self._graph is None:
-                return [self._take(*args) for args in steps]
+                return [self._take(state, *args) for args in steps]
             results, steps = [], iter(steps)
             while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
-                results += self._graph(some)
+                results += self._graph(state, some)
             return results
 
-    def _take_all(self, steps: list[tuple[Any, ...]]) -> list[Any]:
-        return [self._take(*args) for args in steps]
+    def _take_all(self, state: str, steps: list[tuple[Any, ...]]) -> list[Any]:
+        return [self._take(state, *args) for args in steps]
 
-    def _take(self, *args: Any) -> Any:
+    def _take(self, state: str, *args: Any) -> Any:
         if not self.is_compiled or self._compiled is None:
             return self._eager(*args)
         try:
-            return self._compiled(*args)
+            return self._compiled(state, *args)
         except Exception as error:
             # Nothing was run yet: a graph is compiled before its first operation. Errors of the step itself go on.
             if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -117,7 +130,7 @@ class GradientStep:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
-        unattached = {"_eager": self._step, "_compiled": None, "_graph": None}
+        unattached = {"_eager": self._step, "_compiled": None, "_graph": None, "_fingerprint": None}
         return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
 
     @contextlib.contextmanager
@@ -178,28 +191,43 @@ def _with_code_of_its_own(step: Step) -> Step:
     remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
     """
 
-    def compiled_step(*args: Any) -> Any:
-        return step(*args)
+    def compiled_step(state: str, *args: Any) -> Any:
+        # The compiler compiles anew for another state, since the state is looked at.
+        return step(*args) if state else None
 
     compiled_step.__code__ = compiled_step.__code__.replace(co_name=f"compiled_step_{next(_NUMBERS)}")
     return compiled_step
 
 
+_OF_TORCH = re.compile(r"G\['__(import_torch|builtins)|\.torch\b|__dataclass_fields__")
+_OF_OPTIMIZER = re.compile(r"optimizer\b.*\.")
+_CONSTANT = ("CONSTANT_MATCH", "EQUALS_MATCH")
+_REPLACEABLE = (*_CONSTANT, "CLOSURE_MATCH", "ID_MATCH")
+
+
 def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
-    """Say what each call of a graph looks at again: its arguments, torch's modes, and numbers of the algorithm.
+    """Say what each call of a graph looks at again.
 
-    The compiler would also ask whether a thousand types, hooks and parameters are still the same objects: 100 us and
-    more per gradient step. They are: an algorithm never replaces a module, optimizer or parameter.
+    Of its arguments and torch's modes that is everything; of the algorithm and its networks the types, numbers, texts,
+    lengths, keys and replaced methods that the step has read; of modules and classes the numbers and functions. The
+    compiler would also look at torch, hooks and parameters: 20 us and more per gradient step. `Fingerprint` looks at
+    the latter two once per update.
     """
-    return [not _is_settled(guard.name, guard.guard_type) for guard in guards]
+    return [_can_fail(guard.name, guard.guard_type) for guard in guards]
 
 
-def _is_settled(name: str, kind: str) -> bool:
-    """Whether a guard on this source is about what stays as it is: globals, classes, objects of the algorithm."""
-    if name.startswith("G[") or "type(" in name or "__dataclass_fields__" in name:
-        return True
-    # `step` is the method that `_with_code_of_its_own` closes over. Where a graph is cut, sources have other names.
-    return name.startswith("step") and kind not in ("CONSTANT_MATCH", "EQUALS_MATCH")
+def _can_fail(name: str, kind: str) -> bool:
+    """Return whether a guard on this source may fail while nothing that `Fingerprint` looks at has changed."""
+    if _OF_TORCH.search(name):
+        return False
+    if name.startswith("G[") or "type(" in name:
+        return kind in _REPLACEABLE
+    # `step` is the method that `_with_code_of_its_own` closes over. Where a graph breaks, sources have other names.
+    if name.startswith("step"):
+        if _OF_OPTIMIZER.search(name):
+            return kind in _CONSTANT
+        return kind not in ("TENSOR_MATCH", "EMPTY_NN_MODULE_HOOKS_DICT", "DUPLICATE_INPUT")
+    return True
 
 
 def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any]:

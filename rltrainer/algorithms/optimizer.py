@@ -1,6 +1,6 @@
 """The one place where gradients are taken, checked, clipped and applied."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class Optimizer:
     """Minimises a loss over some parameters.
 
-    A gradient step whose gradients are not finite is not applied; `take_fault` then names the first bad parameter.
+    A parameter is left alone for as long as it does not require a gradient. A step whose gradients are not finite is
+    not applied; `take_fault` then names the first bad parameter.
 
     Args:
         modules: the modules to train, by name; the names appear in error texts only.
@@ -41,8 +42,8 @@ class Optimizer:
     ) -> None:
         named = {f"{name}.{key}": p for name, module in modules.items() for key, p in module.named_parameters()}
         # A shared encoder appears under two names and is trained once.
-        self._names = {parameter: name for name, parameter in reversed(named.items()) if parameter.requires_grad}
-        self.parameters = list(dict.fromkeys(p for p in named.values() if p.requires_grad))
+        self._names = {parameter: name for name, parameter in reversed(named.items())}
+        self.parameters = list(dict.fromkeys(named.values()))
         self.schedule, self.max_grad_norm = lr, max_grad_norm
         self.rule: Adam | TorchRule = Adam(self.parameters, adam_eps)
         if factory is not None:
@@ -62,12 +63,15 @@ class Optimizer:
 
     def step(self, loss: Tensor) -> None:
         """Take the gradients of a scalar loss, clip them and apply them."""
-        gradients = torch.autograd.grad(loss, self.parameters)
+        trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
+        if not trained:
+            return
+        gradients = torch.autograd.grad(loss, trained)
         with torch.no_grad():
-            if isinstance(self.rule, Adam) and (torch.compiler.is_compiling() or not self._is_on_host):
-                self._apply_flat(self.rule, _flat(gradients), loss.detach())
+            if isinstance(self.rule, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
+                self._apply_flat(self.rule, trained, gradients, loss.detach())
             else:
-                self._apply(gradients, loss.detach())
+                self._apply(trained, gradients, loss.detach())
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -101,21 +105,27 @@ class Optimizer:
         """Restore what `state_dict` returned."""
         self.rule.load_state_dict(state)
 
-    def _apply(self, gradients: tuple[Tensor, ...], loss: Tensor) -> None:
+    def _can_walk_memory(self) -> bool:
+        """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
+        return self._is_on_host and all(p.is_contiguous() for p in self.parameters)
+
+    def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Look at the gradients and decide: what is quickest where looking costs nothing."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         # One look is enough for most steps: a norm within any limit is finite, and so are all gradients.
         if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm - 1e-6):
             if not torch.isfinite(norm):
-                self._bad_gradient.copy_(_flat(gradients))
+                self._bad_gradient.copy_(self._flat(trained, gradients))
                 self._bad_loss.copy_(loss)
                 self._num_faults += 1
                 return
-            torch._foreach_mul_(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self.rule.step(gradients)
+            # Not in place: two parameters may share one gradient, which may even be the user's own data.
+            gradients = torch._foreach_mul(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self.rule.step(trained, gradients)
 
-    def _apply_flat(self, rule: Adam, gradient: Tensor, loss: Tensor) -> None:
+    def _apply_flat(self, rule: Adam, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
+        gradient = self._flat(trained, gradients)
         norm = torch.linalg.vector_norm(gradient)
         is_finite = computed_once(torch.isfinite(norm))
         self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
@@ -123,8 +133,11 @@ class Optimizer:
         self._num_faults.add_(~is_finite)
         if self.max_grad_norm is not None:
             gradient = gradient * computed_once((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        rule.step_flat(gradient, is_finite)
+        rule.step_flat(trained, gradient, is_finite)
 
-
-def _flat(tensors: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])
+    def _flat(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...]) -> Tensor:
+        """Return the gradients of all parameters as one vector, with zeros for those that are left alone."""
+        if len(trained) < len(self.parameters):
+            found = dict(zip(trained, gradients, strict=True))
+            gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in self.parameters)
+        return torch.cat([gradient.flatten() for gradient in gradients])

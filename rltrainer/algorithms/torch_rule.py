@@ -29,10 +29,14 @@ class TorchRule:
         for group in self.optimizer.param_groups:
             group["lr"] = value
 
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Apply gradients, one per parameter."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
+    def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Apply gradients, one for each of all or some parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            # As `backward` makes them, laid out as the parameter and in memory of their own: an optimizer may walk
+            # through raw memory, or write into them.
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)
         self.optimizer.step()
 
     def state_dict(self) -> State:
