@@ -27,19 +27,25 @@ class Fingerprint:
         owner: the algorithm.
         tensors: what its gradient step changes.
         modules: its networks.
+        names: of the states that were seen before; new ones are added.
         is_recorded: the step runs as a CUDA graph.
     """
 
-    def __init__(self, owner: Any, tensors: Sequence[Tensor], modules: Sequence[nn.Module], is_recorded: bool) -> None:
-        self._owner, self._is_recorded = owner, is_recorded
+    def __init__(
+        self,
+        owner: Any,
+        tensors: Sequence[Tensor],
+        modules: Sequence[nn.Module],
+        names: dict[Hashable, tuple[str, Any]],
+        is_recorded: bool,
+    ) -> None:
+        self._owner, self._names, self._is_recorded = owner, names, is_recorded
         self._tensors = [tensor for tensor in tensors if is_recorded or isinstance(tensor, nn.Parameter)]
         self._modules = list(dict.fromkeys(part for module in modules for part in module.modules()))
         self._hooks = [hooks for module in self._modules for hooks in _HOOKS(module)]
         classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__))
         of_user = [cls for cls in classes if cls not in (object, nn.Module)]
         self._members = [vars(cls).values() for cls in of_user]
-        # The members are kept, since another object may get the id of one that is gone.
-        self._names: dict[Hashable, tuple[str, list[Any]]] = {}
 
     def __call__(self) -> str:
         """Return the name of the current state."""
@@ -54,6 +60,7 @@ class Fingerprint:
         if self._is_recorded:
             state += (tuple(map(_IS_TRAINING, self._modules)), _plain(vars(self._owner)))
         if state not in self._names:
+            # The members are kept, since another object may get the id of one that is gone.
             self._names[state] = f"state {len(self._names)}", members
         return self._names[state][0]
 

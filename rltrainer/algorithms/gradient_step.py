@@ -6,14 +6,14 @@ import logging
 import platform
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.fingerprint import Fingerprint
-from rltrainer.algorithms.step_graph import CudaRecorder, StepGraph
+from rltrainer.algorithms.step_graph import CudaRecorder, Recorder, StepGraph
 from rltrainer.plan import PrecisionParams, UpdatePlan
 
 LONG_RUN = 100_000
@@ -53,6 +53,7 @@ class GradientStep:
         self._layout: list[Any] = []
         self._graph: StepGraph | None = None
         self._fingerprint: Fingerprint | None = None
+        self._states: dict[Hashable, tuple[str, Any]] = {}
         self.is_compiled = False
 
     def attach(self, plan: UpdatePlan, is_capturable: bool) -> None:
@@ -70,7 +71,7 @@ class GradientStep:
         _check_cuda_graph(plan, device, is_capturable)
         layout = [(x.shape, x.stride(), x.dtype) for x in self._state()]
         if plan.precision != self._precision or layout != self._layout:
-            self._precision, self._layout, self._compiled = plan.precision, layout, None
+            self._precision, self._layout, self._compiled, self._states = plan.precision, layout, None, {}
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
@@ -82,10 +83,16 @@ class GradientStep:
         choice = plan.runtime.cuda_graph
         if choice == "auto":
             choice = device.type == "cuda" and self.is_compiled and is_capturable
-        self._graph = StepGraph(self._take_all, self._state, CudaRecorder(device)) if choice else None
+        self._record_with(CudaRecorder(device) if choice else None)
+
+    def _record_with(self, recorder: Recorder | None) -> None:
+        """Record the steps, if there is a recorder; look at what compiled or recorded ones depend on."""
+        is_recorded = recorder is not None
+        self._graph = None if recorder is None else StepGraph(self._take_all, self._state, recorder)
         self._fingerprint = None
-        if self.is_compiled or choice:
-            self._fingerprint = Fingerprint(self._owner, self._state(), self._modules(), is_recorded=bool(choice))
+        if self.is_compiled or is_recorded:
+            parts = self._owner, self._state(), self._modules()
+            self._fingerprint = Fingerprint(*parts, self._states, is_recorded)
 
     @property
     def has_cuda_graph(self) -> bool:
@@ -130,7 +137,13 @@ class GradientStep:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
-        unattached = {"_eager": self._step, "_compiled": None, "_graph": None, "_fingerprint": None}
+        unattached: dict[str, Any] = {
+            "_eager": self._step,
+            "_compiled": None,
+            "_graph": None,
+            "_fingerprint": None,
+            "_states": {},
+        }
         return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
 
     @contextlib.contextmanager

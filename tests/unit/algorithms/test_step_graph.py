@@ -64,8 +64,7 @@ class Unable(Rerun):
 
 
 def with_graph(algorithm: Any, recorder: Rerun) -> Any:
-    step = algorithm._gradient_step
-    step._graph = StepGraph(step._take_all, step._state, recorder)
+    algorithm._gradient_step._record_with(recorder)
     return algorithm
 
 
