@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, cast
 
@@ -12,6 +13,7 @@ from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.gradient_step import GradientStep
 from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
 from rltrainer.algorithms.scheduled_value import ScheduledValue
+from rltrainer.algorithms.unsaved import check_all_is_saved
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
@@ -93,8 +95,10 @@ class Algorithm(ABC):
         """Follow a trainer's plan from the next update on; `self.plan` says what "auto" came to.
 
         Raises:
-            ParamsError: it asks for a CUDA graph that cannot be; nothing was changed.
+            ParamsError: it asks for a CUDA graph that cannot be, or the algorithm holds state that would not be saved;
+                nothing was changed.
         """
+        check_all_is_saved(type(self).__name__, vars(self), self._parts())
         is_capturable = all(isinstance(optimizer.rule, Adam) for optimizer in self._optimizers())
         self._gradient_step.attach(plan, is_capturable)
         self.policy.progress = plan.progress
@@ -146,8 +150,10 @@ class Algorithm(ABC):
 
         Raises:
             NonFiniteError: see `check_faults`.
+            ParamsError: the algorithm holds state that would not be in it.
         """
         self.check_faults()
+        check_all_is_saved(type(self).__name__, vars(self), self._parts())
         state: State = {"algorithm": type(self).__name__}
         for name, part in self._parts().items():
             if isinstance(part, torch.Generator):
@@ -204,6 +210,15 @@ class Algorithm(ABC):
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
         lr = params.lr if lr is None else lr
         return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
+
+    def _take_steps(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
+        """Take the gradient steps of an update, given the arguments of each."""
+        results = self._gradient_step.run(steps)
+        for result in results:
+            if not isinstance(result, UpdateResult):
+                rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
+                raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
+        return results
 
     def _begin_update(self) -> None:
         progress = self.plan.progress()

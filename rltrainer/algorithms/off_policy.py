@@ -72,7 +72,7 @@ class OffPolicyAlgorithm(Algorithm):
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == 1
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        results = self._gradient_step.run((batch, self.draw_noise(batch)) for batch in batches)
+        results = self._take_steps((batch, self.draw_noise(batch)) for batch in batches)
         self._end_update()
         return results[0] if is_single else UpdateResult.mean(results)
 

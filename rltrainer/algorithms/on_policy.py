@@ -78,7 +78,7 @@ class OnPolicyAlgorithm(Algorithm):
             samples = self.process(rollout)
         size = self._num_cells(rollout)
         size = size if batch_size is None else min(batch_size, size)
-        steps = self._gradient_step.run(
+        steps = self._take_steps(
             (batch,) for _ in range(repeat) for batch in minibatches(samples, size, self.generator)
         )
         self.observe(rollout)
