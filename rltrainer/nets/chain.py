@@ -31,4 +31,6 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 def is_hooked(module: nn.Module) -> bool:
     """Return whether something waits for the module to be called."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    if module._forward_hooks or module._forward_pre_hooks:
+        return True
+    return bool(module._backward_hooks or module._backward_pre_hooks)

@@ -172,6 +172,28 @@ def test_large_products_are_in_the_graph_too(name: str, monkeypatch: pytest.Monk
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(36, 40, 2), (2, 36, 40)])
+def test_compiled_steps_on_images_are_the_eager_ones(shape: tuple[int, ...]) -> None:
+    def image_algorithm() -> Any:
+        rl.seed(5)
+        space = gym.spaces.Box(0, 255, shape, np.uint8)
+        # A large epsilon: Adam's first steps would else be the signs of roundings where a gradient is nearly 0.
+        return rl.BC(rl.Actor.for_spaces(space, DISCRETE, hidden_sizes=(8,)), rl.BCParams(adam_eps=1e-3))
+
+    eager, compiled = image_algorithm(), image_algorithm()
+    compiled.attach(COMPILED)
+    for i in range(3):
+        data = transitions(eager, seed=i)
+        images = torch.randint(0, 256, (16, *shape), generator=torch.Generator().manual_seed(i), dtype=torch.uint8)
+        data.obs = data.next_obs = images
+        for algorithm in (eager, compiled):
+            algorithm.update(data)
+    assert compiled.is_compiled
+    assert not counters["graph_break"]
+    for key, value in parameters(eager).items():
+        torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-5)
+
+
 def test_numbers_of_an_algorithm_may_change_between_steps() -> None:
     eager, compiled = make("sac"), make("sac")
     compiled.attach(COMPILED)
