@@ -4,18 +4,26 @@ Knows what a state is (see `types.State`), not whose it is.
 """
 
 import json
-import os
+import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from rltrainer.atomic_write import replaced_file
 from rltrainer.types import State
 
 FORMAT_VERSION = 1
+MAX_HEADER_SIZE = 100_000_000
+"""The longest header, in bytes, that safetensors reads."""
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 
 
 def write_state(path: str | Path, kind: str, state: State) -> None:
@@ -28,24 +36,48 @@ def write_state(path: str | Path, kind: str, state: State) -> None:
 
     Raises:
         TypeError: something in the state is neither a tensor nor plain; the text names it.
+        OSError: the file could not be written; what was there is unchanged.
     """
-    path = Path(path)
     tensors: dict[str, Tensor] = {}
     plain = _take_tensors(state, kind, tensors)
     metadata = {"rltrainer": kind, "version": str(FORMAT_VERSION), "state": json.dumps(plain)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(tensors, str(temporary), metadata)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced_file(Path(path)) as file:
+        _write_safetensors(file, tensors, metadata)
 
 
-def read_state(path: str | Path, kind: str, error: type[Exception], device: torch.device | str = "cpu") -> State:
-    """Read a state that `write_state` wrote; the file is opened by memory map and runs nothing.
+def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write straight from the tensors' memory: safetensors' own writer needs copies of views, and of shared memory."""
+    items = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so each begins at a multiple of its own
+    header: dict[str, Any] = {"__metadata__": metadata}
+    position = 0
+    for name, tensor in items:
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [position, position := position + tensor.numel() * tensor.element_size()],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_SIZE:
+        raise OSError(f"the plain values take {len(text)} bytes, more than the {MAX_HEADER_SIZE} that can be read back")
+    file.write(struct.pack("<Q", len(text)) + text)
+    for _, tensor in items:
+        file.write(_bytes_of(tensor))
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    array: np.ndarray[Any, Any] = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array.data
+
+
+def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool = False) -> State:
+    """Read a state that `write_state` wrote; the file runs nothing.
+
+    Args:
+        path: the file.
+        kind: what `write_state` was told.
+        error: what to raise.
+        mapped: leave the tensors in the file, for who copies them at once; they change and end with it.
 
     Raises:
         error: the file is missing, damaged, of another kind or of a newer version; the text says which.
@@ -54,7 +86,7 @@ def read_state(path: str | Path, kind: str, error: type[Exception], device: torc
     if not path.is_file():
         raise error(f"{path}: there is no such file")
     try:
-        with safe_open(str(path), framework="pt", device=str(device)) as file:
+        with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             found = metadata.get("rltrainer")
             if found != kind:
@@ -65,7 +97,8 @@ def read_state(path: str | Path, kind: str, error: type[Exception], device: torc
                     f"{path}: written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
                 )
             names = set(file.keys())
-            state = _put_tensors(json.loads(metadata["state"]), names, file.get_tensor)
+            get_tensor = file.get_tensor if mapped else lambda name: file.get_tensor(name).clone()
+            state = _put_tensors(json.loads(metadata["state"]), names, get_tensor)
     except error:
         raise
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OSError) as cause:
@@ -80,10 +113,11 @@ def read_state(path: str | Path, kind: str, error: type[Exception], device: torc
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Return `value` with each tensor replaced by a reference; collect the tensors under their path."""
     if isinstance(value, Tensor):
-        # safetensors refuses shared memory: views of one storage (tied weights) are written one by one.
+        if value.dtype not in DTYPES or value.layout != torch.strided:
+            raise TypeError(f"{name}: a state file holds no tensor of {value.dtype} and {value.layout}")
         while name in tensors:  # {"a": {"b": t}, "a.b": t} would share a name
             name += "'"
-        tensors[name] = value.detach().cpu().contiguous().clone()
+        tensors[name] = value.detach()
         return {"tensor": name}
     if isinstance(value, dict):
         for key in value:

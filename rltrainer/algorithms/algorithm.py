@@ -14,6 +14,7 @@ from rltrainer.algorithms.gradient_step import GradientStep
 from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
 from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.algorithms.unsaved import check_all_is_saved
+from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
@@ -178,8 +179,14 @@ class Algorithm(ABC):
                 part.load_state_dict(state[name])
 
     def save(self, path: str | Path) -> None:
-        """Write the whole algorithm to one safetensors file, replacing it in one step."""
-        write_state(path, "algorithm", self.state_dict())
+        """Write the whole algorithm to one safetensors file, replacing it in one step.
+
+        Raises:
+            CheckpointError: it could not be written; what was there is unchanged.
+        """
+        state = self.state_dict()
+        with write_errors(Path(path), CheckpointError):
+            write_state(path, "algorithm", state)
 
     def load(self, path: str | Path) -> None:
         """Restore the algorithm from a file that `save` wrote; the file runs nothing.

@@ -9,6 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from rltrainer.atomic_write import write_errors
 from rltrainer.data.cells import cells_of_rollout, to_array
 from rltrainer.data.columns import (
     Extra,
@@ -275,10 +276,15 @@ class ReplayBuffer:
         self._load(state, "ReplayBuffer.load_state_dict")
 
     def save(self, path: str | Path) -> None:
-        """Write the buffer to a file: data, never code. Rows that were never filled are not written."""
+        """Write the buffer to a file: data, never code. Rows that were never filled are not written.
+
+        Raises:
+            ReplayBufferError: it could not be written; what was there is unchanged.
+        """
         # Whoever loads the file goes on with other episodes.
         cut = torch.ones(self.num_envs, dtype=torch.bool)
-        write_state(path, FILE_KIND, self.state_dict() | {"cut": cut})
+        with write_errors(Path(path), ReplayBufferError):
+            write_state(path, FILE_KIND, self.state_dict() | {"cut": cut})
 
     @classmethod
     def load(

@@ -85,7 +85,7 @@ def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
     Raises:
         ReplayBufferError: it is missing, damaged, or no replay buffer.
     """
-    state = read_state(path, FILE_KIND, ReplayBufferError)
+    state = read_state(path, FILE_KIND, ReplayBufferError, mapped=True)
     try:
         layout = Layout.of_state(state)
         longest = max(int(written_of(state, layout.num_envs).max()), 1)

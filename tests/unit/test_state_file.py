@@ -3,6 +3,9 @@
 import json
 import os
 import struct
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +111,13 @@ def test_what_is_not_plain_is_named_and_nothing_is_written(path: Path, state: di
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("function", ["save_file", "fsync", "replace"])
+@pytest.mark.parametrize("function", ["_write_safetensors", "fsync", "replace"])
 def test_a_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     def crash(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
     before = path.read_bytes()
-    monkeypatch.setattr(state_file if function == "save_file" else os, function, crash)
+    monkeypatch.setattr(state_file if function.startswith("_") else os, function, crash)
     with pytest.raises(OSError, match="No space left"):
         write_state(path, "tiny", {"step": 4})
     assert path.read_bytes() == before
@@ -122,14 +125,107 @@ def test_a_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pyte
 
 
 def test_a_kill_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half_written(tensors: object, name: str, metadata: object) -> None:
-        Path(name).write_bytes(b"half")
+    def half_written(file: Any, tensors: object, metadata: object) -> None:
+        file.write(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(state_file, "save_file", half_written)
+    monkeypatch.setattr(state_file, "_write_safetensors", half_written)
     with pytest.raises(KeyboardInterrupt):
         write_state(path, "tiny", {"step": 4})
     assert read(path)["step"] == 3
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_loaded_tensors_are_copies_unless_they_are_asked_to_stay_in_the_file(path: Path) -> None:
+    copied = read(path)["w"]
+    data = path.read_bytes()
+    path.write_bytes(data[:-16] + b"\xff" * 16)
+    assert copied.tolist() == [0, 1, 2, 3]
+    os.truncate(path, 0)
+    assert copied.tolist() == [0, 1, 2, 3]
+
+
+def test_all_dtypes_come_back(tmp_path: Path) -> None:
+    state = {str(dtype): torch.arange(3).to(dtype) for dtype in state_file.DTYPES}
+    write_state(tmp_path / "f", "tiny", state)
+    again = read(tmp_path / "f")
+    for name, tensor in state.items():
+        assert again[name].dtype == tensor.dtype
+        assert torch.equal(again[name].view(torch.uint8), tensor.view(torch.uint8))
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(2, dtype=torch.complex64), torch.eye(2).to_sparse()])
+def test_tensors_that_no_file_holds_are_named(tensor: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^tiny.x: a state file holds no tensor of torch"):
+        write_state(tmp_path / "f", "tiny", {"x": tensor})
+
+
+MEASURE = """
+import resource, sys, torch
+from rltrainer.state_file import write_state
+w = torch.zeros(1 << 27, dtype=torch.uint8).add_(1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+write_state(sys.argv[1], "tiny", {"w": w[: 1 << 26], "shared": w, "again": w.view(1 << 13, 1 << 14)})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_writing_takes_no_second_copy_of_the_tensors(tmp_path: Path) -> None:
+    output = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path / "f")], capture_output=True, check=True)
+    assert int(output.stdout) < 1 << 15  # KiB; a copy of one of them would be four times as much
+
+
+def test_values_that_nobody_could_read_back_are_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "MAX_HEADER_SIZE", 1000)
+    with pytest.raises(OSError, match=r"the plain values take \d+ bytes, more than the 1000 that can be read back"):
+        write_state(path, "tiny", {"text": "x" * 1000})
+    assert read(path)["step"] == 3
+
+
+def test_a_link_stays_and_the_file_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "best").symlink_to("storage/best")
+    for step in (1, 2):
+        write_state(tmp_path / "best", "tiny", {"step": step})
+        assert (tmp_path / "best").is_symlink()
+        assert read(tmp_path / "storage" / "best")["step"] == step
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_neither_replaced_nor_read(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "f")
+    with pytest.raises(OSError, match="f is no regular file"):
+        write_state(tmp_path / "f", "tiny", {})
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        read(tmp_path / "f")
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(path: Path) -> None:
+    errors = []
+
+    def write(step: int) -> None:
+        try:
+            for _ in range(20):
+                write_state(path, "tiny", {"step": step})
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(step,)) for step in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert read(path)["step"] in (1, 2, 3)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_a_killed_process_left_behind_goes_with_the_next_save(path: Path) -> None:
+    leftovers = [path.with_name(f".{path.name}.{owner}.tmp") for owner in ("99999999", f"{os.getpid()}")]
+    for leftover in leftovers:
+        leftover.write_bytes(b"half")
+    write_state(path, "tiny", {})
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Writing so that a crash leaves the old contents or the new, never a part: a hidden name, a flush, one rename.
+
+What is being written to `name` is called `.name.<process>-<host>-<thread>-<number>.<suffix>`, so that no two saves
+share a name. What killed saves left behind is found by these names.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import platform
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+OTHER_HOSTS_AGE = 24 * 3600.0
+"""Seconds after which what another host left unchanged is abandoned: its processes cannot be asked."""
+
+_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
+    """Raise what the operating system refuses as `error`, with path and cause.
+
+    Raises:
+        error: the disk is full, the place is read-only, and the like.
+    """
+    try:
+        yield
+    except OSError as cause:
+        raise error(f"{path}: could not be written ({cause}). What was there before is unchanged.") from cause
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a stream whose contents take the place of a file at the end; where that fails, nothing has changed.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no regular file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path, "tmp")
+    temporary = hidden_name(path, "tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        remove(temporary)
+    sync_directory(path.parent)
+
+
+def hidden_name(path: Path, suffix: str) -> Path:
+    """Return a name beside `path` that nobody else uses."""
+    owner = f"{os.getpid()}-{_host()}-{threading.get_ident()}-{next(_numbers)}"
+    return path.with_name(f".{path.name}.{owner}.{suffix}")
+
+
+def abandoned(path: Path, suffix: str) -> list[Path]:
+    """Return what saves that are over left beside `path` under hidden names."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+(?:-[0-9a-f]+)*)\.{suffix}")
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return []
+    matches = (match for name in names if (match := pattern.fullmatch(name)))
+    return [found for match in matches if _is_abandoned(found := path.with_name(match[0]), match[1])]
+
+
+def remove_abandoned(path: Path, suffix: str) -> None:
+    """Remove what `abandoned` finds."""
+    for leftover in abandoned(path, suffix):
+        remove(leftover)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder of our own; what cannot be removed now goes with the next save."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Flush the names in a folder to disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_abandoned(path: Path, owner: str) -> bool:
+    process, host, thread = [*owner.split("-"), "", ""][:3]
+    if host not in ("", _host()):
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime > OTHER_HOSTS_AGE
+        return False
+    if int(process) == os.getpid():
+        # The thread that asks is in no other save.
+        others = {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
+        return thread not in others
+    try:
+        os.getpgid(int(process))
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _host() -> str:
+    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()

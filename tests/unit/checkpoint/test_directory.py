@@ -1,0 +1,443 @@
+"""Checkpoint directories: what is replaced and what is not, faults at every line, what a kill leaves, damaged ones."""
+
+import errno
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.errors import CheckpointError
+
+WATCHED = ("checkpoint/directory.py", "atomic_write.py", "state_file.py")
+
+
+def write(path: Path, number: int) -> None:
+    write_checkpoint(path, {"a": {"w": torch.full((3,), float(number))}, "b": {"number": number}})
+
+
+def number_in(path: Path) -> int:
+    """Return which checkpoint stands at a path; raises unless it is whole."""
+    states = read_checkpoint(path)
+    assert states["a"]["w"].tolist() == [states["b"]["number"]] * 3
+    return int(states["b"]["number"])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def interrupted_at(line: int, error: BaseException) -> Iterator[list[str]]:
+    """Raise at this line of all that the package runs to write, counted from 0; yields the line if there was one."""
+    count, reached = -1, []
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.endswith(WATCHED):
+            return None
+        if event == "line":
+            count += 1
+            if count == line:
+                sys.settrace(None)
+                reached.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                raise error
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield reached
+    finally:
+        sys.settrace(before)
+
+
+# Raised at the very end of a `with`, an interrupt leaves the file to be closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("error", "is_first"), [(KeyboardInterrupt, True), (KeyboardInterrupt, False), (OSError, False)]
+)
+def test_whatever_is_raised_at_any_line_the_old_or_the_new_one_stands(
+    error: type[BaseException], is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of saves
+    path, line = tmp_path / "checkpoint", 0
+    if not is_first:
+        write(path, 0)
+    while True:
+        with interrupted_at(line, error(errno.ENOSPC, "full")) as reached, suppress(CheckpointError, error):
+            write(path, line + 1)
+        if not reached:
+            break
+        if is_first and not path.exists():
+            with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+                read_checkpoint(path)
+        else:
+            assert number_in(path) in (line, line + 1), reached
+            assert path.is_dir()
+        # What the interrupted save left behind is gone after the next one.
+        write(path, line + 1)
+        assert names(tmp_path) == ["checkpoint"], reached
+        assert number_in(path) == line + 1
+        if is_first:
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+        line += 1
+    assert line > 100
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync", "mkdir", "listdir", "open", "unlink"])
+def test_whatever_the_system_refuses_is_an_error_with_path_and_cause(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, call, function = tmp_path / "checkpoint", 0, getattr(os, name)
+    write(path, 0)
+    while True:
+        num_calls = 0
+
+        def refuse(*args: Any, call: int = call, **kwargs: Any) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == call + 1:
+                raise OSError(errno.EDQUOT, "Disk quota exceeded")
+            return function(*args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, refuse)
+            try:
+                write(path, call + 1)
+            except CheckpointError as error:
+                assert str(error).startswith(f"{path}: could not be written (")  # noqa: PT017
+                assert "Disk quota exceeded" in str(error)  # noqa: PT017
+        if num_calls <= call:
+            break
+        assert number_in(path) in (call, call + 1)
+        write(path, call + 1)
+        assert names(tmp_path) == ["checkpoint"]
+        call += 1
+
+
+def test_between_the_two_renames_the_old_one_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace, done = tmp_path / "checkpoint", os.replace, []
+    write(path, 1)
+
+    def interrupt(source: Any, target: Any) -> None:
+        replace(source, target)
+        if str(target).endswith(".old"):
+            done.append(os.path.lexists(path))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(path, 2)
+    assert done == [False]
+    assert names(tmp_path) == ["checkpoint"]
+    assert number_in(path) == 1
+
+
+def save_and_die(path: Path, when: str) -> None:
+    """Save once, and die while the second save puts its directory into place."""
+    replace = os.replace
+
+    def kill(source: Any, target: Any) -> None:
+        if when == "before" and target == path:
+            os._exit(9)
+        replace(source, target)
+        if (when == "between" and str(target).endswith(".old")) or (when == "after" and target == path):
+            os._exit(9)
+
+    write(path, 1)
+    os.replace = kill
+    write(path, 2)
+
+
+@pytest.mark.parametrize(("when", "expected"), [("before", 1), ("between", 1), ("after", 2)])
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_kill_loses_nothing_and_its_leftovers_go_with_the_next_save(
+    when: str, expected: int, saves: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint"
+    process = multiprocessing.get_context("forkserver").Process(target=save_and_die, args=(path, when))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    assert path.exists() == (when != "between")
+    if saves:
+        write(path, 3)
+        assert number_in(path) == 3
+        assert names(tmp_path) == ["checkpoint"]
+    else:
+        assert number_in(path) == expected
+        assert path.exists()
+
+
+def test_what_other_saves_are_writing_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write(path, 1)
+    owner = f".checkpoint.{os.getppid()}-00000000-1-0.new"
+    others = [owner, f".checkpoint.{os.getppid()}.new", ".checkpoint.mine.new", ".checkpoint.b.99999999.old"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".checkpoint.99999999.new").mkdir()
+    write(path, 2)
+    assert names(tmp_path) == sorted(["checkpoint", *others])
+    os.utime(tmp_path / owner, (0, 0))  # another host's, unchanged for years
+    write(path, 3)
+    assert names(tmp_path) == sorted(["checkpoint", *others[1:]])
+
+
+def test_the_leftovers_of_another_name_are_never_put_back(tmp_path: Path) -> None:
+    write(tmp_path / "a.b", 1)
+    os.replace(tmp_path / "a.b", tmp_path / ".a.b.99999999.old")
+    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+        read_checkpoint(tmp_path / "a")
+    assert number_in(tmp_path / "a.b") == 1
+
+
+def test_a_part_of_a_checkpoint_is_not_put_back(tmp_path: Path) -> None:
+    write(tmp_path / "a", 1)
+    (tmp_path / "a" / "a.safetensors").unlink()
+    os.replace(tmp_path / "a", tmp_path / ".a.99999999.old")
+    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+        read_checkpoint(tmp_path / "a")
+    assert names(tmp_path) == [".a.99999999.old"]
+
+
+def test_threads_that_save_to_one_path_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path, errors = tmp_path / "checkpoint", []
+
+    def save(number: int) -> None:
+        try:
+            for _ in range(15):
+                write(path, number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert number_in(path) in (1, 2, 3)
+    write(path, 4)
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def make_file(path: Path) -> None:
+    path.write_text("precious")
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.txt").write_text("precious")
+
+
+def make_link(path: Path) -> None:
+    write(path.with_name("elsewhere"), 1)
+    path.symlink_to("elsewhere")
+
+
+def make_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_mixed(path: Path) -> None:
+    write(path, 1)
+    (path / "best.safetensors").write_text("precious")
+
+
+def make_subfolder(path: Path) -> None:
+    write(path, 1)
+    (path / "logs").mkdir()
+
+
+def make_foreign_manifest(path: Path) -> None:
+    path.mkdir()
+    (path / "manifest.json").write_text('{"files": {"thesis.txt": {}}}')
+    (path / "thesis.txt").write_text("precious")
+
+
+def make_lying_manifest(path: Path) -> None:
+    path.mkdir()
+    files = {"thesis.txt": {"size": 8, "sha256": ""}}
+    (path / "manifest.json").write_text(json.dumps({"rltrainer": "checkpoint", "version": 1, "files": files}))
+    (path / "thesis.txt").write_text("precious")
+
+
+def make_linked_member(path: Path) -> None:
+    write(path, 1)
+    (path / "a.safetensors").rename(path.with_name("moved"))
+    (path / "a.safetensors").symlink_to("../moved")
+
+
+def make_newer(path: Path) -> None:
+    write(path, 1)
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"version": 1', '"version": 7'))
+
+
+MAKERS = [
+    (make_file, "is no directory, and only a checkpoint is replaced. Save to another path."),
+    (make_folder, "is no checkpoint, and only a checkpoint is replaced. Save to another path."),
+    (make_link, "is a symbolic link, and only a checkpoint is replaced. Save to another path."),
+    (make_dangling_link, "is a symbolic link, and only a checkpoint is replaced."),
+    (make_pipe, "is no directory, and only a checkpoint is replaced."),
+    (make_mixed, "holds 'best.safetensors' beside a checkpoint, and would be replaced as a whole. Move it away"),
+    (make_subfolder, "holds 'logs' beside a checkpoint, and would be replaced as a whole. Move it away"),
+    (make_foreign_manifest, "manifest.json: damaged (KeyError"),
+    (make_lying_manifest, "manifest.json: not a manifest of rltrainer"),
+    (make_linked_member, "holds 'a.safetensors' beside a checkpoint"),
+    (make_newer, "written in format 7, this release reads up to 1"),
+]
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    return {
+        str(path): path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize(("make", "text"), MAKERS)
+def test_what_is_no_checkpoint_is_never_replaced(make: Any, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "path"
+    make(path)
+    before = snapshot(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        write(path, 2)
+    assert str(path) in str(caught.value)
+    assert text in str(caught.value)
+    assert snapshot(tmp_path) == before
+
+
+def test_an_empty_directory_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "path").mkdir()
+    write(tmp_path / "path", 1)
+    assert number_in(tmp_path / "path") == 1
+
+
+def test_a_damaged_checkpoint_may_be_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "path", 1)
+    (tmp_path / "path" / "a.safetensors").unlink()
+    (tmp_path / "path" / "b.safetensors").write_bytes(b"")
+    write(tmp_path / "path", 2)
+    assert number_in(tmp_path / "path") == 2
+
+
+@pytest.mark.parametrize("path", [".", "", "/", "..", "a/.."])
+def test_a_path_without_a_name(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="must end in the name of a checkpoint"):
+        write_checkpoint(path, {})
+
+
+@pytest.mark.parametrize("parent", ["file/checkpoint", "closed/checkpoint", "/proc/nothing/checkpoint"])
+def test_a_place_where_nothing_can_be_written(parent: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    if parent.startswith("closed") and os.access(tmp_path / "closed", os.W_OK):
+        parent = "/proc/checkpoint"  # root may write everywhere but there
+    with pytest.raises(CheckpointError, match=r"checkpoint: could not be written \("):
+        write(tmp_path / parent, 1)
+
+
+def test_a_checkpoint_may_be_read_through_a_link(tmp_path: Path) -> None:
+    write(tmp_path / "checkpoint-7", 7)
+    (tmp_path / "latest").symlink_to("checkpoint-7")
+    assert number_in(tmp_path / "latest") == 7
+
+
+@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_member_that_is_no_file_is_refused_and_not_waited_for(member: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write(path, 1)
+    (path / member).rename(tmp_path / "moved")
+    if kind == "link":
+        (path / member).symlink_to("../moved")
+    elif kind == "pipe":
+        os.mkfifo(path / member)
+    else:
+        (path / member).mkdir()
+    text = "is no checkpoint: it has no manifest" if member == "manifest.json" else f"{member}: is no regular file"
+    with pytest.raises(CheckpointError, match=text):
+        read_checkpoint(path)
+
+
+def edit_manifest(path: Path, **changes: Any) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+ENTRY = {"size": 1, "sha256": ""}
+LIES: list[dict[str, Any]] = [
+    {"version": "1"}, {"version": None}, {"version": 0}, {"version": True}, {"version": -1}, {"version": 1.0},
+    {"files": None}, {"files": []}, {"files": {"a.safetensors": None}}, {"files": {"a.safetensors": {}}},
+    {"files": {"a.safetensors": {"size": "1", "sha256": ""}}}, {"files": {"a.safetensors": {"size": 1, "sha256": 3}}},
+    {"files": {"../a.safetensors": ENTRY}}, {"files": {"/a.safetensors": ENTRY}}, {"files": {"a.txt": ENTRY}},
+    {"rltrainer": "buffer"}, {"rltrainer": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", LIES, ids=str)
+def test_a_manifest_that_we_did_not_write(changes: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path / "c", 1)
+    edit_manifest(tmp_path / "c", **changes)
+    with pytest.raises(CheckpointError, match=r"manifest.json: (damaged|not a manifest of rltrainer)"):
+        read_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "[]", "null", '"x"', "[" * 10**5, "\udcff", "{}" + " " * (1 << 20)])
+def test_a_manifest_that_is_no_manifest(text: str, tmp_path: Path) -> None:
+    write(tmp_path / "c", 1)
+    (tmp_path / "c" / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(CheckpointError, match=r"manifest.json: (damaged|not a manifest of rltrainer)"):
+        read_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize("size", [-1, 0, 10**30, 1])
+def test_a_size_that_lies(size: int, tmp_path: Path) -> None:
+    write(tmp_path / "c", 1)
+    files = json.loads((tmp_path / "c" / "manifest.json").read_text())["files"]
+    files["a.safetensors"]["size"] = size
+    edit_manifest(tmp_path / "c", files=files)
+    with pytest.raises(CheckpointError, match=rf"a.safetensors: expected {size} bytes, found \d+"):
+        read_checkpoint(tmp_path / "c")
+
+
+def test_a_member_that_lies_about_its_own_sizes_is_refused_even_if_it_is_signed(tmp_path: Path) -> None:
+    write(tmp_path / "c", 1)
+    member = tmp_path / "c" / "a.safetensors"
+    data = member.read_bytes().replace(b'"shape": [3]', b'"shape": [9]')
+    member.write_bytes(data)
+    files = json.loads((tmp_path / "c" / "manifest.json").read_text())["files"]
+    files["a.safetensors"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    edit_manifest(tmp_path / "c", files=files)
+    with pytest.raises(CheckpointError, match="a.safetensors: not a readable a file"):
+        read_checkpoint(tmp_path / "c")
+
+
+def test_what_was_read_does_not_change_with_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "c", 1)
+    states = read_checkpoint(tmp_path / "c")
+    file = tmp_path / "c" / "a.safetensors"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    assert states["a"]["w"].tolist() == [1.0, 1.0, 1.0]
+    os.truncate(file, 0)
+    assert states["a"]["w"].tolist() == [1.0, 1.0, 1.0]
