@@ -5,7 +5,9 @@ checks them at construction; `checked` does so for a single argument. Nothing he
 """
 
 import functools
+import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +55,10 @@ Sizes = Annotated[
     Rule("a sequence of positive integers", lambda v: _is_sequence(v) and all(_is_int(n) and n > 0 for n in v)),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
-Scheduled = Annotated[Callable[[float], float], Rule("a callable of progress in [0, 1]", callable)]
+Scheduled = Annotated[
+    Callable[[float], float],
+    Rule("a callable of progress in [0, 1]", lambda v: not isinstance(v, type) and _takes(v, 1)),
+]
 
 
 def as_python(value: Any) -> Any:
@@ -96,7 +101,21 @@ def instance_of(*classes: type) -> Rule:
 
 def a_callable(signature: str) -> Rule:
     """Return the rule of a callback, with its signature in words, such as `(score) -> bool`."""
-    return Rule(f"a callable {signature}", callable)
+    args = re.sub(r"\[[^]]*\]", "", signature.partition(")")[0]).split(",")
+    return Rule(f"a callable {signature}", lambda value: _takes(value, len(args)))
+
+
+def _takes(value: object, num_args: int) -> bool:
+    """Whether a value can be called with so many arguments, as far as it says what it takes."""
+    if not callable(value):
+        return False
+    try:
+        inspect.signature(value).bind(*range(num_args))
+    except TypeError:
+        return False
+    except ValueError:  # written in C, and says nothing
+        return True
+    return True
 
 
 def rules_of(annotation: Any) -> list[Rule]:

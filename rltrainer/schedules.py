@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, field_error_text, readable
 from rltrainer.rules import FiniteFloat, checked
 
 Schedule = Callable[[float], float]
@@ -76,8 +76,18 @@ SCHEDULES: dict[str, type[LinearSchedule | CosineSchedule]] = {
 
 
 def value_at(value: "float | Schedule", progress: float) -> float:
-    """Return the number itself, or the schedule's value at `progress`."""
-    return value(progress) if callable(value) else value
+    """Return the number itself, or the schedule's value at `progress`.
+
+    Raises:
+        ParamsError: the schedule gave no finite number.
+    """
+    if not callable(value):
+        return value
+    found = value(progress)
+    if type(found) is float and math.isfinite(found):  # most are
+        return found
+    owner, field = f"schedule {readable(value)}", f"value at progress {progress:g}"
+    return float(checked(owner, field, found, FiniteFloat))
 
 
 def _check(schedule: LinearSchedule | CosineSchedule) -> None:

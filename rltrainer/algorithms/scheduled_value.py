@@ -23,4 +23,4 @@ class ScheduledValue:
     def set_progress(self, progress: float) -> None:
         """Take the value that belongs to this progress."""
         if callable(self.schedule):
-            self.value.fill_(self.schedule(progress))
+            self.value.fill_(value_at(self.schedule, progress))

@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.rules import Flag, PositiveInt, instance_of
+from rltrainer.trainers.callbacks import compute_score, wants_to_stop
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.trainer import Trainer
@@ -85,11 +86,11 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     def _passes_test(self, stats: CollectStats) -> bool:
         """Whether the training data, and then a test step, satisfy `stop_fn`."""
         params = self.params
-        if not params.test_in_training or params.stop_fn is None or params.test_collector is None:
+        if not params.test_in_training or params.test_collector is None:
             return False
-        if stats.num_collected_episodes == 0 or not params.stop_fn(self._score(stats)):
+        if stats.num_collected_episodes == 0 or not wants_to_stop(params, compute_score(params, stats)):
             return False
-        return params.stop_fn(self._test(params.test_collector))
+        return wants_to_stop(params, self._test(params.test_collector))
 
     def _log_collection(self, stats: CollectStats) -> None:
         if self._bar.wants_values():

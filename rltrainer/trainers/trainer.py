@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
-from rltrainer.collect import Collector, CollectStats
+from rltrainer.collect import Collector
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.plan import RuntimeParams, UpdatePlan
 from rltrainer.seeding import derive_seed
+from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.progress_bar import ProgressBar
@@ -146,15 +147,14 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         may_add = self.params.runtime.num_threads != "auto"
         with torch_threads(cast(int | None, self._runtime.num_threads), may_add):
             while self._num_steps_left(record) > 0 and self._stop_reason is None:
-                if self.params.training_fn is not None:
-                    self.params.training_fn(self.epoch, self.env_step)
+                call(self.params, "training_fn", self.epoch, self.env_step)
                 self._training_step(record)
                 self._note_progress()
                 self._bar.advance_to(self._step)
             self.algorithm.check_faults()
         if self._stop_reason is None and self.params.test_collector is not None:
             score = self._test(self.params.test_collector)
-            if self.params.stop_fn is not None and self.params.stop_fn(score):
+            if wants_to_stop(self.params, score):
                 self._stop_reason = "stop_fn"
         record.timing.total += time.perf_counter() - started
         return self._end_epoch(record)
@@ -275,8 +275,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     def _test(self, collector: Collector) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""
         started = time.perf_counter()
-        if self.params.test_fn is not None:
-            self.params.test_fn(self.epoch, self.env_step)
+        call(self.params, "test_fn", self.epoch, self.env_step)
         self.algorithm.policy.eval()
         collector.reset(first_episode=True)
         try:
@@ -284,14 +283,17 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         finally:
             self.algorithm.policy.train()
         stats = stats.reduce_agents(self.params.multi_agent_return_reduction)
-        score = self._score(stats)
+        score = compute_score(self.params, stats)
         is_best = not math.isnan(score) and (self._best.score is None or score > self._best.score)
         if is_best:
             summary = stats.returns_stat
             assert summary is not None, "a test step has at least one episode"
-            self._best = Best(score, summary.mean, summary.std, self.epoch)
-            if self.params.save_best_fn is not None:
-                self.params.save_best_fn(self.algorithm)
+            before, self._best = self._best, Best(score, summary.mean, summary.std, self.epoch)
+            try:
+                call(self.params, "save_best_fn", self.algorithm)
+            except BaseException:
+                self._best = before  # what was not saved is not the best that there is
+                raise
         if self._record is not None:
             self._record.test_stats, self._record.score = stats, score
             self._record.timing.test += time.perf_counter() - started
@@ -300,11 +302,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
             self.params.logger.log_test(values, self._step)
         return score
-
-    def _score(self, stats: CollectStats) -> float:
-        if self.params.compute_score_fn is not None:
-            return float(self.params.compute_score_fn(stats))
-        return float(stats.returns.mean())
 
     def _note_update(self, record: EpochRecord, result: UpdateResult, seconds: float) -> None:
         """Count an update step and log it."""
@@ -321,8 +318,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             logger.log_update(values, self._step, self.update_step)
 
     def _save_checkpoint(self) -> None:
-        if self.params.save_checkpoint_fn is not None:
-            self.params.save_checkpoint_fn(self.epoch, self.env_step, self.gradient_step)
+        call(self.params, "save_checkpoint_fn", self.epoch, self.env_step, self.gradient_step)
 
     def _end_epoch(self, record: EpochRecord) -> EpochStats:
         stats = record.stats()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rltrainer.errors import ParamsError
@@ -56,3 +57,19 @@ def test_bad_values(schedule: type[Any], values: dict[str, Any], text: str) -> N
 def test_value_at() -> None:
     assert value_at(0.3, 0.9) == 0.3
     assert value_at(lambda progress: 2 * progress, 0.25) == 0.5
+
+
+@pytest.mark.parametrize("given", [None, "0.1", True, float("nan"), float("inf"), [0.1]])
+def test_a_schedule_that_gives_no_number(given: Any) -> None:
+    def mine(progress: float) -> Any:
+        return given
+
+    with pytest.raises(ParamsError) as caught:
+        value_at(mine, 0.25)
+    text = f"value at progress 0.25: must be a finite number; got {given!r} ({type(given).__name__})"
+    assert str(caught.value) == f"schedule <function test_a_schedule_that_gives_no_number.<locals>.mine>.{text}"
+
+
+def test_a_schedule_may_give_numbers_of_numpy() -> None:
+    assert type(value_at(lambda progress: np.float32(0.5), 0.0)) is float
+    assert type(value_at(lambda progress: 1, 0.0)) is float

@@ -1,0 +1,59 @@
+"""The user's callbacks: called so that an error names the field, and checked in what they return."""
+
+from typing import Any
+
+from rltrainer.collect import CollectStats
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.rules import as_python
+from rltrainer.trainers.params import TrainerParams
+
+
+def call(params: TrainerParams, field: str, *args: Any) -> Any:
+    """Call the callback in this field, if there is one. What it raises goes on, with a note that names the field."""
+    callback = getattr(params, field)
+    if callback is None:
+        return None
+    try:
+        return callback(*args)
+    except Exception as error:
+        error.add_note(f"{type(params).__name__}.{field} raised this.")
+        raise
+
+
+def compute_score(params: TrainerParams, stats: CollectStats) -> float:
+    """Return what a collection is worth: by `compute_score_fn`, or its mean return.
+
+    Raises:
+        ParamsError: `compute_score_fn` returned no number.
+    """
+    if params.compute_score_fn is None:
+        return float(stats.returns.mean())
+    score = _plain(call(params, "compute_score_fn", stats))
+    if isinstance(score, int | float) and not isinstance(score, bool):
+        return float(score)
+    hint = "Does it lack a return?" if score is None else "Return a float."
+    raise _wrong_return(params, "compute_score_fn", "must return a number", score, hint)
+
+
+def wants_to_stop(params: TrainerParams, score: float) -> bool:
+    """Return what `stop_fn` says of a score; without one, a run goes on.
+
+    Raises:
+        ParamsError: it returned neither True nor False.
+    """
+    if params.stop_fn is None:
+        return False
+    answer = _plain(call(params, "stop_fn", score))
+    if isinstance(answer, bool):
+        return answer
+    hint = "Does it lack a return?" if answer is None else "Compare: lambda score: score >= 475."
+    raise _wrong_return(params, "stop_fn", "must return True or False", answer, hint)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy, or what a tensor or array without axes holds, as Python's."""
+    return as_python(value.item() if getattr(value, "shape", None) == () else value)
+
+
+def _wrong_return(params: TrainerParams, field: str, rule: str, value: object, hint: str) -> ParamsError:
+    return ParamsError(field_error_text(type(params).__name__, field, rule, value, hint))

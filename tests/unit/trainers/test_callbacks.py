@@ -1,0 +1,138 @@
+"""What callbacks may return, and what is said when they fail."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from tests.fakes import ScriptedOnPolicy, counting_envs, tiny_actor_critic
+
+
+def trainer(**changes: Any) -> rl.OnPolicyTrainer:
+    envs = counting_envs(num_envs=2, length=5)
+    algorithm = ScriptedOnPolicy(tiny_actor_critic(envs))
+    options: dict[str, Any] = {
+        "training_collector": rl.Collector(algorithm.policy, envs),
+        "test_collector": rl.Collector(algorithm.policy, counting_envs(num_envs=2, length=5)),
+        "max_epochs": 2,
+        "epoch_num_steps": 10,
+        "collection_step_num_env_steps": 10,
+        "show_progress": False,
+        "verbose": False,
+    }
+    return rl.OnPolicyTrainer(algorithm, rl.OnPolicyTrainerParams(**(options | changes)))
+
+
+@pytest.mark.parametrize(
+    "score", [3, 3.0, np.float32(3), np.int64(3), np.array(3.0), torch.tensor(3.0)], ids=lambda s: type(s).__name__
+)
+def test_a_score_is_any_number(score: Any) -> None:
+    result = trainer(compute_score_fn=lambda stats: score).run()
+    assert result.best_score == 3.0
+    assert type(result.best_score) is float
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [
+        (None, "got None (NoneType). Does it lack a return?"),
+        ("3.5", "got '3.5' (str). Return a float."),
+        (True, "got True (bool). Return a float."),
+        (np.array([1.0, 2.0]), "got array([1., 2.]) (ndarray). Return a float."),
+    ],
+)
+def test_a_score_that_is_no_number_names_the_field(score: Any, text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        trainer(compute_score_fn=lambda stats: score).run()
+    assert str(caught.value) == f"OnPolicyTrainerParams.compute_score_fn: must return a number; {text}"
+
+
+@pytest.mark.parametrize("number", [math.nan, np.float64("nan")])
+def test_nan_is_never_best(number: float) -> None:
+    scores = iter([number, 2.0, number])
+    result = trainer(compute_score_fn=lambda stats: next(scores)).run()
+    assert (result.best_score, result.best_epoch) == (2.0, 1)
+
+
+@pytest.mark.parametrize("answer", [True, np.bool_(True), np.array(True), torch.tensor(True)])
+def test_a_flag_of_numpy_or_torch_stops(answer: Any) -> None:
+    result = trainer(stop_fn=lambda score: answer).run()
+    assert (result.stop_reason, result.epoch) == ("stop_fn", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "got None (NoneType). Does it lack a return?"),
+        (1.0, "got 1.0 (float). Compare: lambda score: score >= 475."),
+        ("no", "got 'no' (str). Compare: lambda score: score >= 475."),
+        (np.array([True, False]), "got array([ True, False]) (ndarray). Compare: lambda score: score >= 475."),
+    ],
+)
+@pytest.mark.parametrize("in_training", [False, True])
+def test_a_stop_fn_that_does_not_say(answer: Any, text: str, in_training: bool) -> None:
+    with pytest.raises(ParamsError) as caught:
+        trainer(stop_fn=lambda score: answer, test_in_training=in_training).run()
+    assert str(caught.value) == f"OnPolicyTrainerParams.stop_fn: must return True or False; {text}"
+
+
+class Mine(Exception):
+    pass
+
+
+def fail(*args: Any) -> Any:
+    raise Mine("disk full")
+
+
+@pytest.mark.parametrize(
+    "field", ["training_fn", "test_fn", "stop_fn", "compute_score_fn", "save_best_fn", "save_checkpoint_fn"]
+)
+def test_what_a_callback_raises_goes_on_with_a_note(field: str) -> None:
+    with pytest.raises(Mine) as caught:
+        trainer(**{field: fail}).run()
+    assert str(caught.value) == "disk full"
+    assert caught.value.__notes__ == [f"OnPolicyTrainerParams.{field} raised this."]
+
+
+def test_what_could_not_be_saved_is_not_the_best() -> None:
+    failing, saved = [True], []
+
+    def save(algorithm: rl.Algorithm) -> None:
+        if failing:
+            failing.clear()
+            raise Mine("disk full")
+        saved.append(True)
+
+    run = trainer(save_best_fn=save)
+    with pytest.raises(Mine):
+        run.reset()
+    assert run._best.score is None
+    run.execute_epoch()  # the same score as before, and now it is saved
+    assert saved == [True]
+    assert run._best.score == 5.0
+
+
+@pytest.mark.parametrize(
+    ("field", "callback", "takes"),
+    [
+        ("stop_fn", lambda: True, "(score) -> bool"),
+        ("training_fn", lambda epoch: None, "(epoch, env_step)"),
+        ("save_best_fn", lambda algorithm, score: None, "(algorithm)"),
+        ("save_checkpoint_fn", lambda epoch, env_step: "", "(epoch, env_step, gradient_step) -> str"),
+        ("multi_agent_return_reduction", lambda: None, "(returns [E, A]) -> returns [E]"),
+    ],
+)
+def test_a_callback_that_takes_other_arguments(field: str, callback: Any, takes: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        trainer(**{field: callback})
+    text = f"OnPolicyTrainerParams.{field}: must be a callable {takes} or None; got <function <lambda>> (function)"
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("callback", [len, max, print, lambda *args: True, lambda score, more=1: True, [].append])
+def test_callables_that_fit(callback: Any) -> None:
+    trainer(stop_fn=callback)
