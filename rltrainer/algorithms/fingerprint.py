@@ -75,6 +75,6 @@ def _plain(value: Any) -> Hashable:
         return tuple((key, _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return tuple(map(_plain, value))
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return tuple(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
     return None
