@@ -1,7 +1,8 @@
-"""The list of algorithms is complete and names what exists."""
+"""Lists in the pages are complete and name what exists: algorithms, extras, the floors of the package."""
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import rltrainer as rl
@@ -36,3 +37,23 @@ def test_the_rows_of_the_learning_table_exist() -> None:
     tasks = re.findall(r"`(\w+)`", "".join(cells[5] for cells in ROWS.values()))
     assert len(tasks) > 8
     assert [task for task in tasks if f"| {task} |" not in table] == []
+
+
+def test_every_extra_is_listed() -> None:
+    page = (ROOT / "docs" / "installing.md").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(extras)
+
+
+def test_every_room_is_on_its_floor() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`(?:rltrainer/)?(\w+)(?:/|\.py)`", page))
+    package = ROOT / "rltrainer"
+    rooms = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert sorted(rooms - named) == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} - {"index.md"}
+    assert pages == set(re.findall(r"\]\(([^)#]+\.md)\)", (docs / "index.md").read_text()))
