@@ -31,6 +31,11 @@ class PrecisionParams(Params):
     """Format of matrix products; weights, optimizers and everything else stay float32."""
 
 
+def no_progress() -> float:
+    """Return 0: the progress of what no trainer drives."""
+    return 0.0
+
+
 @dataclass(frozen=True)
 class UpdatePlan:
     """What an algorithm may know of the run that drives it.
@@ -43,7 +48,7 @@ class UpdatePlan:
         rollouts_vary: whether rollouts differ in size, as collections by episodes do.
     """
 
-    progress: Callable[[], float] = lambda: 0.0
+    progress: Callable[[], float] = no_progress
     num_gradient_steps: int | None = None
     runtime: RuntimeParams = RuntimeParams()
     precision: PrecisionParams = PrecisionParams()

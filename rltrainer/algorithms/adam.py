@@ -1,6 +1,7 @@
 """Adam, written twice: as one call on the CPU, and as tensor arithmetic for graphs and devices."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,15 @@ class Adam:
         self.square = torch.zeros_like(self.mean)
         self.num_steps = torch.zeros((), device=device)
         self._lr, self._lr_tensor = 0.0, torch.zeros((), device=device)
+        self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the views: in a pickle they would be tensors of their own."""
+        return {name: value for name, value in vars(self).items() if not name.endswith("_views")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the copy's state, and look at its own moments."""
+        vars(self).update(state)
         self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
 
     @property

@@ -15,6 +15,7 @@ from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.names import check_arguments
 from rltrainer.nets.exploration import Exploration
 from rltrainer.nets.normalizer import ObsNormalizer
+from rltrainer.plan import no_progress
 from rltrainer.rules import Flag, checked
 from rltrainer.spaces import require_floats
 from rltrainer.tree import Tree
@@ -24,11 +25,6 @@ Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 """A policy's class to a type checker: what `for_envs` takes is what the constructor takes, written once."""
-
-
-def no_progress() -> float:
-    """Return 0: the progress of a policy that no trainer drives."""
-    return 0.0
 
 
 class Policy(nn.Module, ABC):

@@ -1,6 +1,8 @@
 """Compiled gradient steps: one graph, the numbers of eager ones, and what happens where compiling fails."""
 
+import copy
 import dataclasses
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,3 +278,16 @@ def test_a_compiled_run_is_resumed_bit_for_bit(name: str, tmp_path: Path) -> Non
     resumed.run()
     assert resumed.algorithm.is_compiled
     assert digest(resumed) == digest(whole)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda algorithm: pickle.loads(pickle.dumps(algorithm))])
+def test_a_copy_of_a_compiled_algorithm_is_not_attached_and_goes_on_equally(duplicate: Any) -> None:
+    algorithm = make("dqn")
+    algorithm.attach(COMPILED)
+    algorithm.update(transitions(algorithm, 1))
+    made = duplicate(algorithm)
+    assert not made.is_compiled
+    made.attach(COMPILED)
+    for each in (algorithm, made):
+        each.update(transitions(each, 2))
+    assert torch.equal(*(torch.cat([p.flatten() for p in each.policy.parameters()]) for each in (algorithm, made)))
