@@ -1,16 +1,22 @@
 """Multi-layer perceptrons: one network, or an ensemble of equal ones as batched matrix products."""
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.chain import apply_linear, is_hooked
 from rltrainer.nets.linear import is_large, linear
 
-Activation = Callable[[], nn.Module]
+Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
+"""Makes the activation of one layer, such as `nn.ReLU`. One that needs an argument, such as `nn.LayerNorm`, is given
+the number of the layer's features."""
+TModule = TypeVar("TModule", bound=nn.Module)
 
 
 class MLP(nn.Module):
@@ -18,26 +24,62 @@ class MLP(nn.Module):
 
     Args:
         sizes: features of the input and of each layer.
-        activation: makes the activation.
+        activation: makes the activation of each layer.
+
+    Raises:
+        ParamsError: `activation` makes no module.
     """
 
     def __init__(self, sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
-        self.activation = activation()
+        self.activations = nn.ModuleList(make_activation(activation, size, "MLP") for size in sizes[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        activate = self.activation.forward
-        for layer in self.layers._modules.values():
-            x = activate(apply_linear(layer, x))
+        activations = self.activations._modules.values()
+        for layer, activation in zip(self.layers._modules.values(), activations, strict=True):
+            x = apply_linear(layer, x)
+            x = activation(x) if is_hooked(activation) else activation.forward(x)
         return x
 
 
-def orthogonal_(module: nn.Module, gain: float) -> nn.Module:
-    """Initialise every linear layer orthogonally with zero bias: what on-policy methods learn fastest from.
+def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:
+    """Return a new activation for a layer of this width.
 
-    Source: Huang et al. 2022, The 37 Implementation Details of PPO, detail 2.
+    Raises:
+        ParamsError: no module comes of it, or a lazy one; the text names `owner`.
+    """
+    make: Callable[..., Any] = activation
+    try:
+        made = make(*[num_features] * _needs_width(make))
+    except TypeError as error:
+        raise _activation_error(activation, owner) from error
+    if not isinstance(made, nn.Module) or any(map(nn.parameter.is_lazy, made.parameters())):
+        raise _activation_error(activation, owner)
+    return made
+
+
+def _needs_width(make: Callable[..., Any]) -> bool:
+    """Return whether a maker has exactly one argument that must be given."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # not callable, or written in C: calling it says more
+        return False
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
+
+
+def _activation_error(activation: object, owner: str) -> ParamsError:
+    rule = "must make a module, from no argument or from the number of a layer's features"
+    hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
+    return ParamsError(field_error_text(owner, "activation", rule, activation, hint))
+
+
+def orthogonal_(module: TModule, gain: float) -> TModule:
+    """Initialise every linear layer and convolution orthogonally with zero bias, and return the module.
+
+    What on-policy methods learn fastest from: Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the
+    core and of the Atari details.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -61,15 +103,27 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+class PerMember(nn.ModuleList):
+    """One activation for each of E members, which share neither its weights nor its statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [E, B, features] to the same."""
+        return torch.stack([activation(member) for activation, member in zip(self, x, strict=True)])
+
+
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape and scalar output, evaluated together."""
+    """E perceptrons of equal shape and scalar output, evaluated together.
+
+    Raises:
+        ParamsError: `activation` makes no module.
+    """
 
     def __init__(self, num_members: int, in_features: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
         self.num_members = num_members
         layers: list[nn.Module] = []
         for size_in, size_out in zip((in_features, *hidden_sizes), hidden_sizes, strict=False):
-            layers += [EnsembleLinear(num_members, size_in, size_out), activation()]
+            layers += [EnsembleLinear(num_members, size_in, size_out), self._make_activation(activation, size_out)]
         last = hidden_sizes[-1] if hidden_sizes else in_features
         self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, last, 1))
 
@@ -80,6 +134,15 @@ class EnsembleMLP(nn.Module):
         else:
             members = self.layers(x.expand(self.num_members, *x.shape))
         return members.squeeze(-1).float()
+
+    def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
+        """Return one activation for all members, or one for each where it has weights or mixes the rows of a batch."""
+        made = make_activation(activation, num_features, "EnsembleMLP")
+        mixes_rows = any(isinstance(module, nn.BatchNorm1d | nn.InstanceNorm1d) for module in made.modules())
+        if not mixes_rows and not [*made.parameters(), *made.buffers()]:
+            return made
+        others = (make_activation(activation, num_features, "EnsembleMLP") for _ in range(self.num_members - 1))
+        return PerMember([made, *others])
 
     def _is_quicker_one_by_one(self, x: Tensor) -> bool:
         """Whether single products are large enough to be worth more than batched ones, which oneDNN does not help."""
@@ -94,5 +157,6 @@ class EnsembleMLP(nn.Module):
                 parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=True)
                 members = [linear(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
             else:
-                members = [layer(member) for member in members]
+                activations = layer if isinstance(layer, PerMember) else [layer] * self.num_members
+                members = [activation(member) for activation, member in zip(activations, members, strict=True)]
         return members

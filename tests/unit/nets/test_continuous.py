@@ -75,7 +75,7 @@ def test_gaussian_actor_critic_has_a_value_network_of_its_own() -> None:
     policy = GaussianActorCritic(OBS, BOX, hidden_sizes=(4, 6), activation=torch.nn.Tanh)
     assert policy.value(torch.randn(5, 3)).shape == (5,)
     assert [layer.out_features for layer in policy.value_network[1].layers] == [4, 6]
-    assert isinstance(policy.value_network[1].activation, torch.nn.Tanh)
+    assert all(isinstance(activation, torch.nn.Tanh) for activation in policy.value_network[1].activations)
     assert policy.value_network[2].in_features == 6
     policy.value(torch.randn(5, 3)).sum().backward()
     untouched = [*policy.actor.parameters(), *policy.critic.parameters()]

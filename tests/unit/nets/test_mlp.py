@@ -1,13 +1,17 @@
 """Perceptrons, their initialisation, and the ensemble against its members one by one."""
 
+import copy
 import math
+import re
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rltrainer.nets.mlp import MLP, EnsembleLinear, EnsembleMLP, orthogonal_
+from rltrainer.errors import ParamsError
+from rltrainer.nets.mlp import MLP, EnsembleLinear, EnsembleMLP, PerMember, orthogonal_
 
 
 def test_mlp_has_an_activation_after_every_layer() -> None:
@@ -66,3 +70,115 @@ def test_members_get_gradients_of_their_own_output_only() -> None:
         assert parameter.grad is not None
         assert parameter.grad[0].abs().sum() > 0
         assert parameter.grad[1].abs().sum() == 0
+
+
+class Sine(nn.Module):
+    """An activation of a user's, without state."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+STATEFUL = {
+    "PReLU": nn.PReLU,
+    "LayerNorm": lambda: nn.LayerNorm(6),
+    "LayerNorm from the width": nn.LayerNorm,
+    "BatchNorm": nn.BatchNorm1d,
+    "BatchNorm without statistics": lambda width: nn.BatchNorm1d(width, affine=False, track_running_stats=False),
+    "both": lambda width: nn.Sequential(nn.LayerNorm(width), nn.PReLU()),
+}
+stateful = pytest.mark.parametrize("activation", STATEFUL.values(), ids=STATEFUL.keys())
+
+
+@stateful
+def test_every_layer_has_an_activation_of_its_own(activation: Any) -> None:
+    network, x = MLP((3, 6, 6), activation), torch.randn(4, 3)
+    assert len(set(network.activations)) == 2
+    expected = x
+    for layer, its_own in zip(network.layers, network.activations, strict=True):
+        expected = copy.deepcopy(its_own)(layer(expected))  # a copy: statistics move once per call
+    torch.testing.assert_close(network(x), expected)
+
+
+def test_statistics_of_a_layer_are_those_of_its_own_inputs() -> None:
+    network, x = MLP((3, 6, 5), nn.BatchNorm1d), 10 + torch.randn(400, 3)
+    first, second = network.layers
+    one, other = network.activations
+    network(x)
+    torch.testing.assert_close(one.running_mean, 0.1 * first(x).mean(0))  # momentum 0.1
+    normal = F.batch_norm(first(x), None, None, training=True)
+    torch.testing.assert_close(other.running_mean, 0.1 * second(normal).mean(0))
+    assert (int(one.num_batches_tracked), int(other.num_batches_tracked)) == (1, 1)
+
+
+def test_activations_without_parameters_leave_the_names_of_files_as_they_were() -> None:
+    assert list(MLP((3, 5, 2), nn.Tanh).state_dict()) == [
+        "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias",
+    ]  # fmt: skip
+    assert list(EnsembleMLP(2, 3, (5,), nn.ReLU).state_dict()) == [
+        "layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias",
+    ]  # fmt: skip
+
+
+def test_the_activation_is_made_once_per_layer_after_the_layers() -> None:
+    made: list[nn.Module] = []
+
+    def activation() -> nn.Module:
+        made.append(Sine())
+        return made[-1]
+
+    assert list(MLP((3, 6, 6), activation).activations) == made
+    ensemble = EnsembleMLP(3, 4, (6, 6), activation)
+    assert [layer for layer in ensemble.layers if isinstance(layer, Sine)] == made[2:]
+
+
+def test_a_hook_on_an_activation_is_called() -> None:
+    network, seen = MLP((3, 5), nn.Tanh), []
+    network.activations[0].register_forward_hook(lambda *_: seen.append(1))
+    network(torch.ones(1, 3))
+    assert seen == [1]
+
+
+@stateful
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_members_share_no_weights_and_no_statistics(
+    activation: Any, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training one member on other inputs leaves the others as separate networks are."""
+    monkeypatch.setattr(EnsembleMLP, "_is_quicker_one_by_one", lambda *_: one_by_one)
+    ensemble, x = EnsembleMLP(3, 4, (6, 6), activation), torch.randn(5, 4)
+    expected = []
+    for e in range(3):
+        y = x
+        for layer in copy.deepcopy(ensemble).layers:
+            y = y @ layer.weight[e] + layer.bias[e, 0] if isinstance(layer, EnsembleLinear) else layer[e](y)
+        expected.append(y.squeeze(-1))
+    torch.testing.assert_close(ensemble(x), torch.stack(expected))
+    output = ensemble(x)
+    output[0].sum().backward()
+    for layer in ensemble.layers:
+        if isinstance(layer, PerMember):
+            first, *others = [[p.grad for p in part.parameters()] for part in layer]
+            assert all(gradient is not None for gradient in first)
+            assert not any(gradient is not None and gradient.any() for rest in others for gradient in rest)
+
+
+def test_batch_statistics_of_members_move_once_per_call() -> None:
+    ensemble = EnsembleMLP(2, 4, (6,), nn.BatchNorm1d)
+    ensemble(torch.randn(5, 4))
+    norms = [module for module in ensemble.modules() if isinstance(module, nn.BatchNorm1d)]
+    assert [int(norm.num_batches_tracked) for norm in norms] == [1, 1]
+    assert not torch.equal(norms[0].running_mean, norms[1].running_mean)
+
+
+@pytest.mark.parametrize("make", [lambda a: MLP((3, 4), a), lambda a: EnsembleMLP(2, 3, (4,), a)])
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU(), torch.tanh, F.relu, "relu", None, nn.LazyBatchNorm1d, nn.Threshold, lambda: torch.tanh],
+    ids=["instance", "C function", "function", "text", "None", "lazy", "two arguments", "makes no module"],
+)
+def test_what_makes_no_activation_is_an_error(make: Any, activation: Any) -> None:
+    rule = "activation: must make a module, from no argument or from the number of a layer's features; got "
+    hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
+    with pytest.raises(ParamsError, match=rf"^(EnsembleMLP|MLP)\.{re.escape(rule)}.*{re.escape(hint)}$"):
+        make(activation)
