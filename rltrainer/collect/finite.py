@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import NonFiniteError
-from rltrainer.tree import named_leaves
+from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Rollout
 
 
@@ -31,6 +31,17 @@ def check_finite(rollout: Rollout, num_rows_after: int) -> None:
         if (bad := _first_bad(values, rollout.valid.flatten()[rollout.final_index])) is not None:
             row, env = divmod(int(rollout.final_index[bad[0]]), num_envs)
             _refuse(env, first_step + row, name, values[tuple(bad)])
+
+
+def check_obs_finite(obs: Tree, step: int) -> None:
+    """Check what is acted on at a step [N, ...].
+
+    Raises:
+        NonFiniteError: the first NaN or infinity, with env, step, name and value.
+    """
+    for name, values in named_leaves(obs, "obs"):
+        if (bad := _first_bad(values, torch.ones(len(values), dtype=torch.bool, device=values.device))) is not None:
+            _refuse(int(bad[0]), step, name, values[tuple(bad)])
 
 
 def _first_bad(values: Tensor, counts: Tensor) -> Tensor | None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.chain import Chain
+from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.mlp import MLP, Activation
@@ -74,7 +75,7 @@ class QNetwork(Policy):
 
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Take the choice of the highest value [N]."""
-        return self.scale(self.critic(obs).argmax(-1))
+        return self.scale(best_choice(self.critic(obs)))
 
     def scale(self, action: Tensor) -> Tensor:
         """Map positions in the critic's output to the space's choices."""

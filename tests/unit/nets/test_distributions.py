@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import distributions as reference
 
-from rltrainer.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
+from rltrainer.errors import NonFiniteError
+from rltrainer.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian, best_choice
 
 LOGITS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 3.0, -4.0]])
 MEAN = torch.tensor([[0.5, -1.0], [0.0, 2.0]], dtype=torch.float64)
@@ -145,3 +146,106 @@ def test_the_same_generator_draws_the_same() -> None:
         first = distribution.sample(generator(1))
         assert torch.equal(distribution.sample(generator(1)), first)
         assert not torch.equal(distribution.sample(generator(2)), first)
+
+
+@pytest.mark.parametrize("num_impossible", [1, 2])
+def test_entropy_of_a_choice_that_is_impossible_is_finite_and_right(num_impossible: int) -> None:
+    logits = torch.tensor([[0.0, 0.0, -math.inf], [1.0, -math.inf if num_impossible == 2 else 1.0, -math.inf]])
+    logits.requires_grad_()
+    entropy = Categorical(logits).entropy()
+    # Two equal choices have log 2 nats, a single one has none.
+    expected = [math.log(2), math.log(2) if num_impossible == 1 else 0.0]
+    assert entropy.tolist() == pytest.approx(expected, abs=1e-6)
+    (gradient,) = torch.autograd.grad(entropy.sum(), logits)
+    assert gradient.isfinite().all()
+    torch.testing.assert_close(gradient[0], torch.zeros(3))  # the entropy is at its largest
+
+
+def test_entropy_and_log_prob_have_the_gradients_of_the_choices_that_are_possible() -> None:
+    free = torch.tensor([[0.3, -1.2]], requires_grad=True)
+    masked = torch.tensor([[0.3, -math.inf, -1.2]], requires_grad=True)
+    for value in (lambda d, last: d.entropy().sum(), lambda d, last: d.log_prob(torch.tensor([last])).sum()):
+        (of_free,) = torch.autograd.grad(value(Categorical(free), 1), free)
+        (of_masked,) = torch.autograd.grad(value(Categorical(masked), 2), masked)
+        torch.testing.assert_close(of_masked[0, [0, 2]], of_free[0])
+        assert of_masked[0, 1] == 0
+
+
+def test_multi_categorical_entropy_with_an_impossible_choice() -> None:
+    parts = [Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(torch.zeros(1, 4))]
+    assert MultiCategorical(parts).entropy().item() == pytest.approx(math.log(4))
+
+
+def test_what_was_computed_without_gradients_does_not_stay_so() -> None:
+    logits = LOGITS.clone().requires_grad_()
+    distribution = MultiCategorical([Categorical(logits), Categorical(logits)])
+    with torch.no_grad():
+        assert not distribution.entropy().requires_grad
+    with torch.inference_mode():
+        distribution.log_prob(torch.zeros(2, 2, dtype=torch.int64))
+    log_prob = distribution.log_prob(torch.zeros(2, 2, dtype=torch.int64))
+    (gradient,) = torch.autograd.grad(log_prob.sum(), logits)
+    assert gradient.isfinite().all()
+    kept = distribution.parts[0].log_probs
+    assert distribution.parts[0].log_probs is kept, "computed once"
+    with torch.no_grad():
+        assert distribution.parts[0].log_probs is kept
+
+
+NAN_TEXT = r"^no choice can be made in row 1 of the batch: its logits or action values are \[0.0, nan, 1.0\]\. Look for"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_nan_is_no_preference(dtype: torch.dtype) -> None:
+    bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]], dtype=dtype)
+    for distribution in (Categorical(bad), MultiCategorical([Categorical(LOGITS), Categorical(bad)])):
+        with pytest.raises(NonFiniteError, match=NAN_TEXT):
+            distribution.mode()
+        with pytest.raises(NonFiniteError, match=r"^no choice can be made in row 1 of the batch"):
+            distribution.sample(generator())
+
+
+def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
+    """On a device, and in a graph; both would have to wait, or to break."""
+    bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]])
+    compiled = torch.compile(best_choice, backend="eager", fullgraph=True)
+    assert compiled(bad).tolist() == [1, -1]
+
+
+def test_infinite_logits_are_preferences() -> None:
+    logits = torch.tensor([[0.0, math.inf, 1.0], [-math.inf, -math.inf, 3e38]])
+    assert Categorical(logits).mode().tolist() == [1, 2]
+    assert Categorical(logits).sample(generator()).tolist() == [1, 2]
+
+
+def test_one_distribution_without_a_batch() -> None:
+    one = Categorical(LOGITS[0])
+    assert one.mode().item() == 2
+    assert one.sample(generator()).shape == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precisions_are_computed_with_in_float32(dtype: torch.dtype) -> None:
+    logits, mean, log_std = LOGITS.to(dtype), MEAN.to(dtype), LOG_STD.to(dtype)
+    halves = [Categorical(logits), DiagonalGaussian(mean, log_std), SquashedGaussian(mean, log_std)]
+    floats = [
+        Categorical(logits.float()),
+        DiagonalGaussian(mean.float(), log_std.float()),
+        SquashedGaussian(mean.float(), log_std.float()),
+    ]
+    for half, exact in zip(halves, floats, strict=True):
+        action = exact.sample(generator())
+        assert torch.equal(half.sample(generator()), action)
+        assert torch.equal(half.mode(), exact.mode())
+        assert torch.equal(half.log_prob(action), exact.log_prob(action))
+    assert torch.equal(halves[0].entropy(), floats[0].entropy())
+
+
+def test_squashed_gradients_stay_finite_at_the_bounds() -> None:
+    mean, log_std = torch.tensor([[0.0, 8.0, -8.0]], requires_grad=True), torch.full((1, 3), -3.0, requires_grad=True)
+    for bound in (-1.0, 1.0):
+        log_prob = SquashedGaussian(mean, log_std).log_prob(torch.full((1, 3), bound))
+        assert log_prob.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(log_prob.sum(), (mean, log_std)))
+    in_half = SquashedGaussian(mean, log_std).log_prob(torch.ones(1, 3, dtype=torch.bfloat16))
+    assert torch.equal(in_half, log_prob)
