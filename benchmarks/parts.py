@@ -76,7 +76,7 @@ def split(work: Work, steps: int, options: dict[str, Any]) -> Split:
     advance(work.random_steps + work.chunk)
     clock, collector = Clock(), trainer.params.training_collector
     clock.wrap("env", collector.adapter, "step", "advance")
-    clock.wrap("inference", collector.policy, "act")
+    clock.wrap("inference", collector.policy, "decide")
     clock.wrap("buffer", collector.rollout_buffer, "add", "rollout")
     if isinstance(collector.buffer, rl.ReplayBuffer):
         clock.wrap("buffer", collector.buffer, "add_rollout", "sample")

@@ -4,8 +4,10 @@ import dataclasses
 from typing import Any
 
 from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.errors import ParamsError
 from rltrainer.functional.losses import weighted_mean
-from rltrainer.nets import Actor
+from rltrainer.nets import Policy
+from rltrainer.nets.stochastic import Stochastic, is_stochastic
 from rltrainer.rules import PositiveFloat, Scheduled
 from rltrainer.types import Transitions, UpdateResult
 
@@ -30,17 +32,25 @@ class BCParams(OffPolicyParams):
 class BC(OffPolicyAlgorithm):
     """Maximises the likelihood of the data's actions; discrete and continuous alike.
 
+    Only the policy's actor is trained.
+
     Args:
-        policy: any stochastic actor.
+        policy: any stochastic policy: `Actor`, `ActorCritic`, `SquashedActorCritic`, `GaussianActorCritic`, or your own
+            with a `distribution` and an `actor`.
         params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the policy has no `distribution` or no `actor`.
     """
 
-    policy_class = Actor
     params_class = BCParams
-    policy: Actor
+    policy: Any  # a Policy that is Stochastic: no type says both
     params: BCParams
 
-    def __init__(self, policy: Actor, params: BCParams | None = None) -> None:
+    def __init__(self, policy: Stochastic, params: BCParams | None = None) -> None:
+        if not (is_stochastic(policy) and isinstance(policy, Policy)):
+            rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
+            raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
         super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
 

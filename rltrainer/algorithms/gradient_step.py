@@ -94,6 +94,11 @@ class GradientStep:
             parts = self._owner, self._state(), self._modules()
             self._fingerprint = Fingerprint(*parts, self._states, is_recorded)
 
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the number formats of the steps, for what is compared with their results."""
+        is_bf16 = self._precision.amp == "bf16"
+        return _bf16(next(self._module.parameters()).device) if is_bf16 else contextlib.nullcontext()
+
     @property
     def has_cuda_graph(self) -> bool:
         """Whether gradient steps run as CUDA graphs."""
@@ -262,8 +267,12 @@ def _with_bf16(step: Step, device: torch.device) -> Step:
         warnings.warn("PrecisionParams.amp: this processor has no bf16 instructions; bf16 will be slow", stacklevel=4)
 
     def step_with_bf16(*args: Any) -> Any:
-        # No cache: it would keep the bf16 copies of weights that the step itself changes.
-        with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False):
+        with _bf16(device):
             return step(*args)
 
     return step_with_bf16
+
+
+def _bf16(device: torch.device) -> torch.autocast:
+    # No cache: it would keep the bf16 copies of weights that the step itself changes.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)

@@ -42,9 +42,15 @@ class PPO(A2C):
         self.clip = ScheduledValue(self.params.clip, self.device)
 
     def process(self, rollout: Rollout) -> Samples:
-        """Add the log-probability under the policy that collected the data."""
+        """Add the log-probability under the policy that collected the data.
+
+        In the number formats of the gradient steps, so that the ratio of probabilities is 1 before the first of them.
+        """
         samples = super().process(rollout)
-        samples.log_prob = self.policy.distribution(samples.obs).log_prob(samples.action)
+        with self._gradient_step.precision():
+            samples.log_prob = self.policy.distribution(samples.obs).log_prob(samples.action)
+            if self.params.value_clip is not None and self.plan.precision.amp is not None:
+                samples.value = self.policy.value(samples.obs)  # what the critic may move away from
         return samples
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from rltrainer.collect.episodes import EpisodeCounter
-from rltrainer.collect.finite import check_finite
+from rltrainer.collect.finite import check_finite, check_obs_finite
 from rltrainer.collect.random_action import random_action
 from rltrainer.collect.stats import CollectStats
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.envs import EnvAdapter
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.modes import switch_to_eval
 from rltrainer.seeding import derive_seed, make_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.types import Rollout, State
@@ -30,6 +31,8 @@ class Collector:
 
     A collection goes into a rollout first; a `ReplayBuffer` receives it at the end, once it is known to be finite. So
     a faulty env leaves nothing of its collection behind, and off-policy data has the same form as on-policy data.
+
+    While envs are stepped, the policy is in eval mode: dropout is off, and batch norms take their running statistics.
 
     Args:
         policy: chooses the actions.
@@ -145,6 +148,7 @@ class Collector:
         self._episodes.start(num_episodes)
         if self.rollout_buffer is not None:
             self.rollout_buffer.clear()
+        switched = switch_to_eval(self.policy)
         try:
             num_rows = self._step_envs(num_steps, random, explore)
             self._store()
@@ -152,6 +156,9 @@ class Collector:
             # Whatever broke off half-way must not be continued by the next collection.
             self._needs_reset = True
             raise
+        finally:
+            for module in switched:
+                module.training = True
         # Envs past their quota are in the middle of episodes that nobody counts.
         self._needs_reset = num_episodes is not None
         num_valid = self._episodes.num_valid
@@ -207,7 +214,11 @@ class Collector:
         limit = self.max_episode_steps if num_steps is None else None
         row = 0
         while not episodes.is_complete if max_rows is None else row < max_rows:
-            action = self._choose(random, explore)
+            try:
+                action = self._choose(random, explore)
+            except NonFiniteError as error:
+                check_obs_finite(adapter.obs_tensor, self.num_rows + row)
+                raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + row}: {error}") from error
             env_action = adapter.to_env(action)
             step = adapter.step(env_action, limit)
             counted = episodes.add(_as_array(step.reward), step.finished, step.valid)
@@ -248,8 +259,8 @@ class Collector:
         if random:
             return random_action(self.adapter.action_space, self.num_envs, self.generator)
         if self.exploration is None or not explore:
-            return self.policy.act(self.adapter.obs_tensor, explore=explore, generator=self.generator)
-        greedy = self.policy.act(self.adapter.obs_tensor, explore=False, generator=self.generator)
+            return self.policy.decide(self.adapter.obs_tensor, explore=explore, generator=self.generator)
+        greedy = self.policy.decide(self.adapter.obs_tensor, explore=False, generator=self.generator)
         return self.exploration(greedy, self.adapter.action_space, self.policy.progress(), self.generator)
 
     def _store(self) -> None:

@@ -42,7 +42,7 @@ class Actor(Policy):
     ) -> None:
         super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
         hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
-        encoder = Encoder(observation_space)
+        encoder = orthogonal_(Encoder(observation_space), SQRT_2)
         sizes = (encoder.out_features, *hidden_sizes)
         self.actor = Chain(
             encoder,
@@ -96,7 +96,7 @@ class ActorCritic(Actor):
         hidden_sizes = checked(name, "hidden_sizes", hidden_sizes, Sizes)
         share_encoder = checked(name, "share_encoder", share_encoder, Flag)
         normalize_reward = checked(name, "normalize_reward", normalize_reward, Flag)
-        encoder = cast(Encoder, self.actor[0]) if share_encoder else Encoder(observation_space)
+        encoder = cast(Encoder, self.actor[0]) if share_encoder else orthogonal_(Encoder(observation_space), SQRT_2)
         sizes = (encoder.out_features, *hidden_sizes)
         self.critic = Chain(
             encoder, orthogonal_(MLP(sizes, activation), SQRT_2), orthogonal_(ValueHead(sizes[-1], 1), 1.0)

@@ -110,7 +110,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         self.value_network = Chain(encoder, MLP(sizes, activation), ValueHead(sizes[-1], 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        return GaussianHead(in_features, space, bounded_mean=True)
+        return GaussianHead(in_features, space, bounded_mean=True, min_log_std=-10.0)
 
     def distribution(self, obs: Tree) -> DiagonalGaussian:
         """Return the distribution over actions around (-1, 1) for normalised observations [B, ...]."""

@@ -53,10 +53,21 @@ class GaussianHead(nn.Module):
         space: the action space.
         log_std: initial log standard deviation.
         bounded_mean: squash the mean to (-1, 1), for policies that act in the unit box.
+        min_log_std: lower bound of the log standard deviation; the upper one is 2.
     """
 
-    def __init__(self, in_features: int, space: spaces.Box, log_std: float = 0.0, bounded_mean: bool = False) -> None:
+    MAX_LOG_STD = 2.0
+
+    def __init__(
+        self,
+        in_features: int,
+        space: spaces.Box,
+        log_std: float = 0.0,
+        bounded_mean: bool = False,
+        min_log_std: float = -5.0,
+    ) -> None:
         super().__init__()
+        self.min_log_std = min_log_std
         self.linear = nn.Linear(in_features, space.shape[0])
         self.log_std = nn.Parameter(torch.full((space.shape[0],), log_std))
         self.bounded_mean = bounded_mean
@@ -64,7 +75,9 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
         mean = apply_linear(self.linear, features).float()
-        return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(-5.0, 2.0))
+        return DiagonalGaussian(
+            mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(self.min_log_std, self.MAX_LOG_STD)
+        )
 
 
 class SquashedGaussianHead(nn.Module):

@@ -38,6 +38,9 @@ class Policy(nn.Module, ABC):
         normalize_obs: standardise float observations by running statistics that are saved with the policy.
     """
 
+    _lowest: Tensor | None
+    _highest: Tensor | None
+
     def __init__(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, normalize_obs: bool = False
     ) -> None:
@@ -52,6 +55,10 @@ class Policy(nn.Module, ABC):
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
+        lowest, highest = _finite_bounds(action_space)
+        # Not in the state: they follow from the space, and files of policies have never held them.
+        self.register_buffer("_lowest", lowest, persistent=False)
+        self.register_buffer("_highest", highest, persistent=False)
 
     @classmethod
     def for_spaces(
@@ -92,7 +99,7 @@ class Policy(nn.Module, ABC):
         """Choose actions [N, ...] for normalised observations; `explore` samples where the policy is stochastic."""
 
     def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
-        """Choose actions for raw observations.
+        """Choose actions for raw observations, in the modes (train or eval) that the networks are in.
 
         Args:
             obs: tree [N, ...] on the policy's device.
@@ -100,11 +107,23 @@ class Policy(nn.Module, ABC):
             generator: source of randomness; None uses torch's global one.
 
         Returns:
-            actions [N, ...] in the env's scale.
+            actions [N, ...] in the env's scale; those of a Box are within its bounds.
+
+        Raises:
+            NonFiniteError: the networks have no preference to choose by, but NaN.
+        """
+        action = self.decide(obs, explore=explore, generator=generator)
+        return action if self._lowest is None else action.clamp(self._lowest, self._highest)
+
+    def decide(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
+        """Choose as `act` does, without clipping to the bounds of a Box: what a rollout keeps, and collectors call.
+
+        Returns:
+            actions [N, ...] in the env's scale, as sampled.
         """
         if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
             with torch.no_grad():
-                return self.act(obs, explore=explore, generator=generator)
+                return self.decide(obs, explore=explore, generator=generator)
         action = self.choose(self.normalize(obs), explore, generator)
         if explore and self.exploration is not None:
             action = self.exploration(action, self.action_space, self.progress(), generator)
@@ -198,4 +217,17 @@ def _is_unit_box_like(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:
     """Whether an affine map takes (-1, 1)^A to the space and back."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
         return False
-    return bool((space.low < space.high).all())
+    # Beyond float32, the map would be infinite.
+    width = space.high.astype(np.float64) - space.low
+    return bool(((width > 0) & (width <= np.finfo(np.float32).max)).all())
+
+
+def _finite_bounds(space: gym.Space[Any]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Return the least and the greatest float32 numbers within a Box; None where there is nothing to clip to."""
+    if not isinstance(space, spaces.Box) or not np.isfinite([space.low, space.high]).any():
+        return None, None
+    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    # The float32 nearest to a bound of another format may lie beyond it.
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+    return torch.from_numpy(low), torch.from_numpy(high)

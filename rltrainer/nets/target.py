@@ -1,7 +1,7 @@
 """Target networks: slow copies that a network's own targets are computed with."""
 
 import copy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from rltrainer.functional.scalars import computed_once
 
 
 class TargetNetwork(nn.Module):
-    """A copy of a network that follows it: target <- (1 - tau) * target + tau * online.
+    """A copy of a network that follows it: target <- (1 - tau) * target + tau * online. Always in eval mode.
 
     Args:
         online: the network to copy; its device is kept.
@@ -27,6 +27,11 @@ class TargetNetwork(nn.Module):
         # On the network's device: a CUDA graph repeats only what happens there.
         device = next(online.parameters()).device
         self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64, device=device))
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in eval mode: targets are made without dropout, and with the running statistics of batch norms."""
+        return super().train(False)
 
     def forward(self, *args: Any) -> Any:
         """Evaluate the copy."""

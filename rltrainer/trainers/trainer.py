@@ -276,12 +276,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Make a test step: collect, score, and remember the best. Returns the score."""
         started = time.perf_counter()
         call(self.params, "test_fn", self.epoch, self.env_step)
-        self.algorithm.policy.eval()
         collector.reset(first_episode=True)
-        try:
-            stats = collector.collect(num_episodes=self.params.test_step_num_episodes, explore=False)
-        finally:
-            self.algorithm.policy.train()
+        stats = collector.collect(num_episodes=self.params.test_step_num_episodes, explore=False)
         stats = stats.reduce_agents(self.params.multi_agent_return_reduction)
         score = compute_score(self.params, stats)
         is_best = not math.isnan(score) and (self._best.score is None or score > self._best.score)

@@ -142,7 +142,7 @@ def test_exploration_replaces_the_policys_own() -> None:
 
 def test_random_actions_do_not_ask_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     one = collector(stores=replay)
-    monkeypatch.setattr(one.policy, "act", lambda *args, **kwargs: pytest.fail("asked"))
+    monkeypatch.setattr(one.policy, "decide", lambda *args, **kwargs: pytest.fail("asked"))
     one.collect(num_steps=10, random=True)
     assert len(one.buffer) == 10
 

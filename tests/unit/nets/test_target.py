@@ -98,3 +98,35 @@ def test_state_round_trip_keeps_weights_and_position_in_the_interval() -> None:
     assert weight_of(restored) == 1.0
     restored.follow(online)
     assert weight_of(restored) == 7.0, "the third call, counted over both"
+
+
+def test_target_stays_in_eval_mode_whatever_is_set() -> None:
+    class Parent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.target = TargetNetwork(nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5)))
+
+    parent = Parent()
+    assert not any(module.training for module in parent.target.modules())
+    parent.train()
+    parent.target.train()
+    copied = copy.deepcopy(parent.target)
+    for target in (parent.target, copied):
+        assert not any(module.training for module in target.modules())
+        assert torch.equal(target(torch.ones(3, 1)), target(torch.ones(3, 1)))
+
+
+def test_the_online_network_keeps_its_mode() -> None:
+    online = nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5))
+    TargetNetwork(online)
+    assert all(module.training for module in online.modules())
+
+
+def test_batch_norm_of_a_target_takes_the_running_statistics_of_the_online_network() -> None:
+    online = nn.Sequential(nn.BatchNorm1d(1))
+    target = TargetNetwork(online, tau=0.5)
+    for _ in range(200):
+        online(torch.tensor([[1.0], [5.0]]))  # mean 3, unbiased variance 8
+    target.follow(online)
+    assert target(torch.tensor([[3.0], [3.0 + 8**0.5]])).flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-4)
+    assert int(target.network[0].num_batches_tracked) == 200, "targets move no statistics"
