@@ -1,7 +1,7 @@
 """Behaviour cloning (Pomerleau 1991): supervised learning of the data's actions."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.errors import ParamsError
@@ -48,10 +48,10 @@ class BC(OffPolicyAlgorithm):
     params: BCParams
 
     def __init__(self, policy: Stochastic, params: BCParams | None = None) -> None:
-        if not (is_stochastic(policy) and isinstance(policy, Policy)):
+        super().__init__(cast(Policy, policy), params)
+        if not is_stochastic(policy):
             rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
             raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
-        super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.nets import Actor, ActorCritic
+from rltrainer.nets import Actor, ActorCritic, QNetwork
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -71,3 +71,45 @@ def test_without_hidden_layers_the_head_sits_on_the_features() -> None:
     obs = torch.randn(5, 3)
     torch.testing.assert_close(policy.value(obs), obs @ policy.critic[2].weight[0] + policy.critic[2].bias[0])
     assert policy.act(obs).shape == (5,)
+
+
+def assert_orthogonal(weight: torch.Tensor, gain: float) -> None:
+    flat = weight.detach().flatten(1)
+    flat = flat if flat.shape[0] <= flat.shape[1] else flat.T
+    torch.testing.assert_close(flat @ flat.T, gain**2 * torch.eye(len(flat)), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("share_encoder", [False, True])
+def test_images_start_orthogonal_with_a_gain_of_sqrt_2(share_encoder: bool) -> None:
+    policy = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share_encoder)
+    for encoder in {policy.actor[0], policy.critic[0]}:
+        layers = [layer for layer in encoder.modules() if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)]
+        assert len(layers) == 4
+        for layer in layers:
+            assert_orthogonal(layer.weight, 2**0.5)
+            assert not layer.bias.any()
+
+
+def test_a_shared_encoder_is_initialised_once() -> None:
+    torch.manual_seed(1)
+    alone = Actor(IMAGE, DISCRETE, hidden_sizes=(4,))
+    torch.manual_seed(1)
+    shared = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=True)
+    assert all(torch.equal(value, shared.state_dict()[name]) for name, value in alone.state_dict().items())
+
+
+def test_without_images_the_random_numbers_go_to_the_layers_alone() -> None:
+    """So that networks start as they always did."""
+    torch.manual_seed(1)
+    policy = Actor(OBS, DISCRETE, hidden_sizes=(4,))
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(3, 4)
+    torch.nn.init.orthogonal_(layer.weight, 2**0.5)
+    assert torch.equal(policy.actor[1].layers[0].weight, layer.weight)
+
+
+def test_q_networks_keep_torchs_initialisation() -> None:
+    torch.manual_seed(1)
+    policy = QNetwork(IMAGE, DISCRETE, hidden_sizes=(4,))
+    torch.manual_seed(1)
+    assert torch.equal(policy.critic[0].parts[0].conv[0].weight, torch.nn.Conv2d(1, 32, 8, 4).weight)

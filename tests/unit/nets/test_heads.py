@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import SpaceError
+from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from rltrainer.nets.heads import CategoricalHead, GaussianHead, SquashedGaussianHead, make_head
 
@@ -64,6 +65,13 @@ def test_log_std_is_kept_in_range() -> None:
         torch.nn.init.constant_(squashed.linear.bias, value)
         assert gaussian(torch.ones(1, 4)).log_std.tolist() == [of_gaussian] * 2
         assert squashed(torch.ones(1, 4)).log_std.tolist() == [[of_squashed] * 2]
+
+
+def test_iql_may_be_surer_than_other_gaussians() -> None:
+    policy = GaussianActorCritic(BOX, spaces.Box(-1.0, 1.0, (2,), np.float32), hidden_sizes=(4,))
+    for value, expected in ((-7.0, -7.0), (-100.0, -10.0), (100.0, 2.0)):
+        torch.nn.init.constant_(policy.actor[2].log_std, value)
+        assert policy.distribution(torch.ones(1, 2)).log_std.tolist() == [expected] * 2
 
 
 def test_squashed_head_makes_mean_and_spread_of_the_features() -> None:

@@ -30,6 +30,7 @@ DISCRETE = spaces.Discrete(4, start=2)
 MULTI = spaces.MultiDiscrete([2, 3], start=[0, 5])
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+HALF_BOUNDED = spaces.Box(np.array([-np.inf, 0.0], np.float32), np.array([0.25, np.inf], np.float32))
 
 Make = Callable[..., Policy]
 
@@ -48,9 +49,11 @@ def exploring(cls: type[Policy], exploration: Any, **options: Any) -> Make:
 POLICIES = {
     "Actor discrete": (exploring(Actor, None), DISCRETE),
     "Actor box": (exploring(Actor, None), UNBOUNDED),
+    "Actor bounded box": (exploring(Actor, None), BOX),
     "ActorCritic discrete": (exploring(ActorCritic, None), DISCRETE),
     "ActorCritic multi-discrete": (exploring(ActorCritic, None), MULTI),
     "ActorCritic box": (exploring(ActorCritic, None), UNBOUNDED),
+    "ActorCritic half-bounded box": (exploring(ActorCritic, None), HALF_BOUNDED),
     "QNetwork": (exploring(QNetwork, EpsilonGreedy(0.5)), DISCRETE),
     "QNetwork dueling": (exploring(QNetwork, EpsilonGreedy(0.5), dueling=True), DISCRETE),
     "DeterministicActorCritic": (exploring(DeterministicActorCritic, GaussianNoise(0.5)), BOX),
@@ -124,6 +127,45 @@ def test_acting_takes_no_gradients_and_changes_nothing(make: Make, action_space:
 
 
 @every_policy
+def test_decide_returns_the_sample_and_act_clips_it(make: Make, action_space: gym.Space[Any]) -> None:
+    policy = make(OBS, action_space)
+    sample = policy.decide(observations(), explore=True, generator=generator())
+    expected = sample
+    if isinstance(action_space, spaces.Box):
+        expected = sample.clamp(torch.tensor(action_space.low), torch.tensor(action_space.high))
+    assert torch.equal(policy.act(observations(), explore=True, generator=generator()), expected)
+    assert not sample.requires_grad
+
+
+@pytest.mark.parametrize("cls", [Actor, ActorCritic])
+def test_samples_leave_the_box_and_actions_do_not(cls: type[Policy]) -> None:
+    policy = cls(OBS, BOX)
+    sample = policy.decide(observations(), explore=True, generator=generator())
+    assert (sample[:, 1] < 0).any(), "decide keeps what was drawn"
+    assert policy.act(observations(), explore=True, generator=generator())[:, 1].min() == 0
+
+
+def test_bounds_that_float32_does_not_have_are_kept() -> None:
+    """0.1 and -0.1 lie beyond the float32 nearest to them."""
+    space = spaces.Box(-0.1, 0.1, (2,), np.float64)
+    for cls in (Actor, SquashedActorCritic):
+        policy = cls(OBS, space)
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.mul_(1e4)
+        for explore in (False, True):
+            action = policy.act(100 * observations(), explore=explore, generator=generator()).double().numpy()
+            assert (action >= space.low).all()
+            assert (action <= space.high).all()
+
+
+def test_bounds_are_no_part_of_files() -> None:
+    assert list(Actor(OBS, BOX, hidden_sizes=()).state_dict()) == [
+        "actor.2.log_std", "actor.2.linear.weight", "actor.2.linear.bias",
+    ]  # fmt: skip
+
+
+@every_policy
 def test_unscale_is_the_inverse_of_scale(make: Make, action_space: gym.Space[Any]) -> None:
     policy = make(OBS, action_space)
     action = policy.act(observations(), explore=True, generator=generator())
@@ -147,7 +189,7 @@ def test_observations_are_normalised_before_a_choice(make: Make, action_space: g
     policy.obs_normalizer.update(5 + 3 * observations())
     raw = 5 + 3 * observations()
     with torch.no_grad():
-        assert torch.equal(policy.choose(policy.obs_normalizer(raw), False, None), policy.act(raw))
+        assert torch.equal(policy.choose(policy.obs_normalizer(raw), False, None), policy.decide(raw))
         assert torch.equal(policy.normalize(raw), policy.obs_normalizer(raw))
     policy.obs_normalizer = None
     assert policy.normalize(raw) is raw
@@ -193,6 +235,7 @@ Q_HINT = "Continuous actions are for DeterministicActorCritic or SquashedActorCr
 DICT = spaces.Dict({"a": DISCRETE})
 IMAGE_LIKE = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
 FLAT = spaces.Box(np.array([-1.0, 3.0], np.float32), np.array([1.0, 3.0], np.float32))
+WIDER_THAN_FLOAT32 = spaces.Box(-3e38, 3e38, (1,), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +246,7 @@ FLAT = spaces.Box(np.array([-1.0, 3.0], np.float32), np.array([1.0, 3.0], np.flo
         *(
             (cls, space, BOX_RULE, BOX_HINT)
             for cls in (DeterministicActorCritic, SquashedActorCritic, GaussianActorCritic)
-            for space in (DICT, DISCRETE, UNBOUNDED, IMAGE_LIKE, FLAT)
+            for space in (DICT, DISCRETE, UNBOUNDED, IMAGE_LIKE, FLAT, WIDER_THAN_FLOAT32)
         ),
     ],
 )

@@ -1,0 +1,101 @@
+"""PPO: the ratio of probabilities is 1 before the first gradient step, in every number format."""
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rltrainer as rl
+from rltrainer.algorithms import Samples
+
+VECTOR = gym.spaces.Box(-np.inf, np.inf, (17,), np.float32)
+ROWS_FIRST = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+CHANNELS_FIRST = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
+DISCRETE = gym.spaces.Discrete(6)
+BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+class Recorder(rl.PPO):
+    """Keeps what the first gradient step is given and what it makes of it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: list[tuple[torch.Tensor, ...]] = []
+
+    def policy_loss(self, log_prob: torch.Tensor, batch: Samples) -> torch.Tensor:
+        if not self.seen:
+            self.seen.append((log_prob.detach() - batch.log_prob, self.policy.value(batch.obs).detach() - batch.value))
+        return super().policy_loss(log_prob, batch)
+
+
+def first_step(obs_space: Any, action_space: Any, amp: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+    """Return the logarithms of the ratios, and how far the values are from the old ones, in the first step."""
+    rl.seed(1)
+    policy = rl.ActorCritic.for_spaces(obs_space, action_space, hidden_sizes=(64, 64), **options)
+    with torch.no_grad():  # as after a long training: actions differ, and the policy is sure of them
+        policy.actor[2].linear.weight.mul_(100.0)
+        if action_space is BOX:
+            policy.actor[2].log_std.fill_(-2.0)
+    algorithm = Recorder(policy, rl.PPOParams(value_clip=0.2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on processors without bf16 instructions
+        algorithm.attach(rl.UpdatePlan(precision=rl.PrecisionParams(amp=amp)))
+    g = torch.Generator().manual_seed(0)
+
+    def observations(*shape: int) -> torch.Tensor:
+        if obs_space is VECTOR:
+            return torch.randn(*shape, 17, generator=g)
+        return torch.randint(0, 256, (*shape, *obs_space.shape), generator=g).to(torch.uint8)
+
+    obs, no = observations(16, 4), torch.zeros(16, 4, dtype=torch.bool)
+    action = policy.decide(obs.flatten(0, 1), explore=True, generator=g).unflatten(0, (16, 4))
+    rollout = rl.Rollout(
+        obs=obs, action=action, reward=torch.randn(16, 4, generator=g), terminated=no, truncated=no, valid=~no,
+        last_obs=observations(4), final_obs=observations(0),
+        final_index=torch.zeros(0, dtype=torch.int64), starts=no[0],
+    )  # fmt: skip
+    algorithm.update(rollout, batch_size=32, repeat=1)
+    return algorithm.seen[0]
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
+@pytest.mark.parametrize("obs_space", [VECTOR, ROWS_FIRST, CHANNELS_FIRST], ids=["vector", "hwc", "chw"])
+def test_the_ratio_is_one_before_the_first_step(obs_space: Any, action_space: Any) -> None:
+    log_ratio, moved = first_step(obs_space, action_space, None)
+    # Up to rounding: products of other sizes are summed in another order.
+    assert log_ratio.abs().max() < 1e-4
+    assert moved.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
+@pytest.mark.parametrize("obs_space", [VECTOR, ROWS_FIRST, CHANNELS_FIRST], ids=["vector", "hwc", "chw"])
+def test_the_ratio_is_one_before_the_first_step_in_bf16(obs_space: Any, action_space: Any) -> None:
+    log_ratio, moved = first_step(obs_space, action_space, "bf16")
+    # A sum that another order puts on the other side of a rounding boundary moves by 1/256 of itself. Most do not.
+    assert log_ratio.abs().median() < 1e-5
+    assert log_ratio.abs().max() < 0.05
+    assert moved.abs().max() < 0.02
+
+
+def test_normalised_observations_too() -> None:
+    log_ratio, _ = first_step(VECTOR, DISCRETE, None, normalize_obs=True)
+    assert log_ratio.abs().max() < 1e-4
+
+
+def test_old_and_new_log_probabilities_are_of_one_mode() -> None:
+    """Statistics of batches move once per pass of the rollout and once per gradient step, and with `eval()` never."""
+    modes: list[bool] = []
+
+    class Noticing(nn.Tanh):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            modes.append(self.training)
+            return super().forward(x)
+
+    first_step(VECTOR, DISCRETE, None, activation=Noticing)
+    acting, updating = modes[:2], modes[2:]
+    assert acting == [True, True], "act and decide leave the modes to their caller"
+    assert set(updating) == {True}
