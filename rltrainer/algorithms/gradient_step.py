@@ -97,7 +97,7 @@ class GradientStep:
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         """Return the number formats of the steps, for what is compared with their results."""
         is_bf16 = self._precision.amp == "bf16"
-        return _bf16(next(self._module.parameters()).device) if is_bf16 else contextlib.nullcontext()
+        return _bf16(self._owner.device) if is_bf16 else contextlib.nullcontext()
 
     @property
     def has_cuda_graph(self) -> bool:

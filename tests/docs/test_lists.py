@@ -28,7 +28,7 @@ def algorithms() -> dict[str, type[rl.Algorithm]]:
 def test_every_algorithm_has_a_row_with_its_policy() -> None:
     assert set(algorithms()) - {"Algorithm"} == set(ROWS) - {"algorithm", "---"}
     for name, cls in algorithms().items():
-        if name != "Algorithm" and issubclass(cls.policy_class, rl.Policy):
+        if cls.policy_class is not rl.Policy:  # behaviour cloning takes any that is stochastic
             assert f"`{cls.policy_class.__name__}`" in ROWS[name][3]
 
 
