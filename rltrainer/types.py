@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from rltrainer.means import Part, floats, merge
 from rltrainer.tree import Tree, map_tree
 
 State = dict[str, Any]
@@ -169,32 +170,15 @@ class UpdateResult:
         """Merge results into one; each metric is the mean over all gradient steps that reported it."""
         if len(parts) == 1 and parts[0].td_error is None:  # one gradient step per env step, most often
             return parts[0]
-        values: dict[str, list[Tensor | float]] = {}
-        counts: dict[str, list[int]] = {}
-        for part in parts:
-            for name, value in part.metrics.items():
-                values.setdefault(name, []).append(value)
-                counts.setdefault(name, []).append(part.counts.get(name, part.num_gradient_steps))
-        num_gradient_steps = sum(part.num_gradient_steps for part in parts)
+        merged = merge([Part(part.metrics, part.num_gradient_steps, part.counts) for part in parts])
         errors = [part.td_error for part in parts if part.td_error is not None]
         return cls(
-            metrics={name: _mean(values[name], counts[name]) for name in values},
-            num_gradient_steps=num_gradient_steps,
+            metrics=dict(merged.values),
+            num_gradient_steps=int(merged.weight),
             td_error=torch.stack(errors) if errors and len(errors) == len(parts) else None,
-            counts={name: sum(count) for name, count in counts.items() if sum(count) != num_gradient_steps},
+            counts={name: int(count) for name, count in merged.weights.items()},
         )
 
     def floats(self) -> dict[str, float]:
-        """Return the metrics as floats: the one place that waits for the device."""
-        return {name: float(value) for name, value in self.metrics.items()}
-
-
-def _mean(values: list[Tensor | float], counts: list[int]) -> Tensor | float:
-    """Return the mean of values that stand for `counts` gradient steps each; in one call, as there may be hundreds."""
-    if not isinstance(values[0], Tensor):
-        return sum(value * count for value, count in zip(values, counts, strict=True)) / sum(counts)
-    stacked = torch.stack([torch.as_tensor(value) for value in values])
-    if len(set(counts)) == 1:
-        return stacked.mean()
-    weight = torch.tensor(counts, dtype=stacked.dtype).to(stacked.device, non_blocking=True)
-    return stacked @ weight / weight.sum()
+        """Return the metrics as floats; waits for the device."""
+        return floats(self.metrics)

@@ -213,6 +213,11 @@ class Algorithm(ABC):
                     "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
                 )
 
+    def learning_rates(self) -> dict[str, float]:
+        """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""
+        rates = {name: value.rule.lr for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        return {f"{name.removesuffix('optimizer').rstrip('_')}_lr".lstrip("_"): lr for name, lr in rates.items()}
+
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
         lr = params.lr if lr is None else lr

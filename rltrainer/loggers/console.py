@@ -1,7 +1,9 @@
 """Log to the terminal."""
 
+import json
 import sys
-from typing import TextIO, Unpack
+from collections.abc import Mapping
+from typing import Any, TextIO, Unpack
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
@@ -29,6 +31,10 @@ class ConsoleLogger(Logger):
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         numbers = ", ".join(f"{name.removeprefix(kind + '/')} {_text(value)}" for name, value in values.items())
         tqdm.write(f"{kind:<8}  step {step}: {numbers}", file=self._stream or sys.stdout)
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        for name, value in params.items():
+            tqdm.write(f"params    {name}: {json.dumps(value)}", file=self._stream or sys.stdout)
 
     def _flush(self) -> None:
         (self._stream or sys.stdout).flush()

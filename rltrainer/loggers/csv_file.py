@@ -1,22 +1,28 @@
 """Log to one CSV file in long format, so that new names need no new columns."""
 
+import json
 import os
 import warnings
-from typing import Unpack
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
 
+from rltrainer.loggers.file_logger import FileLogger
 from rltrainer.loggers.line_file import LineFile
-from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
+from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 from rltrainer.loggers.progress import Progress, parse_progress
+from rltrainer.loggers.run_path import RunPath
 
 
-class CSVLogger(Logger):
+class CSVLogger(FileLogger):
     """Write one line per number: `step,name,value`, such as `2048,training/return,23.5`.
 
-    An existing log is continued. NaN is `nan`, None is empty. Read it with
-    `pandas.read_csv(path).pivot(index="step", columns="name", values="value")`.
+    NaN is `nan`, None is empty. Read it with
+    `pandas.read_csv(path).pivot(index="step", columns="name", values="value")`. The params of the run are in a file
+    beside it, `log.params.json` for `log.csv`.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is made. If a run has used it, `log-2.csv` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:
@@ -24,13 +30,13 @@ class CSVLogger(Logger):
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
-        super().__init__(**options)
         self._file = LineFile(type(self).__name__, path, header="step,name,value\n")
+        super().__init__(RunPath(self._file.path, self._file.path.suffix, self._file.is_log, _params_file), **options)
 
-    def read_progress(self) -> Progress | None:
+    def _read_progress(self, path: Path) -> Progress | None:
         """Return what the last intact `log_epoch` wrote, or None; incomplete ones are skipped with a warning."""
         epochs: list[dict[str, object]] = []
-        for line in self._file.lines():
+        for line in self._file.lines(path):
             if ",epoch/" not in line:
                 continue
             _, name, value = [*line.split(","), "", ""][:3]
@@ -41,15 +47,22 @@ class CSVLogger(Logger):
             try:
                 return parse_progress(row)
             except ValueError as error:
-                warnings.warn(f"{self._file.path}: skipped an incomplete epoch ({error})", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{path}: skipped an incomplete epoch ({error})", RuntimeWarning, stacklevel=3)
         return None
-
-    def __repr__(self) -> str:
-        return f"CSVLogger({str(self._file.path)!r})"
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         lines = (f"{step},{_quoted(name)},{'' if value is None else repr(value)}\n" for name, value in values.items())
         self._file.append("".join(lines))
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        path = _params_file(self._file.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x") as file:  # never over a file that is not ours
+            file.write(json.dumps(params, indent=2) + "\n")
+
+    def _move(self, path: Path) -> None:
+        super()._move(path)
+        self._file.move(path)
 
     def _close(self) -> None:
         self._file.close()
@@ -59,6 +72,11 @@ class CSVLogger(Logger):
 
     def _continue_files(self, sizes: dict[str, int]) -> None:
         self._file.cut(sizes["csv"])
+
+
+def _params_file(path: Path) -> Path:
+    """Return the file beside a log that holds the params: the log's own value column holds numbers only."""
+    return path.with_name(f"{path.stem}.params.json")
 
 
 def _quoted(name: str) -> str:

@@ -9,8 +9,9 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from io import FileIO
 from pathlib import Path
+
+from rltrainer.loggers.append_file import AppendFile
 
 EVENT_FILES = "events.out.tfevents."
 _NUMBERS = itertools.count()
@@ -27,7 +28,7 @@ class EventFile:
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
         name = f"{EVENT_FILES}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
         self._path, self._purge_step = folder / name, purge_step
-        self._file: FileIO | None = None
+        self._file: AppendFile | None = None
 
     def append(self, step: int, scalars: Mapping[str, float], texts: Mapping[str, str]) -> None:
         """Write one row, all or nothing; it is with the operating system when this returns.
@@ -37,7 +38,7 @@ class EventFile:
         """
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115  # stays open between rows
+            self._file = AppendFile(self._path)
         before = self._file.seek(0, os.SEEK_END)
         data = (self._beginning() if before == 0 else b"") + _row(step, scalars, texts)
         num_written = self._file.write(data)
@@ -50,10 +51,6 @@ class EventFile:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-    def __del__(self) -> None:
-        # Nothing is lost in a logger that nobody closed, so it goes without Python's warning of an open file.
-        self.close()
 
     def _beginning(self) -> bytes:
         from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]  # has no types

@@ -1,9 +1,12 @@
 """When a row of a kind is due: its interval, and where the last row was."""
 
+import numbers
+
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.every import Every, Unit
 
 STEP_UNITS: tuple[Unit, ...] = ("env_step", "gradient_step")
+UPDATE_UNITS: tuple[Unit, ...] = ("update_step", "gradient_step")
 
 
 class Interval:
@@ -12,31 +15,51 @@ class Interval:
     Args:
         owner: the logger's class, for error texts.
         field: the logger's argument, for error texts.
-        value: what the user gave.
+        value: what the user gave; None, where `default` is given, leaves it to the trainer.
         units: the units that an `Every` may have; an int counts in the first.
+        default: holds for None until `set_default`.
 
     Raises:
         ParamsError: the value is neither a positive integer nor an `Every` in one of `units`.
     """
 
-    def __init__(self, owner: str, field: str, value: int | Every, *units: Unit) -> None:
-        is_int = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        if not is_int and not (isinstance(value, Every) and value.unit in units):
+    def __init__(
+        self, owner: str, field: str, value: int | Every | None, units: tuple[Unit, ...], default: Every | None = None
+    ) -> None:
+        is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value > 0
+        self.is_default = value is None and default is not None
+        if not (is_int or self.is_default or (isinstance(value, Every) and value.unit in units)):
             words = " or ".join(f"{unit.replace('_', ' ')}s" for unit in units)
-            raise ParamsError(
-                field_error_text(owner, field, f"must be a positive integer or an Every in {words}", value)
-            )
+            rule = f"must be a positive integer or an Every in {words}"
+            raise ParamsError(field_error_text(owner, field, rule + (", or None" if default else ""), value))
         self.owner, self.field, self.value = owner, field, value
-        self.every = value if isinstance(value, Every) else Every(value, units[0])
-        self.last: int | None = None
+        self.every = value if isinstance(value, Every) else default or Every(1, units[0])
+        if isinstance(value, numbers.Integral):
+            self.every = Every(int(value), units[0])
+        self.restart()
+
+    def set_default(self, every: Every) -> None:
+        """Take this interval where the user gave none."""
+        if self.is_default:
+            self.every = every
+            self.move_to(self.last)
+
+    def restart(self) -> None:
+        """Begin a run, whose first row is due at once."""
+        self.move_to(None)
+
+    def move_to(self, position: int | None) -> None:
+        """Note where the last row is, None if there is none yet."""
+        self.last = position
+        self._next = 0 if position is None else (position // self.every.n + 1) * self.every.n
 
     def is_due(self, position: int) -> bool:
         """Return whether the interval was crossed since the last row; the first row is always due."""
         # A position behind the last row's: another run began with the same logger.
-        return self.last is None or position < self.last or self.every.crossed(self.last, position)
+        return position >= self._next or self.last is None or position < self.last
 
     def check_unit(self, unit: Unit) -> None:
-        """Refuse an `Every` in a unit that the trainer's log does not count; an int fits any.
+        """Check that the trainer's log counts the unit of an `Every`; an int fits any.
 
         Raises:
             ParamsError: an `Every` in another unit.

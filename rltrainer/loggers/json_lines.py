@@ -3,21 +3,25 @@
 import json
 import os
 import warnings
-from typing import Unpack
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
 
+from rltrainer.loggers.file_logger import FileLogger
 from rltrainer.loggers.line_file import LineFile
-from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
+from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 from rltrainer.loggers.progress import Progress, parse_progress
+from rltrainer.loggers.run_path import RunPath
 
 
-class JSONLinesLogger(Logger):
+class JSONLinesLogger(FileLogger):
     """Write one JSON object per row: `{"kind": "training", "step": 2048, "training/return": 23.5}`.
 
-    An existing log is continued. NaN is written as `NaN`, as Python and pandas read and write it. Read it with
-    `pandas.read_json(path, lines=True)`.
+    NaN is written as `NaN`, as Python and pandas read and write it. Read it with `pandas.read_json(path, lines=True)`.
+    The first row, of the kind `params`, holds what trainer and algorithm were told.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is made. If a run has used it, `log-2.jsonl` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:
@@ -25,27 +29,31 @@ class JSONLinesLogger(Logger):
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
-        super().__init__(**options)
         self._file = LineFile(type(self).__name__, path, header='{"kind": ')
+        super().__init__(RunPath(self._file.path, self._file.path.suffix, self._file.is_log), **options)
 
-    def read_progress(self) -> Progress | None:
+    def _read_progress(self, path: Path) -> Progress | None:
         """Return what the last intact `log_epoch` wrote, or None; broken lines are skipped with a warning."""
         progress = None
-        for number, line in enumerate(self._file.lines(), start=1):
+        for number, line in enumerate(self._file.lines(path), start=1):
             try:
                 row = json.loads(line)
                 if row["kind"] == "epoch":
                     progress = parse_progress(row)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                text = f"{self._file.path}: skipped line {number}, which is broken ({type(error).__name__}: {error})"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                text = f"{path}: skipped line {number}, which is broken ({type(error).__name__}: {error})"
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
         return progress
-
-    def __repr__(self) -> str:
-        return f"JSONLinesLogger({str(self._file.path)!r})"
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         self._file.append(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        self._file.append(json.dumps({"kind": "params", "step": 0, **params}) + "\n")
+
+    def _move(self, path: Path) -> None:
+        super()._move(path)
+        self._file.move(path)
 
     def _close(self) -> None:
         self._file.close()

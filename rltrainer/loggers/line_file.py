@@ -10,6 +10,7 @@ from io import FileIO
 from pathlib import Path
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.loggers.append_file import AppendFile
 
 
 class LineFile:
@@ -31,16 +32,27 @@ class LineFile:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
         self.path = Path(path)
+        self._header = header
         self._first_line = header.encode() if header.endswith("\n") else b""
         if self.path.is_dir():
             raise ParamsError(field_error_text(owner, "path", "must be a file, not a folder", path))
-        if self.path.is_file():
-            with open(self.path, "rb") as file:
-                begin = file.read(len(header))
-            # A kill while the file was begun may have left a part of the header.
-            if not header.encode().startswith(begin):
-                rule = "must be a new file or a log of this kind"
-                raise ParamsError(field_error_text(owner, "path", rule, path, "It would be damaged."))
+        if self.path.is_file() and self.path.stat().st_size and not self.is_log(self.path):
+            rule = "must be a new file or a log of this kind"
+            raise ParamsError(field_error_text(owner, "path", rule, path, "It would be damaged."))
+
+    def is_log(self, path: Path) -> bool:
+        """Return whether a file has begun as this one does."""
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            begin = file.read(len(self._header))
+        # A kill while the file was begun may have left a part of the header.
+        return begin != b"" and self._header.encode().startswith(begin)
+
+    def move(self, path: Path) -> None:
+        """Write to another file from now on."""
+        self.close()
+        self.path = path
 
     def append(self, lines: str) -> None:
         """Write whole lines, all or nothing.
@@ -71,26 +83,20 @@ class LineFile:
         self.close()
         cut_file(self.path, size)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the whole lines without their ends; warn of a last line that was cut short."""
-        if not self.path.is_file():
+    def lines(self, path: Path) -> Iterator[str]:
+        """Yield the whole lines of such a file without their ends; warn of a last line that was cut short."""
+        if not path.is_file():
             return
-        with open(self.path, "rb") as file:
+        with open(path, "rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
-                    warnings.warn(
-                        f"{self.path}: the last line is cut short and was skipped", RuntimeWarning, stacklevel=2
-                    )
+                    warnings.warn(f"{path}: the last line is cut short and was skipped", RuntimeWarning, stacklevel=2)
                     return
                 yield line[:-1].decode(errors="replace")
 
-    def __del__(self) -> None:
-        # Nothing is lost in a logger that nobody closed, so it goes without Python's warning of an open file.
-        self.close()
-
     def _open(self) -> FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  # stays open between lines
+        file = AppendFile(self.path)
         try:
             end = _end_of_last_line(file)
             if end < file.seek(0, os.SEEK_END):

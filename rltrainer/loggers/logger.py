@@ -1,4 +1,4 @@
-"""What all loggers share: which rows are due, what a failure to write does, what a checkpoint keeps.
+"""What all loggers share: which rows are due, what they are means of, what a failure to write does, what is kept.
 
 Knows no file format: a subclass writes one row.
 """
@@ -8,12 +8,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.every import Every
-from rltrainer.loggers.intervals import STEP_UNITS, Interval
+from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
+from rltrainer.means import Means, Part
 from rltrainer.types import State
 
 Kind = Literal["training", "test", "update", "epoch"]
@@ -25,24 +26,30 @@ class LoggerOptions(TypedDict, total=False):
 
     training_interval: int | Every
     test_interval: int | Every
-    update_interval: int | Every
+    update_interval: int | Every | None
     strict: bool
 
 
 class Logger(ABC):
     """Write the numbers of a run somewhere, each kind of row at its own interval.
 
-    A trainer calls `log_training` after each collection, `log_update` after each update step, `log_test` after each
-    test step and `log_epoch` at the end of an epoch, which also flushes. A row is written if its interval was crossed
-    since the last row of its kind; the first is always written. Names in the log carry the kind: `training/return`,
-    `test/score`, `update/loss`. `step`, the x axis of all rows, counts env steps, offline gradient steps.
+    A trainer begins with `begin_run` and `log_params`. It hands on what it measures with `gather`, calls `log_training`
+    after each collection, `log_update` after each update step, `log_test` after each test step and `log_epoch` at the
+    end of an epoch, which also flushes. A row is written if its interval was crossed since the last row of its kind;
+    the first is always written. It holds the means of all that was gathered since the row before. Names in the log
+    carry the kind: `training/return`, `test/score`, `update/loss`. `step`, the x axis of all rows, counts env steps,
+    offline gradient steps.
+
+    A run that is not resumed never mixes with another one's rows: where its path is used already, it takes the next
+    free number (`runs/cartpole-2`, `log-2.csv`). Who calls no `begin_run` continues the log.
 
     A failure to write never stops training: the first one warns, all are counted in `num_dropped`.
 
     Args:
         training_interval: steps between training rows; an int, or an `Every` in env steps (offline gradient steps).
         test_interval: the same for test rows.
-        update_interval: update steps between update rows; an int, or an `Every` in update steps.
+        update_interval: update steps between update rows; an int, or an `Every` in update steps or gradient steps.
+            None leaves it to the trainer: every update step on policy, every 1,000 gradient steps otherwise.
         strict: raise what goes wrong while writing.
 
     Raises:
@@ -54,7 +61,7 @@ class Logger(ABC):
         *,
         training_interval: int | Every = 1000,
         test_interval: int | Every = 1,
-        update_interval: int | Every = 1000,
+        update_interval: int | Every | None = None,
         strict: bool = False,
     ) -> None:
         owner = type(self).__name__
@@ -64,10 +71,12 @@ class Logger(ABC):
         self._num_dropped = 0
         self.last_step = -1
         self._intervals = {
-            "training": Interval(owner, "training_interval", training_interval, *STEP_UNITS),
-            "test": Interval(owner, "test_interval", test_interval, *STEP_UNITS),
-            "update": Interval(owner, "update_interval", update_interval, "update_step"),
+            "training": Interval(owner, "training_interval", training_interval, STEP_UNITS),
+            "test": Interval(owner, "test_interval", test_interval, STEP_UNITS),
+            "update": Interval(owner, "update_interval", update_interval, UPDATE_UNITS, Every(1, "update_step")),
         }
+        self._gathered = {"training": Means(), "update": Means()}
+        self._has_place = self._has_params = False
         self._has_warned = False
 
     @property
@@ -88,12 +97,51 @@ class Logger(ABC):
         """Return whether `log_training` would write a row at this step."""
         return self._intervals["training"].is_due(step)
 
-    def due_update(self, update_step: int) -> bool:
-        """Return whether `log_update` would write a row at this update step."""
-        return self._intervals["update"].is_due(update_step)
+    def due_update(self, update_step: int, gradient_step: int | None = None) -> bool:
+        """Return whether `log_update` would write a row."""
+        return self._intervals["update"].is_due(self._update_position(update_step, gradient_step))
+
+    def begin_run(self, update_interval: Every, *, is_new: bool = True) -> None:
+        """Begin a run at a path that no run has used, or go on with one.
+
+        Args:
+            update_interval: holds where the user gave none.
+            is_new: False goes on at the place that `load_state_dict` or `continue_log` found, if one of them did.
+        """
+        self._intervals["update"].set_default(update_interval)
+        if is_new:
+            self.last_step = -1
+            for interval in self._intervals.values():
+                interval.restart()
+            for means in self._gathered.values():
+                means.clear()
+        if is_new or not self._has_place:
+            self._has_place, self._has_params = True, False
+            with self._guarded("begin a log", num_rows=0):
+                self._take_new_place()
+
+    def continue_log(self) -> None:
+        """Go on with the log that `read_progress` reads, as `resume_from_log` does."""
+        with self._guarded("continue its log", num_rows=0):
+            self._has_place = self._has_params = self._take_newest_place()
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Write what the run was told, once: not again on a resume.
+
+        Args:
+            params: whatever JSON can hold, by name: that of the trainer, of the algorithm.
+        """
+        if not self._has_params:
+            self._has_params = True
+            with self._guarded("write the params", num_rows=1):
+                self._write_params(params)
+
+    def gather(self, kind: Literal["training", "update"], part: Part) -> None:
+        """Take numbers in; the next row of this kind holds the means of all since the last."""
+        self._gathered[kind].add(part)
 
     def log_training(self, values: Row, step: int) -> None:
-        """Write numbers of the last collection, if due.
+        """Write what was gathered, and `values`, if due.
 
         Raises:
             TypeError: a value is not a number; so in all `log_` methods.
@@ -104,9 +152,23 @@ class Logger(ABC):
         """Write numbers of a test step, if due."""
         self._log_if_due("test", values, step, step)
 
-    def log_update(self, values: Row, step: int, update_step: int) -> None:
-        """Write numbers of the last update step, if due."""
-        self._log_if_due("update", values, step, update_step)
+    def log_update(self, values: Row, step: int, update_step: int, gradient_step: int | None = None) -> None:
+        """Write what was gathered, and `values`, if due.
+
+        Args:
+            values: what is no mean, such as a learning rate.
+            step: the x axis.
+            update_step: update steps made so far.
+            gradient_step: gradient steps made so far; None takes them for as many as update steps.
+        """
+        self._log_if_due("update", values, step, self._update_position(update_step, gradient_step))
+
+    def end_run(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
+        """Write what no update row holds yet, but for a user's own `update_interval`, which is kept to; then flush."""
+        if self._gathered["update"] and self._intervals["update"].is_default:
+            self._log("update", values, step)
+            self._intervals["update"].move_to(self._update_position(update_step, gradient_step))
+        self.flush()
 
     def log_epoch(self, progress: Progress) -> None:
         """Write how far the run has come, for `read_progress`; then flush.
@@ -149,6 +211,10 @@ class Logger(ABC):
             "last_step": self.last_step,
             "last": {kind: interval.last for kind, interval in self._intervals.items()},
             "num_dropped": self._num_dropped,
+            "gathered": {kind: means.to_state() for kind, means in self._gathered.items()},
+            "has_place": self._has_place,
+            "has_params": self._has_params,
+            "place": self._place_name(),
             "files": sizes,
         }
 
@@ -161,8 +227,12 @@ class Logger(ABC):
             return
         self.last_step, self._num_dropped = state["last_step"], state["num_dropped"]
         for kind, interval in self._intervals.items():
-            interval.last = state["last"][kind]
+            interval.move_to(state["last"][kind])
+        for kind, means in self._gathered.items():
+            means.load(state.get("gathered", {}).get(kind, []))  # older states have none of these four
         if state["logger"] == type(self).__name__:
+            self._has_place, self._has_params = state.get("has_place", True), state.get("has_params", True)
+            self._return_to_place(state.get("place"))
             with self._guarded("continue its files", num_rows=0):
                 self._continue_files(state["files"])
 
@@ -186,15 +256,41 @@ class Logger(ABC):
         """Cut the files back to what `_file_sizes` returned."""
         return
 
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        """Write what the run was told. May raise anything."""
+        return
+
+    def _place_name(self) -> str | None:
+        """Return what `_return_to_place` needs; None for a logger that writes no files."""
+        return None
+
+    def _take_new_place(self) -> None:
+        """Begin a log that no run has written to."""
+        return
+
+    def _take_newest_place(self) -> bool:
+        """Go on with the log that was written to last; return whether there is one."""
+        return False
+
+    def _return_to_place(self, name: str | None) -> None:
+        """Go on with the log of this name, which comes from a checkpoint and is not trusted."""
+        return
+
+    def _update_position(self, update_step: int, gradient_step: int | None) -> int:
+        if gradient_step is None or self._intervals["update"].every.unit == "update_step":
+            return update_step
+        return gradient_step
+
     def _log_if_due(self, kind: Kind, values: Row, step: int, position: int) -> None:
         interval = self._intervals[kind]
         if interval.is_due(position):
             self._log(kind, values, step)
-            interval.last = position
+            interval.move_to(position)
 
     def _log(self, kind: Kind, values: Row, step: int) -> None:
-        row = {f"{kind}/{name}": self._checked(kind, name, value) for name, value in values.items()}
-        self.last_step = step
+        means = self._gathered[kind].take() if kind in self._gathered else {}
+        row = {f"{kind}/{name}": self._checked(kind, name, value) for name, value in {**values, **means}.items()}
+        self.last_step, self._has_place = step, True
         with self._guarded(f"write the {kind} row of step {step}", num_rows=1):
             self._write(kind, row, step)
 

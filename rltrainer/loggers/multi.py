@@ -1,10 +1,13 @@
 """Log to several places at once."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.every import Every
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.loggers.progress import Progress
+from rltrainer.means import Part
 from rltrainer.types import State
 
 
@@ -38,9 +41,29 @@ class MultiLogger(Logger):
         """Return whether any would write a training row."""
         return any(logger.due_training(step) for logger in self.loggers)
 
-    def due_update(self, update_step: int) -> bool:
+    def due_update(self, update_step: int, gradient_step: int | None = None) -> bool:
         """Return whether any would write an update row."""
-        return any(logger.due_update(update_step) for logger in self.loggers)
+        return any(logger.due_update(update_step, gradient_step) for logger in self.loggers)
+
+    def begin_run(self, update_interval: Every, *, is_new: bool = True) -> None:
+        """Begin with each, which may come to different numbers."""
+        for logger in self.loggers:
+            logger.begin_run(update_interval, is_new=is_new)
+
+    def continue_log(self) -> None:
+        """Continue the log of each."""
+        for logger in self.loggers:
+            logger.continue_log()
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Hand the params to each."""
+        for logger in self.loggers:
+            logger.log_params(params)
+
+    def gather(self, kind: Literal["training", "update"], part: Part) -> None:
+        """Hand the numbers to each."""
+        for logger in self.loggers:
+            logger.gather(kind, part)
 
     def log_training(self, values: Row, step: int) -> None:
         """Hand the row to each."""
@@ -52,10 +75,15 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger.log_test(values, step)
 
-    def log_update(self, values: Row, step: int, update_step: int) -> None:
+    def log_update(self, values: Row, step: int, update_step: int, gradient_step: int | None = None) -> None:
         """Hand the row to each."""
         for logger in self.loggers:
-            logger.log_update(values, step, update_step)
+            logger.log_update(values, step, update_step, gradient_step)
+
+    def end_run(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
+        """End the run of each."""
+        for logger in self.loggers:
+            logger.end_run(values, step, update_step, gradient_step)
 
     def log_epoch(self, progress: Progress) -> None:
         """Hand the row to each."""

@@ -19,7 +19,7 @@ from rltrainer.schedules import value_at
 
 
 class Exploration(Protocol):
-    """Replaces a greedy action by one that explores."""
+    """Replaces a greedy action by one that explores. One with `settings(progress)` has these numbers logged."""
 
     def __call__(
         self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
@@ -63,6 +63,10 @@ class EpsilonGreedy(Params):
         choice = torch.randint(low, high, action.shape, generator=generator, device=action.device)
         return torch.where(explore, choice, action)
 
+    def settings(self, progress: float) -> dict[str, float]:
+        """Return what a log tells of it."""
+        return {"epsilon": value_at(self.epsilon, progress)}
+
 
 @dataclass(frozen=True, repr=False)
 class GaussianNoise(Params):
@@ -90,6 +94,10 @@ class GaussianNoise(Params):
         noise = torch.empty_like(action).normal_(generator=generator)
         # Few operations: after a large update the code of each comes from beyond the cache.
         return torch.addcmul(action, noise, half_range, value=value_at(self.std, progress)).clamp_(low, high)
+
+    def settings(self, progress: float) -> dict[str, float]:
+        """Return what a log tells of it."""
+        return {"exploration_noise": value_at(self.std, progress)}
 
     def _bounds_of(self, space: spaces.Box, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Return low, high and half their distance; made once for a space."""

@@ -68,7 +68,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         self.env_step += stats.num_env_steps
         record.add_collection(stats)
         record.num_training_steps += 1
-        self._log_collection(stats)
+        self._log.collected(stats, self.env_step, self._exploration)
         if self._passes_test(stats):
             self._stop_reason = "stop_fn"
             return
@@ -92,14 +92,11 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
             return False
         return wants_to_stop(params, self._test(params.test_collector))
 
-    def _log_collection(self, stats: CollectStats) -> None:
-        if self._bar.wants_values():
-            self._bar.show({"collect_speed": stats.collect_speed})
-        logger = self.params.logger
-        if logger is None or stats.num_collected_episodes == 0 or not logger.due_training(self.env_step):
-            return
-        values = {"return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
-        logger.log_training(values | {"env_steps_per_second": stats.collect_speed}, self.env_step)
+    def _exploration(self) -> dict[str, float]:
+        """Return how much the collector explores, by name."""
+        collector = self.params.training_collector
+        settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
+        return {} if settings is None else dict(settings(self._progress()))
 
     def _num_steps_left(self, record: EpochRecord) -> int:
         return self.params.epoch_num_steps - record.num_env_steps

@@ -1,5 +1,6 @@
 """What a person sees while training: a bar, and one line per epoch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
@@ -29,7 +30,7 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
 
-    def show(self, values: dict[str, float | None]) -> None:
+    def show(self, values: Mapping[str, float | None]) -> None:
         """Show these values beside the bar; earlier ones stay."""
         if self._bar is not None:
             self._values |= {name: f"{value:.4g}" for name, value in values.items() if value is not None}
@@ -49,7 +50,7 @@ class ProgressBar:
         else:
             print(line)
 
-    def end_epoch(self, stats: EpochStats, score: float | None, best: Best) -> None:
+    def end_epoch(self, stats: EpochStats, score: float | None, best: Best, recent_return: float | None) -> None:
         """Print the epoch's line."""
         parts = [f"epoch {stats.epoch}"]
         if score is not None:
@@ -59,6 +60,8 @@ class ProgressBar:
         if stats.collect_stats is not None:
             parts.append(f"{stats.collect_stats.num_env_steps:,} env steps")
         parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
+        if recent_return is not None:
+            parts.append(f"return {recent_return:.4g}")
         self.say(", ".join(parts))
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ from rltrainer.seeding import derive_seed
 from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
-from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.resume import check_same_run, plain_fields
+from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.stats import Best, EpochStats, InfoStats, Timing
 from rltrainer.trainers.threads import choose_num_threads, torch_threads
 from rltrainer.types import State, UpdateResult
@@ -70,9 +70,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     field, "must use the algorithm's policy", "Make it with Collector(algorithm.policy, envs)."
                 )
         self._check_data()
-        self._bar = ProgressBar(0, shown=False, verbose=False, unit="")
-        if params.logger is not None:
-            params.logger.check_step_unit(self.step_unit)
+        self._log = RunLog(params, algorithm, self.step_unit)
         self._start_counting()
         self._is_started = self._continues = False
         self._runtime = params.runtime
@@ -93,24 +91,19 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             if not self._continues:
                 self.reset(reset_collectors, reset_collector_buffers)
             self._continues = False
-            self._bar = ProgressBar(
-                self.params.planned_num_steps, self.params.show_progress, self.params.verbose, self.step_unit
-            )
             how = "compiled" if self._runtime.compile else "uncompiled"
             how += ", as CUDA graphs" if self._runtime.cuda_graph is True else ""
-            self._bar.say(
-                f"{type(self.algorithm).__name__}: gradient steps {how}, torch threads {self._runtime.num_threads}"
-            )
+            how = f"gradient steps {how}, torch threads {self._runtime.num_threads}"
+            self._log.open_bar(self.params, f"{type(self.algorithm).__name__}: {how}")
             while not self._is_finished():
                 self.execute_epoch()
+            self._log.ended_run(self._step, self.update_step, self.gradient_step)
         except BaseException:
             for collector in self._collectors().values():
                 collector.close()
             raise
         finally:
-            self._bar.close()
-            if self.params.logger is not None:
-                self.params.logger.flush()
+            self._log.close_bar(self.params)
         return self._info()
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
@@ -128,6 +121,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 if collector is not self.params.test_collector:  # every test step resets it
                     collector.reset(reset_buffer=reset_collector_buffers)
         self._is_started, self._continues = True, False
+        self._log.begin(self.params, is_new=True)
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)
 
@@ -150,7 +144,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 call(self.params, "training_fn", self.epoch, self.env_step)
                 self._training_step(record)
                 self._note_progress()
-                self._bar.advance_to(self._step)
+                self._log.advance_to(self._step)
             self.algorithm.check_faults()
         if self._stop_reason is None and self.params.test_collector is not None:
             score = self._test(self.params.test_collector)
@@ -199,6 +193,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             raise
         self._load_state(states["trainer"])
         self._is_started = self._continues = True
+        self._log.begin(self.params, is_new=False)
 
     @abstractmethod
     def _training_step(self, record: EpochRecord) -> None:
@@ -293,10 +288,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if self._record is not None:
             self._record.test_stats, self._record.score = stats, score
             self._record.timing.test += time.perf_counter() - started
-        self._bar.show({"score": score, "best": self._best.score})
-        if self.params.logger is not None:
-            values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
-            self.params.logger.log_test(values, self._step)
+        self._log.tested(stats, score, self._best, self._step)
         return score
 
     def _note_update(self, record: EpochRecord, result: UpdateResult, seconds: float) -> None:
@@ -304,14 +296,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self.update_step += 1
         self.gradient_step += result.num_gradient_steps
         record.add_update(result, seconds)
-        logger = self.params.logger
-        is_due = logger is not None and logger.due_update(self.update_step)
-        if not (is_due or self._bar.wants_values()):
-            return
-        values = result.floats()
-        self._bar.show(cast(dict[str, float | None], values))
-        if logger is not None and is_due:
-            logger.log_update(values, self._step, self.update_step)
+        self._log.updated(result, self._step, self.update_step, self.gradient_step)
 
     def _save_checkpoint(self) -> None:
         call(self.params, "save_checkpoint_fn", self.epoch, self.env_step, self.gradient_step)
@@ -321,11 +306,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._epochs.append(stats)
         self._timing.add(stats.timing)
         self._record = None
-        self._bar.end_epoch(stats, record.score, self._best)
-        if self.params.logger is not None:
-            best = {f"best_{name.strip('_')}": value for name, value in vars(self._best).items()}
-            self.params.logger.log_epoch(self._counters() | best | {"is_stopped": int(self._stop_reason == "stop_fn")})
-            self.params.logger.flush()
+        best = {f"best_{name.strip('_')}": value for name, value in vars(self._best).items()}
+        progress = self._counters() | best | {"is_stopped": int(self._stop_reason == "stop_fn")}
+        self._log.ended_epoch(stats, record.score, self._best, progress)
         return stats
 
     def _counters(self) -> dict[str, int | float | None]:
@@ -355,6 +338,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             "timing": vars(self._timing),
             "epochs": [stats.to_state() for stats in self._epochs],
             "record": None if self._record is None else self._record.to_state(),
+            "log": self._log.to_state(),
         }
 
     def _load_state(self, state: State) -> None:
@@ -365,13 +349,17 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._timing = Timing(**state["timing"])
         self._epochs = [EpochStats.from_state(entry) for entry in state["epochs"]]
         self._record = None if state["record"] is None else EpochRecord.from_state(state["record"])
+        if "log" in state:  # older checkpoints have none
+            self._log.load(state["log"])
         self._note_progress()
 
     def _resume_from_log(self) -> None:
         """Take up the counters of a log; networks and buffers are the user's to restore."""
-        progress = self.params.logger.read_progress() if self.params.logger is not None else None
-        if progress is None:
+        logger = self.params.logger
+        progress = logger.read_progress() if logger is not None else None
+        if logger is None or progress is None:
             return
+        logger.continue_log()
         for name in self._counters():
             setattr(self, name, int(progress[name] or 0))
         best_epoch = progress.get("best_epoch")
@@ -386,3 +374,4 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._seed()
         self._set_up()
         self._is_started = self._continues = True
+        self._log.begin(self.params, is_new=False)

@@ -133,10 +133,10 @@ def test_bad_intervals_in_steps(field: str, value: Any, got: str) -> None:
     assert str(caught.value) == f"ConsoleLogger.{field}: {rule}; got {got}"
 
 
-@pytest.mark.parametrize("value", [0, None, "1", Every(1, "env_step")])
+@pytest.mark.parametrize("value", [0, True, 1.5, "1", Every(1, "env_step"), Every(1, "second")])
 def test_bad_update_intervals(value: Any) -> None:
-    text = r"^CSVLogger.update_interval: must be a positive integer or an Every in update steps; got "
-    with pytest.raises(ParamsError, match=text):
+    rule = "must be a positive integer or an Every in update steps or gradient steps, or None"
+    with pytest.raises(ParamsError, match=rf"^CSVLogger.update_interval: {rule}; got "):
         CSVLogger("unused.csv", update_interval=value)
 
 

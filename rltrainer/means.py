@@ -1,0 +1,89 @@
+"""Weighted means of named numbers. Tensors stay on their device, and nobody waits for it, until they are read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Number = Tensor | float
+MERGE_AT = 64
+"""Parts are merged when there are this many: a merge costs a few calls, however many it takes in."""
+
+
+class Part(NamedTuple):
+    """Named numbers, scalar tensors or floats, with the weight of all and, of some, another one."""
+
+    values: Mapping[str, Number]
+    weight: float = 1
+    weights: Mapping[str, float] = {}
+
+
+@torch.no_grad()  # a number that somebody forgot to detach must not hold its graph for the rest of the run
+def merge(parts: Sequence[Part]) -> Part:
+    """Return the weighted means of parts; a name that some of them lack is a mean over the others."""
+    values: dict[str, list[Number]] = {}
+    weights: dict[str, list[float]] = {}
+    for part in parts:
+        for name, value in part.values.items():
+            values.setdefault(name, []).append(value)
+            weights.setdefault(name, []).append(part.weights.get(name, part.weight))
+    weight = sum(part.weight for part in parts)
+    others = {name: total for name, each in weights.items() if (total := sum(each)) != weight}
+    return Part({name: _mean(values[name], weights[name]) for name in values}, weight, others)
+
+
+def floats(values: Mapping[str, Number]) -> dict[str, float]:
+    """Return numbers as floats; waits for a device, once."""
+    far = [name for name, value in values.items() if isinstance(value, Tensor) and not value.is_cpu]
+    if len(far) > 1:
+        read = torch.stack([torch.as_tensor(values[name]).double() for name in far]).tolist()
+        values = dict(values) | dict(zip(far, read, strict=True))
+    return {name: float(value) for name, value in values.items()}
+
+
+class Means:
+    """Gathers parts one by one in bounded memory, until their means are taken."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, part: Part) -> None:
+        """Gather a part."""
+        self._parts.append(part)
+        if len(self._parts) >= MERGE_AT:
+            self._parts = [merge(self._parts)]
+
+    def take(self) -> dict[str, float]:
+        """Return the means of what was gathered since the last time."""
+        parts, self._parts = self._parts, []
+        return floats(merge(parts).values)
+
+    def clear(self) -> None:
+        """Forget what was gathered."""
+        self._parts = []
+
+    def to_state(self) -> list[dict[str, Any]]:
+        """Return the parts as they are: a mean that goes on after a resume must be the same to the last bit."""
+        return [{**part._asdict(), "values": dict(part.values), "weights": dict(part.weights)} for part in self._parts]
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Restore what `to_state` returned."""
+        self._parts = [Part(**part) for part in state]
+
+
+def _mean(values: list[Number], weights: list[float]) -> Number:
+    """Return the weighted mean; in one call, as there may be hundreds."""
+    if not isinstance(values[0], Tensor):
+        return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+    newest = values[-1]
+    if isinstance(newest, Tensor) and newest.device != values[0].device:  # the older ones come from a checkpoint
+        values = [torch.as_tensor(value, device=newest.device) for value in values]
+    stacked = torch.stack([torch.as_tensor(value) for value in values])
+    if len(set(weights)) == 1:
+        return stacked.mean()
+    weight = torch.tensor(weights, dtype=stacked.dtype).to(stacked.device, non_blocking=True)
+    return stacked @ weight / weight.sum()
