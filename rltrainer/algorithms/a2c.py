@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.on_policy import OnPolicyAlgorithm, Samples
-from rltrainer.functional.losses import standardize, weighted_mean
+from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
@@ -64,7 +64,8 @@ class A2C(OnPolicyAlgorithm):
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""
         distribution = self.policy.distribution(batch.obs)
-        policy_loss = weighted_mean(self.policy_loss(distribution.log_prob(batch.action), batch), batch.weight)
+        log_prob = distribution.log_prob(batch.action)
+        policy_loss = weighted_mean(self.policy_loss(log_prob, batch), batch.weight)
         value_loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
         entropy = weighted_mean(distribution.entropy(), batch.weight)
         loss = policy_loss + self.params.value_coef * value_loss
@@ -72,7 +73,16 @@ class A2C(OnPolicyAlgorithm):
             loss = loss - self.params.entropy_coef * entropy
         self.optimizer.step(loss)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-        return UpdateResult({name: value.detach() for name, value in losses.items()})
+        metrics = {name: value.detach() for name, value in losses.items()}
+        return UpdateResult({**metrics, **self.policy_change(log_prob.detach(), batch)})
+
+    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
+        """Return what to log of how far the policy is from the one that collected; part of the gradient step."""
+        return {}
+
+    def measure(self, samples: Samples) -> dict[str, Tensor]:
+        """Return how much of the returns' variance the critic explained before this update."""
+        return {"explained_variance": explained_variance(samples.value, samples.return_, samples.weight)}
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
         """Return -A log pi(a|s) per cell [B] (Mnih et al. 2016, algorithm S3)."""

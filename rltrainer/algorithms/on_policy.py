@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,6 +56,10 @@ class OnPolicyAlgorithm(Algorithm):
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
 
+    def measure(self, samples: Samples) -> Mapping[str, Tensor]:
+        """Return what to log of the samples besides the losses. Called once per update, without gradients."""
+        return {}
+
     def _step(self, *args: Any) -> UpdateResult:
         return self.gradient_step(*args)
 
@@ -76,6 +80,7 @@ class OnPolicyAlgorithm(Algorithm):
         self._begin_update()
         with torch.no_grad():
             samples = self.process(rollout)
+            measured = self.measure(samples)
         size = self._num_cells(rollout)
         size = size if batch_size is None else min(batch_size, size)
         steps = self._take_steps(
@@ -83,7 +88,8 @@ class OnPolicyAlgorithm(Algorithm):
         )
         self.observe(rollout)
         self._end_update()
-        return UpdateResult.mean(steps)
+        result = UpdateResult.mean(steps)
+        return dataclasses.replace(result, metrics={**result.metrics, **measured}) if measured else result
 
     def _num_cells(self, rollout: Rollout) -> int:
         """Return the size of a minibatch that takes the whole rollout; each size is a shape to compile."""

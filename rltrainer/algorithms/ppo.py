@@ -7,7 +7,7 @@ from torch import Tensor
 from rltrainer.algorithms.a2c import A2C, A2CParams
 from rltrainer.algorithms.on_policy import Samples
 from rltrainer.algorithms.scheduled_value import ScheduledValue
-from rltrainer.functional.losses import clipped_surrogate
+from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
 from rltrainer.rules import Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.types import Rollout
@@ -56,6 +56,19 @@ class PPO(A2C):
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
         """Return the clipped surrogate per cell [B] (eq. 7)."""
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
+
+    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
+        """Return `approx_kl`, KL(old || new) by Schulman's estimator k3, (r - 1) - log r, and `clip_fraction`.
+
+        r is the probability ratio; the fraction is of cells where |r - 1| > clip. Source: Schulman 2020, Approximating
+        KL Divergence, http://joschu.net/blog/kl-approx.html.
+        """
+        log_ratio = log_prob - batch.log_prob
+        change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
+        return {
+            "approx_kl": weighted_mean(change - log_ratio, batch.weight),
+            "clip_fraction": weighted_mean((change.abs() > self.clip.value).float(), batch.weight),
+        }
 
     def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
         """Return the squared error per cell [B], the larger of the plain and the clipped one."""

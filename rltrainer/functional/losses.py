@@ -1,5 +1,6 @@
 """Losses and the weighted means they are made of."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,6 +15,19 @@ def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
     centred = x - weighted_mean(x, weight)
     variance = (centred.square() * weight).sum() / (weight.sum() - 1).clamp(min=1)
     return centred / (variance.sqrt() + eps)
+
+
+def explained_variance(prediction: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Return 1 - Var(target - prediction) / Var(target) under `weight` [B]: 1 is perfect, 0 no better than a constant.
+
+    It is 0 where the target does not vary.
+    """
+
+    def variance(x: Tensor) -> Tensor:
+        return weighted_mean((x - weighted_mean(x, weight)).square(), weight)
+
+    total = variance(target)
+    return torch.where(total > 0, 1 - variance(target - prediction) / total, 0.0)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.every import Every
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
-from rltrainer.means import Means, Part
+from rltrainer.means import Means, Number, Part
 from rltrainer.types import State
 
 Kind = Literal["training", "test", "update", "epoch"]
@@ -136,9 +136,22 @@ class Logger(ABC):
             with self._guarded("write the params", num_rows=1):
                 self._write_params(params)
 
-    def gather(self, kind: Literal["training", "update"], part: Part) -> None:
-        """Take numbers in; the next row of this kind holds the means of all since the last."""
-        self._gathered[kind].add(part)
+    def gather(
+        self,
+        kind: Literal["training", "update"],
+        values: Mapping[str, Number],
+        weight: float = 1,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take numbers in; the next row of this kind holds the means of all since the last.
+
+        Args:
+            kind: of the row.
+            values: floats or scalar tensors, which stay on their device until the row is due.
+            weight: how much they weigh in the means, such as the gradient steps that they stand for.
+            weights: of those that weigh less than that.
+        """
+        self._gathered[kind].add(Part(values, weight, weights or {}))
 
     def log_training(self, values: Row, step: int) -> None:
         """Write what was gathered, and `values`, if due.

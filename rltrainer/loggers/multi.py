@@ -7,7 +7,7 @@ from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.every import Every
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.loggers.progress import Progress
-from rltrainer.means import Part
+from rltrainer.means import Number
 from rltrainer.types import State
 
 
@@ -60,10 +60,16 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger.log_params(params)
 
-    def gather(self, kind: Literal["training", "update"], part: Part) -> None:
+    def gather(
+        self,
+        kind: Literal["training", "update"],
+        values: Mapping[str, Number],
+        weight: float = 1,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
         """Hand the numbers to each."""
         for logger in self.loggers:
-            logger.gather(kind, part)
+            logger.gather(kind, values, weight, weights)
 
     def log_training(self, values: Row, step: int) -> None:
         """Hand the row to each."""

@@ -8,8 +8,6 @@ from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.every import Every
 from rltrainer.loggers.progress import Progress
-from rltrainer.means import Part
-from rltrainer.params import Params
 from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.stats import Best, EpochStats
@@ -48,8 +46,8 @@ class RunLog:
         is_on_policy = isinstance(self._algorithm, OnPolicyAlgorithm)
         interval = Every(1, "update_step") if is_on_policy else Every(1000, "gradient_step")
         self._logger.begin_run(interval, is_new=is_new)
-        told = {"trainer": params, "algorithm": getattr(self._algorithm, "params", None)}
-        self._logger.log_params({name: json.loads(p.to_json()) for name, p in told.items() if isinstance(p, Params)})
+        told = {"trainer": params, "algorithm": self._algorithm.params}
+        self._logger.log_params({name: json.loads(each.to_json()) for name, each in told.items()})
 
     def open_bar(self, params: TrainerParams, line: str) -> None:
         """Show the bar, and a first line above it."""
@@ -81,7 +79,7 @@ class RunLog:
         if self._logger is not None:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
-                self._logger.gather("training", Part(speed, stats.collect_time))
+                self._logger.gather("training", speed, stats.collect_time)
             if self._returns and self._logger.due_training(step):
                 self._logger.log_training({**self._recent(), **settings()}, step)
         if self._bar.wants_values():
@@ -90,7 +88,7 @@ class RunLog:
     def updated(self, result: UpdateResult, step: int, update_step: int, gradient_step: int) -> None:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
-            self._logger.gather("update", Part(result.metrics, result.num_gradient_steps, result.counts))
+            self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
             if self._logger.due_update(update_step, gradient_step):
                 self._logger.log_update(self._algorithm.learning_rates(), step, update_step, gradient_step)
         if self._bar.wants_values():

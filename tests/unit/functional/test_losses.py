@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from rltrainer.functional.losses import clipped_surrogate, expectile, huber, standardize, weighted_mean
+from rltrainer.functional.losses import (
+    clipped_surrogate,
+    expectile,
+    explained_variance,
+    huber,
+    standardize,
+    weighted_mean,
+)
 
 
 def test_weighted_mean_by_hand() -> None:
@@ -98,3 +105,17 @@ def test_expectile_is_smallest_at_the_expectile() -> None:
     expectile(torch.tensor([0.0, 1.0]) - value, 0.7).sum().backward()
     assert value.grad is not None
     assert value.grad.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_explained_variance_by_hand() -> None:
+    target, weight = torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
+    # Errors 0, 0, 1.5: their variance is 0.5, that of the target 2 / 3.
+    prediction = torch.tensor([1.0, 2.0, 1.5, -99.0])
+    assert explained_variance(prediction, target, weight).item() == pytest.approx(0.25)
+    assert explained_variance(target + 5, target, weight).item() == pytest.approx(1.0)
+    assert explained_variance(torch.zeros(4), target, weight).item() == 0.0
+    assert explained_variance(-target, target, weight).item() == pytest.approx(-3.0)
+
+
+def test_explained_variance_of_a_target_that_does_not_vary() -> None:
+    assert explained_variance(torch.randn(3), torch.ones(3), torch.ones(3)).item() == 0.0

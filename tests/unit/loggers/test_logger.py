@@ -299,3 +299,101 @@ def test_all_loggers_close_twice_and_log_again(tmp_path: Any) -> None:
         logger.close()
     for each in loggers:
         assert each.read_progress() == {**PROGRESS, "epoch": 2}
+
+
+def test_a_row_holds_the_means_of_all_since_the_last() -> None:
+    logger = ListLogger(update_interval=Every(4, "gradient_step"))
+    for step in range(1, 10):
+        logger.gather("update", {"loss": torch.tensor(float(step)), "actor": 10.0 * step}, 1)
+        logger.log_update({"lr": 0.5}, 100 + step, step, step)
+    # The first; then 2 to 4 and 5 to 8.
+    assert logger.rows == [
+        ("update", 101, {"update/lr": 0.5, "update/loss": 1.0, "update/actor": 10.0}),
+        ("update", 104, {"update/lr": 0.5, "update/loss": 3.0, "update/actor": 30.0}),
+        ("update", 108, {"update/lr": 0.5, "update/loss": 6.5, "update/actor": 65.0}),
+    ]
+
+
+def test_each_kind_gathers_for_itself() -> None:
+    logger = ListLogger(training_interval=10)
+    logger.gather("training", {"speed": 4.0}, 3)
+    logger.gather("update", {"loss": 1.0})
+    logger.log_test({"score": 1.0}, 1)
+    logger.gather("training", {"speed": 8.0}, 1)
+    logger.log_training({"return": 2.0}, 1)
+    assert [row[2] for row in logger.rows] == [{"test/score": 1.0}, {"training/return": 2.0, "training/speed": 5.0}]
+
+
+def test_what_is_gathered_is_part_of_the_state() -> None:
+    logger = ListLogger(update_interval=10)
+    logger.log_update({}, 1, 1)
+    logger.gather("update", {"loss": 1.0})
+    again = ListLogger(update_interval=10)
+    again.load_state_dict(logger.state_dict())
+    again.gather("update", {"loss": 4.0})
+    again.log_update({}, 9, 9)
+    again.log_update({}, 10, 10)
+    assert again.rows == [("update", 10, {"update/loss": 2.5})]
+
+
+def test_an_old_state_without_means_is_continued() -> None:
+    old = {"logger": "ListLogger", "last_step": 5, "last": {"training": 5, "test": 5, "update": 1}, "num_dropped": 0}
+    logger = ListLogger(training_interval=10)
+    logger.load_state_dict({**old, "files": {}})
+    logger.begin_run(Every(1, "update_step"), is_new=False)
+    assert [logger.due_training(step) for step in (9, 10)] == [False, True]
+
+
+def test_without_an_interval_of_the_users_the_trainers_holds() -> None:
+    default, own = ListLogger(), ListLogger(update_interval=3)
+    both = MultiLogger(default, own)
+    assert [both.due_update(1), both.due_update(2)] == [True, True]
+    for interval in (Every(1, "update_step"), Every(1000, "gradient_step")):
+        both.begin_run(interval)
+        for update_step in range(1, 8):
+            both.log_update({}, update_step, update_step, 500 * update_step)
+    assert [row[1] for row in default.rows] == [1, 2, 3, 4, 5, 6, 7, 1, 2, 4, 6]
+    assert [row[1] for row in own.rows] == [1, 3, 6, 1, 3, 6]
+
+
+def test_what_is_left_at_the_end_of_a_run_is_a_row_but_not_against_the_users_interval() -> None:
+    default, own = ListLogger(), ListLogger(update_interval=1000)
+    both = MultiLogger(default, own)
+    both.begin_run(Every(1000, "gradient_step"))
+    for step in (1, 2, 3):
+        both.gather("update", {"loss": float(step)})
+        both.log_update({}, step, step, step)
+    for _ in range(2):
+        both.end_run({"lr": 0.1}, 3, 3, 3)
+    assert default.rows == [("update", 1, {"update/loss": 1.0}), ("update", 3, {"update/lr": 0.1, "update/loss": 2.5})]
+    assert own.rows == [("update", 1, {"update/loss": 1.0})]
+
+
+def test_a_new_run_forgets_what_was_gathered_and_where_rows_were() -> None:
+    logger = ListLogger(update_interval=1000, training_interval=1000)
+    logger.log_training({}, 10)
+    logger.gather("update", {"old": 1.0})
+    logger.gather("training", {"old": 1.0})
+    logger.begin_run(Every(1, "update_step"))
+    logger.log_training({}, 20)
+    logger.log_update({}, 20, 1, 1)
+    assert logger.rows[1:] == [("training", 20, {}), ("update", 20, {})]
+
+
+def test_numbers_of_numpy_are_intervals() -> None:
+    logger = ListLogger(training_interval=np.int64(10))
+    logger.log_training({}, 1)
+    assert [logger.due_training(step) for step in (9, 10)] == [False, True]
+
+
+def test_params_that_cannot_be_written_are_dropped_and_counted() -> None:
+    class Full(ListLogger):
+        def _write_params(self, params: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    logger = Full()
+    with pytest.warns(RuntimeWarning, match="could not write the params"):
+        logger.log_params({})
+    assert logger.num_dropped == 1
+    with pytest.raises(OSError, match="No space"):
+        Full(strict=True).log_params({})

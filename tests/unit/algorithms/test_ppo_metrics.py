@@ -1,0 +1,61 @@
+"""PPO: what it tells of an update."""
+
+import math
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.algorithms import Samples
+from tests.fakes import counting_envs, tiny_actor_critic
+
+
+def make(**params: object) -> rl.PPO:
+    rl.seed(1)
+    return rl.PPO(tiny_actor_critic(counting_envs()), rl.PPOParams(**params))  # type: ignore[arg-type]
+
+
+def samples(log_prob: list[float], weight: list[float]) -> Samples:
+    x = torch.zeros(len(weight))
+    return Samples(x, x, x, x, x, torch.tensor(log_prob), torch.tensor(weight))
+
+
+def test_kl_and_clip_fraction_by_hand() -> None:
+    # Ratios 1, 2 and 1 / 2; the fourth cell is padding.
+    new = torch.tensor([0.5, math.log(2.0), -math.log(2.0), 7.0])
+    change = make(clip=0.6).policy_change(new, samples([0.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]))
+    # (0 + (1 - log 2) + (-1 / 2 + log 2)) / 3, and one of three ratios is outside [0.4, 1.6].
+    assert change["approx_kl"].item() == pytest.approx(0.5 / 3)
+    assert change["clip_fraction"].item() == pytest.approx(1 / 3)
+
+
+def test_a_small_change_is_not_lost_in_rounding() -> None:
+    # k3 is about x ** 2 / 2; exp(x) - 1 - x in float32 would be anything from -1e-7 to 1e-7.
+    change = make().policy_change(torch.full((64,), 1e-4), samples([0.0] * 64, [1.0] * 64))
+    assert change["approx_kl"].item() == pytest.approx(5e-9, rel=1e-3)
+
+
+def test_before_its_first_step_the_policy_has_not_moved() -> None:
+    ppo = make(lr=1e-9)
+    collector = rl.Collector(ppo.policy, counting_envs(), rl.RolloutBuffer(8, 2, *_spaces(ppo)))
+    collector.collect(num_steps=16)
+    result = ppo.update(collector.rollout(), batch_size=None, repeat=1)
+    assert result.floats()["clip_fraction"] == 0.0
+    assert abs(result.floats()["approx_kl"]) < 1e-12
+
+
+def test_explained_variance_is_of_the_values_before_the_update() -> None:
+    ppo = make(lr=0.1)
+    collector = rl.Collector(ppo.policy, counting_envs(), rl.RolloutBuffer(8, 2, *_spaces(ppo)))
+    collector.collect(num_steps=16)
+    with torch.no_grad():
+        before = ppo.process(collector.rollout())
+    error = (before.return_ - before.value).var(correction=0)
+    expected = 1 - error / before.return_.var(correction=0)
+    result = ppo.update(collector.rollout(), batch_size=5, repeat=3)
+    assert result.floats()["explained_variance"] == pytest.approx(float(expected), rel=1e-5)
+    assert result.counts == {}
+
+
+def _spaces(algorithm: rl.PPO) -> tuple[object, object]:
+    return algorithm.policy.observation_space, algorithm.policy.action_space

@@ -1,0 +1,246 @@
+"""Several runs at one path: each has a log of its own, and its params."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltrainer.every import Every
+from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
+from rltrainer.loggers.run_path import RunPath
+
+PARAMS = {"trainer": {"params": "TrainerParams", "fields": {"seed": 1}}, "algorithm": {"params": "PPOParams"}}
+EACH = Every(1, "update_step")
+COUNTS = {"epoch": 1, "env_step": 10, "update_step": 1, "gradient_step": 1}
+PROGRESS = {
+    **COUNTS, "best_score": None, "best_return": None, "best_return_std": None, "best_epoch": None, "is_stopped": 0
+}  # fmt: skip
+
+every_file_logger = pytest.mark.parametrize(
+    ("make", "name", "second", "third"),
+    [
+        (CSVLogger, "log.csv", "log-2.csv", "log-3.csv"),
+        (JSONLinesLogger, "log.jsonl", "log-2.jsonl", "log-3.jsonl"),
+        (CSVLogger, "log", "log-2", "log-3"),
+        (TensorBoardLogger, "cartpole.v1", "cartpole.v1-2", "cartpole.v1-3"),
+    ],
+)
+
+
+def run(logger: Logger, epoch: int = 1, is_new: bool = True) -> None:
+    logger.begin_run(EACH, is_new=is_new)
+    logger.log_params(PARAMS)
+    logger.log_test({"score": float(epoch)}, 10 * epoch)
+    logger.log_epoch({**PROGRESS, "epoch": epoch})
+
+
+def epoch_of(logger: Logger) -> Any:
+    progress = logger.read_progress()
+    return None if progress is None else progress["epoch"]
+
+
+@every_file_logger
+def test_each_run_takes_the_next_number(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = make(tmp_path / "runs" / name)
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        run(logger)
+        assert (logger.path, caplog.messages) == (tmp_path / "runs" / name, [])
+        run(logger, 2)  # the same logger
+        assert logger.path == tmp_path / "runs" / second
+        again = make(tmp_path / "runs" / name)  # another program
+        assert again.path == tmp_path / "runs" / name  # nothing is chosen before it runs
+        run(again, 3)
+    assert again.path == tmp_path / "runs" / third
+    given = tmp_path / "runs" / name
+    text = f"{make.__name__}: {given} holds the log of another run; this one is logged at "
+    assert caplog.messages == [text + str(tmp_path / "runs" / second), text + str(again.path)]
+    assert [epoch_of(make(tmp_path / "runs" / each)) for each in (second, third)] == [2, 3]
+    assert repr(again) == f"{make.__name__}({str(again.path)!r})"
+
+
+@every_file_logger
+def test_an_unused_path_is_taken_as_it_is(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    run(make(tmp_path / second))
+    logger = make(tmp_path / name)
+    run(logger)
+    assert logger.path == tmp_path / name
+    run(logger)
+    assert logger.path == tmp_path / third
+
+
+@every_file_logger
+def test_the_newest_run_is_read_and_continued(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    for epoch in (1, 2):
+        run(make(tmp_path / name), epoch)
+    logger = make(tmp_path / name)
+    assert epoch_of(logger) == 2
+    logger.continue_log()
+    run(logger, 3, is_new=False)
+    assert logger.path == tmp_path / second
+    assert not (tmp_path / third).exists()
+    assert epoch_of(make(tmp_path / second)) == 3
+    assert epoch_of(logger) == 3
+
+
+@every_file_logger
+def test_a_run_that_was_deleted_is_not_looked_for_behind(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    """The user starts anew by deleting the first run: what continues is that new one, not the old second."""
+    run(make(tmp_path / second), 2)
+    run(make(tmp_path / name), 7)
+    assert epoch_of(make(tmp_path / name)) == 7
+
+
+@every_file_logger
+def test_a_state_leads_back_to_its_own_run(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    run(make(tmp_path / name), 1)
+    saved = make(tmp_path / name)
+    run(saved, 2)
+    state = json.loads(json.dumps(saved.state_dict()))
+    run(make(tmp_path / name), 3)  # the newest
+    resumed = make(tmp_path / name)
+    resumed.load_state_dict(state)
+    run(resumed, 4, is_new=False)
+    assert resumed.path == tmp_path / second
+    assert [epoch_of(make(tmp_path / each)) for each in (second, third)] == [4, 3]
+    by_its_name = make(tmp_path / second)
+    by_its_name.load_state_dict(state)
+    assert by_its_name.path == tmp_path / second
+
+
+@every_file_logger
+def test_a_logger_that_joins_a_resumed_run_has_a_log_of_its_own(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    run(make(tmp_path / name), 1)
+    joins = make(tmp_path / name)
+    run(joins, 2, is_new=False)
+    assert joins.path == tmp_path / second
+
+
+@every_file_logger
+def test_who_logs_by_hand_continues_the_log(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    run(make(tmp_path / name), 1)
+    by_hand = make(tmp_path / name)
+    by_hand.log_epoch({**PROGRESS, "epoch": 2})
+    assert by_hand.path == tmp_path / name
+    assert epoch_of(by_hand) == 2
+
+
+@pytest.mark.parametrize("name", ["../log-2.csv", "log-2.csv/..", "/etc/passwd", "log-.csv", "log-٢.csv", "", None])
+def test_a_name_from_a_checkpoint_is_not_trusted(name: str | None, tmp_path: Path) -> None:
+    runs = RunPath(tmp_path / "log.csv", ".csv", lambda path: True)
+    assert runs.named(name) == tmp_path / "log.csv"
+    assert runs.named("log-12.csv") == tmp_path / "log-12.csv"
+
+
+def test_a_foreign_file_keeps_its_number(tmp_path: Path) -> None:
+    run(CSVLogger(tmp_path / "log.csv"))
+    (tmp_path / "log-2.csv").write_text("name,weight\nme,70\n")
+    logger = CSVLogger(tmp_path / "log.csv")
+    assert epoch_of(logger) == 1
+    run(logger)
+    assert logger.path == tmp_path / "log-3.csv"
+    assert (tmp_path / "log-2.csv").read_text() == "name,weight\nme,70\n"
+
+
+def test_a_folder_of_other_files_is_not_used_yet(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "best.safetensors").write_bytes(b"weights")
+    logger = TensorBoardLogger(tmp_path / "runs")
+    run(logger)
+    assert logger.path == tmp_path / "runs"
+
+
+def test_several_loggers_come_to_numbers_of_their_own(tmp_path: Path) -> None:
+    run(CSVLogger(tmp_path / "log.csv"))
+    csv, board = CSVLogger(tmp_path / "log.csv"), TensorBoardLogger(tmp_path / "board")
+    run(MultiLogger(csv, board, ConsoleLogger()))
+    assert (csv.path, board.path) == (tmp_path / "log-2.csv", tmp_path / "board")
+
+
+def test_params_in_json_lines_are_the_first_row(tmp_path: Path) -> None:
+    logger = JSONLinesLogger(tmp_path / "log.jsonl")
+    run(logger)
+    first, *others = [json.loads(line) for line in logger.path.read_text().splitlines()]
+    assert first == {"kind": "params", "step": 0, **PARAMS}
+    assert [row["kind"] for row in others] == ["test", "epoch"]
+
+
+def test_params_of_a_csv_log_lie_beside_it(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path / "log.csv")
+    run(logger)
+    run(logger)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "log-2.csv", "log-2.params.json", "log.csv", "log.params.json"
+    ]  # fmt: skip
+    assert json.loads((tmp_path / "log-2.params.json").read_text()) == PARAMS
+    assert "params" not in logger.path.read_text()
+
+
+def test_a_file_in_the_place_of_the_params_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.params.json").write_text("mine")
+    logger = CSVLogger(tmp_path / "log.csv")
+    run(logger)
+    assert logger.path == tmp_path / "log-2.csv"
+    assert (tmp_path / "log.params.json").read_text() == "mine"
+
+
+def test_params_in_tensorboard_are_texts(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(TensorBoardLogger(tmp_path))
+    log = EventAccumulator(str(tmp_path))
+    log.Reload()
+    (event,) = log.Tensors("params/algorithm/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    assert json.loads(text.removeprefix("```\n").removesuffix("\n```")) == PARAMS["algorithm"]
+    assert log.SummaryMetadata("params/trainer/text_summary").plugin_data.plugin_name == "text"
+
+
+def test_params_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleLogger().log_params(PARAMS)
+    assert capsys.readouterr().out.splitlines()[1] == 'params    algorithm: {"params": "PPOParams"}'
+
+
+def test_params_are_written_once_and_not_on_a_resume(tmp_path: Path) -> None:
+    logger = JSONLinesLogger(tmp_path / "log.jsonl")
+    run(logger)
+    logger.log_params(PARAMS)
+    resumed = JSONLinesLogger(tmp_path / "log.jsonl")
+    resumed.load_state_dict(logger.state_dict())
+    run(resumed, 2, is_new=False)
+    continued = JSONLinesLogger(tmp_path / "log.jsonl")
+    continued.continue_log()
+    run(continued, 3, is_new=False)
+    assert logger.path.read_text().count('"params"') == 3  # the kind, and two classes in its row
+    assert logger.path.read_text().count("\n") == 1 + 3 * 2
+
+
+def test_a_logger_of_a_users_own_needs_none_of_this() -> None:
+    class Mine(Logger):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path, self.rows = path, 0
+
+        def _write(self, kind: Any, values: Any, step: int) -> None:
+            self.rows += 1
+
+    logger = Mine("anywhere")
+    run(logger)
+    assert logger.rows == 2
+    logger.load_state_dict(logger.state_dict())

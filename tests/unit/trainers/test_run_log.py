@@ -1,0 +1,346 @@
+"""What a trainer hands to its logger and shows on its bar."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.trainers.progress_bar import ProgressBar
+from tests.resume.runs import build
+from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
+
+
+class Rows(rl.Logger):
+    """Keeps rows in a list, without their kind in their names."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows: list[tuple[str, int, dict[str, Any]]] = []
+        self.params: list[Any] = []
+
+    def _write(self, kind: Any, values: Any, step: int) -> None:
+        self.rows.append((kind, step, {name.partition("/")[2]: value for name, value in values.items()}))
+
+    def _write_params(self, params: Any) -> None:
+        self.params.append(params)
+
+    def of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        return [(step, values) for each, step, values in self.rows if each == kind]
+
+
+def with_returns(trainer: Any) -> Any:
+    """Let each env's k-th episode return k per step: 5, 10, 15, ... in episodes of 5 steps."""
+    for env in trainer.params.training_collector.envs.envs:
+        env.unwrapped.reward = 0.0
+        reset = env.unwrapped.reset
+
+        def more(reset: Any = reset, env: Any = env.unwrapped, **options: Any) -> Any:
+            env.reward += 1.0
+            return reset(**options)
+
+        env.unwrapped.reset = more
+    return trainer
+
+
+def test_on_policy_every_update_step_is_a_row() -> None:
+    logger = Rows()
+    on_policy_trainer(logger=logger, max_epochs=3).run()
+    # 6 update steps of one gradient step each; the losses are 1, 2, 3, ...
+    assert [(step, values["loss"]) for step, values in logger.of("update")] == [
+        (10, 1.0), (20, 2.0), (30, 3.0), (40, 4.0), (50, 5.0), (60, 6.0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ratio", "num_envs"), [(1.0, 1), (5.0, 1)])
+def test_off_policy_every_thousand_gradient_steps_is_a_row(ratio: float, num_envs: int) -> None:
+    logger = Rows()
+    off_policy_trainer(
+        num_envs, logger=logger, epoch_num_steps=int(2500 / ratio), collection_step_num_env_steps=1,
+        update_step_num_gradient_steps_per_sample=ratio,
+    ).run()  # fmt: skip
+    at = {1.0: [1, 1000, 2000, 2500], 5.0: [5, 1000, 2000, 2500]}[ratio]
+    assert [step * ratio for step, _ in logger.of("update")] == at
+    # The losses are 1, 2, 3, ...: each row is the mean of all since the one before, the last of what is left.
+    between = zip([0, *at], at, strict=False)
+    assert [values["loss"] for _, values in logger.of("update")] == [(a + 1 + b) / 2 for a, b in between]
+
+
+def test_an_interval_of_the_users_counts_what_it_says() -> None:
+    by_updates, by_gradients = Rows(update_interval=2), Rows(update_interval=rl.Every(100, "gradient_step"))
+    off_policy_trainer(logger=rl.MultiLogger(by_updates, by_gradients)).run()
+    # Ten update steps of 30 gradient steps; nothing is added at the end.
+    assert [step for step, _ in by_updates.of("update")] == [30, 60, 120, 180, 240, 300]
+    assert [step for step, _ in by_gradients.of("update")] == [30, 120, 210, 300]
+    # 31 to 60, and 31 to 120.
+    assert [logger.of("update")[1][1]["loss"] for logger in (by_updates, by_gradients)] == [45.5, 75.5]
+
+
+def test_returns_are_means_over_the_last_hundred_episodes() -> None:
+    logger = Rows(training_interval=1)
+    trainer = off_policy_trainer(
+        logger=logger, epoch_num_steps=600, collection_step_num_env_steps=1,
+        update_step_num_gradient_steps_per_sample=0.01,
+    )  # fmt: skip
+    with_returns(trainer).run()
+    rows = logger.of("training")
+    # Episodes of 5 steps: no row before the first has ended, then one at every env step, new episode or not.
+    assert [step for step, _ in rows] == list(range(5, 601))
+    for step, values in rows:
+        returns = [5.0 * k for k in range(1, step // 5 + 1)][-100:]
+        assert values["return"] == pytest.approx(sum(returns) / len(returns), rel=1e-12)
+        assert values["length"] == 5.0
+
+
+def test_a_new_run_forgets_the_episodes_of_the_last() -> None:
+    logger = Rows(training_interval=1)
+    trainer = with_returns(on_policy_trainer(logger=logger, max_epochs=1))
+    trainer.run()
+    trainer.run()
+    # Two envs, each with episodes 1 to 4 in the first run (and a reset more), in the second other ones.
+    assert [values["return"] for _, values in logger.of("training")][:2] == [5.0, 7.5]
+    first = logger.of("training")[2][1]["return"]
+    assert first > 10.0
+
+
+def test_the_last_episodes_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    first = with_returns(on_policy_trainer(max_epochs=1))
+    first.run()
+    first.save(tmp_path / "checkpoint")
+    logger = Rows(training_interval=1)
+    second = on_policy_trainer(max_epochs=2, logger=logger)
+    second.restore(tmp_path / "checkpoint")
+    second.run()
+    # Returns 5, 5, 10, 10 before; then two episodes of 5 in each collection.
+    assert [values["return"] for _, values in logger.of("training")] == [40 / 6, 50 / 8]
+
+
+def test_an_old_checkpoint_has_no_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = on_policy_trainer()
+    state = trainer._state
+    monkeypatch.setattr(trainer, "_state", lambda: {key: value for key, value in state().items() if key != "log"})
+    trainer.run()
+    trainer.save(tmp_path / "checkpoint")
+    again = on_policy_trainer(max_epochs=3)
+    again.restore(tmp_path / "checkpoint")
+    assert again.run().epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("ppo", {"lr"}),
+        ("dqn", {"lr"}),
+        ("sac", {"actor_lr", "critic_lr", "temperature_lr", "temperature"}),
+        ("td3", {"actor_lr", "critic_lr"}),
+        ("offline_iql", {"actor_lr", "critic_lr", "value_lr"}),
+    ],
+)
+def test_learning_rates_and_temperature_are_logged(name: str, names: set[str]) -> None:
+    logger = Rows(update_interval=1)
+    trainer = build(name, logger=logger)
+    trainer.run()
+    rows = logger.of("update")
+    assert all(names <= set(values) for _, values in rows)
+    optimizer = next(value for key, value in vars(trainer.algorithm).items() if key.endswith("optimizer"))
+    found = [values[sorted(names & {"lr", "actor_lr"})[0]] for _, values in rows]
+    assert found[-1] == optimizer.rule.lr
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[-1]
+
+
+def test_an_optimizer_of_any_name_and_kind_has_its_rate() -> None:
+    import torch
+
+    trainer = build("ppo")
+    params = dataclasses.replace(trainer.algorithm.params, lr=0.25, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    algorithm = rl.PPO(trainer.algorithm.policy, params)
+    assert algorithm.learning_rates() == {"lr": 0.25}
+    algorithm.second = algorithm.make_optimizer(params, lr=0.5, policy=algorithm.policy)
+    assert algorithm.learning_rates() == {"lr": 0.25, "second_lr": 0.5}
+
+
+def test_exploration_is_logged() -> None:
+    for name, key, values in (("dqn", "epsilon", [1.0, 0.05]), ("td3", "exploration_noise", [0.1, 0.1])):
+        logger = Rows(training_interval=1)
+        build(name, logger=logger).run()
+        found = [row[key] for _, row in logger.of("training")]
+        assert [found[0], found[-1]] == pytest.approx(values), name
+
+
+def test_exploration_of_the_collector_is_what_is_logged() -> None:
+    logger = Rows(training_interval=1)
+    trainer = build("dqn", logger=logger)
+    trainer.params.training_collector.exploration = rl.EpsilonGreedy(0.25)
+    trainer.run()
+    assert {row["epsilon"] for _, row in logger.of("training")} == {0.25}
+
+
+def test_exploration_of_a_users_own_has_nothing_to_tell() -> None:
+    logger = Rows(training_interval=1)
+    trainer = build("dqn", logger=logger)
+    trainer.params.training_collector.exploration = lambda action, space, progress, generator: action
+    trainer.run()
+    assert "epsilon" not in logger.of("training")[0][1]
+
+
+def test_ppo_logs_how_far_the_policy_moved() -> None:
+    logger = Rows()
+    build("ppo", logger=logger).run()
+    for _, values in logger.of("update"):
+        assert values["approx_kl"] > 0
+        assert 0 <= values["clip_fraction"] <= 1
+        assert values["explained_variance"] <= 1
+
+
+def test_the_actor_is_in_the_rows_of_its_turns_only() -> None:
+    logger = Rows(update_interval=1)
+    trainer = build("td3", logger=logger)
+    params = dataclasses.replace(trainer.params, update_step_num_gradient_steps_per_sample=0.1)
+    rl.OffPolicyTrainer(trainer.algorithm, params).run()
+    # One gradient step in each update step; the actor's turn is every second.
+    assert ["actor_loss" in values for _, values in logger.of("update")] == [False, True, False, True, False]
+
+
+def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
+    logger = Rows()
+    trainer = build("ppo", logger=logger)
+    trainer.run()
+    (params,) = logger.params
+    assert params["trainer"] == json.loads(trainer.params.to_json())
+    assert params["algorithm"] == json.loads(trainer.algorithm.params.to_json())
+    trainer.save(tmp_path / "checkpoint")
+    trainer.run()
+    assert len(logger.params) == 2
+    resumed = Rows()
+    again = build("ppo", logger=resumed, max_epochs=4)
+    again.restore(tmp_path / "checkpoint")
+    again.run()
+    assert resumed.params == []
+    joined = build("ppo", max_epochs=4)
+    joined.run()
+    joined.save(tmp_path / "without")
+    added = Rows()
+    late = build("ppo", logger=added, max_epochs=5)
+    late.restore(tmp_path / "without")
+    late.run()
+    assert len(added.params) == 1
+
+
+def test_a_second_run_has_a_log_of_its_own(tmp_path: Path) -> None:
+    logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
+    trainer = build("ppo", logger=logger)
+    trainer.run()
+    first = (tmp_path / "log.jsonl").read_bytes()
+    trainer.run()
+    assert logger.path == tmp_path / "log-2.jsonl"
+    build("dqn", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
+    assert (tmp_path / "log.jsonl").read_bytes() == first
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log-2.jsonl", "log-3.jsonl", "log.jsonl"]
+
+
+def test_a_run_by_hand_has_a_log_of_its_own(tmp_path: Path) -> None:
+    build("ppo", logger=rl.CSVLogger(tmp_path / "log.csv")).run()
+    by_hand = build("ppo", logger=rl.CSVLogger(tmp_path / "log.csv"))
+    by_hand.execute_epoch()
+    by_hand.execute_epoch()
+    progress = rl.CSVLogger(tmp_path / "log-2.csv").read_progress()
+    assert progress is not None
+    assert progress["epoch"] == 2
+    assert not (tmp_path / "log-3.csv").exists()
+
+
+def test_resume_from_log_goes_on_in_the_newest(tmp_path: Path) -> None:
+    def continued(max_epochs: int) -> Any:
+        trainer = build("ppo", max_epochs=max_epochs, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
+        return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, resume_from_log=True))
+
+    build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
+    build("ppo", max_epochs=2, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
+    trainer = continued(5)
+    assert trainer.epoch == 2
+    trainer.run()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log-2.jsonl", "log.jsonl"]
+    rows = [json.loads(line) for line in (tmp_path / "log-2.jsonl").read_text().splitlines()]
+    assert [row["epoch/epoch"] for row in rows if row["kind"] == "epoch"] == [1, 2, 3, 4, 5]
+    assert [row["kind"] for row in rows].count("params") == 1
+    assert continued(6).epoch == 5
+
+
+def test_resume_from_a_log_that_holds_no_epoch_begins_another(tmp_path: Path) -> None:
+    """A run was killed in its first epoch, twice; the third goes on with what the second had reached."""
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"kind": "test", "step": 0, "test/score": 1.0}\n')
+    for epoch in (1, 2):
+        trainer = build("ppo", max_epochs=epoch, logger=rl.JSONLinesLogger(path))
+        params = dataclasses.replace(trainer.params, resume_from_log=True)
+        assert rl.OnPolicyTrainer(trainer.algorithm, params).run().epoch == epoch
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log-2.jsonl", "log.jsonl"]
+
+
+def test_rows_are_written_whatever_the_returns() -> None:
+    """Sums of infinite returns are NaN, which is no reason to stop."""
+    logger = Rows(training_interval=1)
+    trainer = on_policy_trainer(logger=logger)
+    stats = rl.CollectStats(2, 2, np.array([np.inf, -np.inf]), np.array([1, 1]), 0.0)
+    trainer._log.collected(stats, 1, dict)
+    assert repr(logger.of("training")) == "[(1, {'return': nan, 'length': 1.0})]"
+
+
+def test_the_bar_shows_return_and_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[str, Any] = {}
+    monkeypatch.setattr(ProgressBar, "show", lambda self, values: shown.update(values))
+    on_policy_trainer().run()
+    assert list(shown) == ["score", "best", "return", "length", "loss"]
+    assert (shown["return"], shown["length"], shown["loss"]) == (5.0, 5.0, 3.5)
+
+
+def test_the_bar_is_drawn_with_the_return(capfd: pytest.CaptureFixture[str]) -> None:
+    on_policy_trainer(show_progress=True).run()
+    assert "return=5" in capfd.readouterr().err
+
+
+def test_epochs_by_hand_print_their_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = on_policy_trainer(verbose=True, show_progress=True)
+    trainer.execute_epoch()
+    assert capfd.readouterr().out.startswith("epoch 1, score 5, best 5 (epoch 0), 20 env steps, 2 gradient steps in ")
+    trainer.run()
+    capfd.readouterr()
+    trainer.execute_epoch()  # after the bar was closed
+    out, err = capfd.readouterr()
+    assert out.startswith("epoch 3, ")
+    assert out.endswith("return 5\n")
+    assert err == ""
+
+
+def test_a_logger_changes_no_bit_of_a_run(tmp_path: Path) -> None:
+    from tests.resume.runs import digest
+
+    for name in ("ppo", "td3", "offline_iql"):
+        plain, logged = build(name), build(name, logger=Rows(training_interval=1, update_interval=1))
+        plain.run()
+        logged.run()
+        assert digest(plain) == digest(logged)
+
+
+def test_nothing_grows_with_the_run() -> None:
+    trainer = off_policy_trainer(
+        num_envs=2, logger=Rows(training_interval=10**9, update_interval=10**9), epoch_num_steps=2000,
+        collection_step_num_env_steps=2, update_step_num_gradient_steps_per_sample=0.5,
+    )  # fmt: skip
+    trainer.run()
+    state = trainer.params.logger.state_dict()
+    assert all(len(parts) < 64 for parts in state["gathered"].values())
+    assert all(len(values) == 100 for values in trainer._state()["log"].values())
+
+
+def test_envs_without_an_end_have_no_return() -> None:
+    logger = Rows(training_interval=1)
+    trainer = on_policy_trainer(logger=logger, test_collector=None)
+    for env in trainer.params.training_collector.envs.envs:
+        env.unwrapped.length = 10**9
+    trainer.run()
+    assert logger.of("training") == []
