@@ -89,7 +89,7 @@ class OnPolicyAlgorithm(Algorithm):
         self.observe(rollout)
         self._end_update()
         result = UpdateResult.mean(steps)
-        return dataclasses.replace(result, metrics={**result.metrics, **measured}) if measured else result
+        return dataclasses.replace(result, metrics={**result.metrics, **measured}) if steps and measured else result
 
     def _num_cells(self, rollout: Rollout) -> int:
         """Return the size of a minibatch that takes the whole rollout; each size is a shape to compile."""
