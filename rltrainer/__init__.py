@@ -27,6 +27,7 @@ from rltrainer.algorithms import (
     ScheduledValue,
     TD3BCParams,
     TD3Params,
+    rms_prop,
 )
 from rltrainer.collect import Collector, CollectStats, SequenceSummaryStats
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -136,5 +137,6 @@ __all__ = [
     "UpdateResult",
     "errors",
     "make_vec",
+    "rms_prop",
     "seed",
 ]

@@ -14,6 +14,7 @@ from rltrainer.algorithms.sac import SAC, SACParams
 from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.algorithms.td3 import TD3, TD3Params
 from rltrainer.algorithms.td3_bc import TD3BC, TD3BCParams
+from rltrainer.algorithms.torch_rule import rms_prop
 
 __all__ = [
     "A2C",
@@ -41,4 +42,5 @@ __all__ = [
     "ScheduledValue",
     "TD3BCParams",
     "TD3Params",
+    "rms_prop",
 ]

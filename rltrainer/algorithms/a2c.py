@@ -17,7 +17,7 @@ from rltrainer.types import Rollout, UpdateResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class A2CParams(AlgorithmParams):
-    """Hyperparameters of A2C."""
+    """Hyperparameters of A2C. Its references use RMSprop, where the default here is Adam: `optimizer=rl.rms_prop`."""
 
     lr: PositiveFloat | Scheduled = 7e-4
     gae_lambda: UnitFloat = 1.0

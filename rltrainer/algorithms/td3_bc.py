@@ -5,9 +5,10 @@ import dataclasses
 from torch import Tensor
 
 from rltrainer.algorithms.td3 import TD3, TD3Params
+from rltrainer.data import ReplayBuffer
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import DeterministicActorCritic
-from rltrainer.rules import PositiveFloat, Scheduled
+from rltrainer.rules import NonNegativeFloat, PositiveFloat, Scheduled
 from rltrainer.types import Transitions
 
 
@@ -18,6 +19,8 @@ class TD3BCParams(TD3Params):
     lr: PositiveFloat | Scheduled = 3e-4
     alpha: PositiveFloat = 2.5
     """Weight of the value against staying close to the data."""
+    obs_std_eps: NonNegativeFloat = 1e-3
+    """Added to the standard deviations by which a policy with `normalize_obs=True` divides (section 5)."""
 
 
 class TD3BC(TD3):
@@ -33,6 +36,12 @@ class TD3BC(TD3):
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3BCParams | None = None) -> None:
         super().__init__(policy, params)
+
+    def prepare(self, buffer: ReplayBuffer) -> None:
+        """Take the statistics of the data; the epsilon becomes part of them, so that the policy's file holds it."""
+        super().prepare(buffer)
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.add_to_std(self.params.obs_std_eps)
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""

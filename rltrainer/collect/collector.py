@@ -1,5 +1,6 @@
 """The collector: the only place that steps envs."""
 
+import copy
 import logging
 import time
 from typing import Any
@@ -169,6 +170,29 @@ class Collector:
             lengths=self._episodes.lengths,
             collect_time=time.perf_counter() - started,
         )
+
+    def look_aside(self, num_rows: int) -> Rollout:
+        """Return what random actions lead to, before the first collection [T, N]; nothing is counted or stored.
+
+        Actions and episodes have random streams of their own, and the envs start anew afterwards, where they would have
+        started without.
+        """
+        seed = derive_seed(self.generator.initial_seed(), "aside")  # drawn from nothing that others draw from
+        other = copy.copy(self)
+        spaces = (self.adapter.observation_space, self.adapter.action_space)
+        buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
+        other.buffer = other.rollout_buffer = buffer
+        other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
+        other._episodes, other._needs_reset = EpisodeCounter(self.num_envs), True
+        self._needs_reset = True
+        with self.adapter.aside(derive_seed(seed, "env")):
+            other.collect(num_steps=num_rows * self.num_envs, random=True)
+        return buffer.rollout()
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the next collection begins with a reset of all envs."""
+        return self._needs_reset
 
     def rollout(self) -> Rollout:
         """Return what the last collection stored [T, N].

@@ -1,7 +1,9 @@
 """Between a vector env and everything else: the only place that knows autoreset modes, seeds of episodes, dtypes."""
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +121,18 @@ class EnvAdapter:
             first_episode: go back to the first episodes and their seeds.
         """
         self._restart(self._clock.restart(first_episode))
+
+    @contextlib.contextmanager
+    def aside(self, seed: int) -> Iterator[None]:
+        """Let envs be stepped inside as if it never happened: in episodes seeded by `seed`, and counted elsewhere.
+
+        The next reset starts the episodes that it would have started without; it has to come before the next step.
+        """
+        clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
+        try:
+            yield
+        finally:
+            self._clock = clock
 
     def to_env(self, action: Tensor) -> Any:
         """Return what the env receives for a policy's action [N, ...].

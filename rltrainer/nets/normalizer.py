@@ -56,6 +56,11 @@ class RunningMoments(nn.Module):
         self.count.zero_()
 
 
+def running_moments(module: nn.Module) -> list[RunningMoments]:
+    """Return the statistics of all normalisers in a module."""
+    return [part for part in module.modules() if isinstance(part, RunningMoments)]
+
+
 class ObsNormalizer(nn.Module):
     """Standardise every float Box leaf of an observation, clipped to [-10, 10]; other leaves pass unchanged."""
 
@@ -75,6 +80,11 @@ class ObsNormalizer(nn.Module):
     def update(self, obs: Tree) -> None:
         """Merge the statistics of a tree [M, ...]."""
         self._each(obs, lambda m, x: m.update(x))
+
+    def add_to_std(self, amount: float) -> None:
+        """Enlarge all standard deviations, and so shrink what would be divided by a small one."""
+        for moments in running_moments(self):
+            moments.var.copy_((moments.var.sqrt() + amount).square())
 
     def reset(self) -> None:
         """Forget all samples."""

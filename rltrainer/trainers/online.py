@@ -1,12 +1,14 @@
 """What the two online trainers share: a training step collects first, and may find that training is done."""
 
 import dataclasses
+import logging
 from abc import abstractmethod
 from typing import Annotated, TypeVar
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
-from rltrainer.rules import Flag, PositiveInt, instance_of
+from rltrainer.nets.normalizer import running_moments
+from rltrainer.rules import Flag, NonNegativeInt, PositiveInt, instance_of
 from rltrainer.trainers.callbacks import compute_score, wants_to_stop
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
@@ -25,6 +27,10 @@ class OnlineTrainerParams(TrainerParams):
     """Whole episodes of a collection step; exactly one of the two is given."""
     test_in_training: Flag = False
     """If the data of a collection step satisfies `stop_fn`, test at once, and stop if the test step does too."""
+    initial_statistics_num_env_steps: NonNegativeInt = 1000
+    """Env steps with random actions from which normalisers that have seen nothing take their first statistics, before
+    the first collection; rounded down to a multiple of the number of envs, counted apart from the run's. 0 lets the
+    first update go without."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +68,25 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     """Collects in each training step and leaves the update to its subclasses."""
 
     step_unit = "env_step"
+
+    def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
+        collector = self.params.training_collector
+        if reset_collectors or collector.starts_anew:
+            self._take_initial_statistics()
+        if reset_collectors:
+            collector.reset(reset_buffer=reset_buffers)
+
+    def _take_initial_statistics(self) -> None:
+        """Let normalisers that have seen nothing look at random actions."""
+        collector, moments = self.params.training_collector, running_moments(self.algorithm.policy)
+        num_rows = self.params.initial_statistics_num_env_steps // collector.num_envs
+        if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
+            return
+        self.algorithm.observe(collector.look_aside(num_rows))
+        num_steps = num_rows * collector.num_envs
+        text = f"normalisers begin with statistics of {num_steps:,} env steps of random actions, which are not counted"
+        logging.getLogger("rltrainer").info(text)
+        self._log.say(text)
 
     def _training_step(self, record: EpochRecord) -> None:
         stats = self._collect()

@@ -22,12 +22,12 @@ def plain_fields(params: Params, algorithm: Algorithm) -> State:
 
 
 def check_same_run(path: str | Path, saved: State, current: State) -> None:
-    """Compare a checkpoint's settings with the current ones.
+    """Compare a checkpoint's settings with the current ones; those that its version did not have yet are not compared.
 
     Raises:
         CheckpointError: a setting differs; the text names it.
     """
-    for name in sorted({*saved, *current}):
+    for name in sorted(saved):
         if saved.get(name) != current.get(name):
             text = f"{path}: {name} was {saved.get(name)!r} when it was saved and is {current.get(name)!r} now"
             raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")

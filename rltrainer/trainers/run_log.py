@@ -54,6 +54,10 @@ class RunLog:
         self._bar = ProgressBar(params.planned_num_steps, params.show_progress, params.verbose, self._unit)
         self._bar.say(line)
 
+    def say(self, line: str) -> None:
+        """Print a line, if lines are wanted."""
+        self._bar.say(line)
+
     def close_bar(self, params: TrainerParams) -> None:
         """Leave the bar as it is; epochs that follow by hand have their lines only."""
         self._bar.close()

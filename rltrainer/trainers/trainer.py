@@ -116,10 +116,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._start_counting()
         self._seed()
         self._set_up()
-        if reset_collectors:
-            for collector in self._collectors().values():
-                if collector is not self.params.test_collector:  # every test step resets it
-                    collector.reset(reset_buffer=reset_collector_buffers)
+        self._start_collecting(reset_collectors, reset_collector_buffers)
         self._is_started, self._continues = True, False
         self._log.begin(self.params, is_new=True)
         if self.params.test_collector is not None and self.params.initial_test:
@@ -234,6 +231,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         )
         self.algorithm.attach(plan)
         self._runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
+
+    def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
+        """Make the collectors of training data ready; a test collector is reset by every test step."""
 
     def _seed(self) -> None:
         if self.params.seed is None:

@@ -18,7 +18,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
     "target_entropy": [-1, 0, None], "normalize_advantage": [True], "learn_temperature": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None],
-    "actor_lr": [None], "critic_lr": [None], "value_lr": [None],
+    "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0],
 }  # fmt: skip
 CASES = [
     (cls, field.name, value)

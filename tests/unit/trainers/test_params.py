@@ -41,6 +41,7 @@ MAKERS = {rl.OnPolicyTrainerParams: online, rl.OffPolicyTrainerParams: online, r
 ACCEPTED: dict[str, list[Any]] = {
     "resume_from_log": [True], "verbose": [True], "show_progress": [True], "test_in_training": [True],
     "initial_test": [True], "seed": [0, None], "warmup_num_env_steps": [0],
+    "initial_statistics_num_env_steps": [0],
     "test_collector": [None], "training_fn": [None], "test_fn": [None], "stop_fn": [None], "compute_score_fn": [None],
     "save_best_fn": [None], "save_checkpoint_fn": [None], "multi_agent_return_reduction": [None], "logger": [None],
     "collection_step_num_env_steps": [None], "collection_step_num_episodes": [None],
