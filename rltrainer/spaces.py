@@ -14,6 +14,12 @@ from rltrainer.tree import Tree
 MAX_BOX_SIZE = 2**26
 """Numbers in one value of a Box in a file: more than any observation has, so that no file asks for all memory."""
 
+ROUNDING = 4 * 2.0**-23
+"""What float32 rounds off `low + (high - low) * x`, relative to the larger bound: two units in the last place of twice
+that bound."""
+
+Array = np.ndarray[Any, Any]
+
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -123,11 +129,81 @@ def _bound(values: np.ndarray[Any, Any]) -> Any:
     return values.flat[0].item() if values.size and (values == values.flat[0]).all() else values.tolist()
 
 
-def describe_mismatch(what: str, expected: gym.Space[Any], found: gym.Space[Any]) -> str | None:
-    """Return a sentence if two spaces differ in kind, shape, dtype or choices (bounds may differ), else None."""
-    if _signature(expected) == _signature(found):
+def describe_mismatch(
+    what: str, expected: gym.Space[Any], found: gym.Space[Any], *, with_bounds: bool = False
+) -> str | None:
+    """Return a sentence if two spaces differ, else None.
+
+    Args:
+        what: what the sentence begins with.
+        expected: the one space.
+        found: the other.
+        with_bounds: whether the bounds of a Box must be equal too, as those of actions must; else only kind, shape,
+            dtype and choices are compared.
+    """
+    text = f"{what}: expected {expected}, found {found}"
+    if _signature(expected) != _signature(found):
+        return text
+    if not with_bounds or not isinstance(expected, spaces.Box) or not isinstance(found, spaces.Box):
         return None
-    return f"{what}: expected {expected}, found {found}"
+    bounds = [np.stack([box.low, box.high]).astype(numpy_dtype(box)) for box in (expected, found)]
+    differs = (bounds[0] != bounds[1]).any(0)
+    if not differs.any():
+        return None
+    index = tuple(np.argwhere(differs)[0].tolist())
+    here, there = ([bound[index].item() for bound in both] for both in bounds)
+    return f"{text}; number {list(index)} lies in {here} of the one and in {there} of the other"
+
+
+class ValueRange:
+    """Which numbers the values of a leaf space may be, made once to be asked of many values at once.
+
+    The bounds of a Box of floats are widened by what float32 rounds off; an infinite bound excludes nothing.
+
+    Args:
+        space: a leaf space.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self.space = space
+        self._limits: list[Array] = []
+        if isinstance(space, spaces.Discrete):
+            limits = [np.asarray(space.start), np.asarray(space.start + space.n - 1)]
+        elif isinstance(space, spaces.MultiDiscrete):
+            limits = [space.start, space.start + space.nvec - 1]
+        elif isinstance(space, spaces.MultiBinary):
+            limits = [np.asarray(0), np.asarray(1)]
+        else:
+            assert isinstance(space, spaces.Box), "a leaf space"
+            limits = [space.low, space.high]
+        with np.errstate(over="ignore"):
+            limits = [bound.astype(numpy_dtype(space)) for bound in limits]
+        if np.issubdtype(limits[0].dtype, np.floating):
+            if not np.isfinite(limits).any():
+                return
+            largest = np.max([np.where(np.isfinite(bound), np.abs(bound), 0) for bound in limits], axis=0)
+            limits = [limits[0] - largest * np.float32(ROUNDING), limits[1] + largest * np.float32(ROUNDING)]
+        # One number is compared in half the time of a row of them.
+        self._limits = [_shortest(bound) for bound in limits]
+
+    def holds(self, values: Array) -> bool:
+        """Return whether all values [..., *shape] are in range; NaN is not, where there are bounds."""
+        if not self._limits:
+            return True
+        low, high = self._limits
+        size = values.size
+        return bool(np.count_nonzero(values >= low) == size and np.count_nonzero(values <= high) == size)
+
+    def outside(self, values: Array) -> Array:
+        """Return which numbers of values [..., *shape] are out of range."""
+        if not self._limits:
+            return np.zeros(values.shape, np.bool_)
+        low, high = self._limits
+        return ~((values >= low) & (values <= high))
+
+
+def _shortest(bound: Array) -> Array:
+    return bound.reshape(-1)[0:1].reshape(()) if bound.size and (bound == bound.flat[0]).all() else bound
 
 
 def _signature(space: gym.Space[Any]) -> Any:

@@ -56,10 +56,11 @@ class A2C(OnPolicyAlgorithm):
         reward = self._normalized_reward(rollout)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
-        obs, action, advantage, return_, value, weight = map_tree(
-            lambda x: x.flatten(0, 1), (obs, rollout.action, advantage, return_, value, rollout.valid.to(value.dtype))
+        weight = rollout.valid.to(value.dtype)
+        obs, action, advantage, return_, value, weight, extra = map_tree(
+            lambda x: x.flatten(0, 1), (obs, rollout.action, advantage, return_, value, weight, rollout.extra)
         )
-        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), weight)
+        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), weight, extra)
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""

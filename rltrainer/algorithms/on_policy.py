@@ -4,7 +4,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class Samples:
         value: [M], the critic's value when the data was collected.
         log_prob: [M], log-probability of the action when it was collected.
         weight: [M], 1, or 0 for what does not count: cells that are not valid, and padding.
+        extra: further tensors [M, ...], those of the rollout.
     """
 
     obs: Tree
@@ -35,11 +36,13 @@ class Samples:
     value: Tensor
     log_prob: Tensor
     weight: Tensor
+    extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
-    def gather(self, index: Tensor, shape: tuple[int, int]) -> "list[Samples]":
+    def gather(self, index: Tensor, shape: tuple[int, int]) -> list[Self]:
         """Return the cells at `index` [K * B] as K minibatches of shape (K, B)."""
-        columns = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return [Samples(*parts) for parts in zip(*(_split(column, index, shape) for column in columns), strict=True)]
+        names = [field.name for field in dataclasses.fields(self)]
+        columns = [_split(getattr(self, name), index, shape) for name in names]
+        return [type(self)(**dict(zip(names, parts, strict=True))) for parts in zip(*columns, strict=True)]
 
 
 class OnPolicyAlgorithm(Algorithm):
@@ -130,6 +133,8 @@ def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -
 
 def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Sequence[Tree]:
     """Return what belongs to each of K minibatches of shape (K, B), in views that one call makes."""
+    if isinstance(tree, dict) and not tree:  # no extras
+        return [{} for _ in range(shape[0])]
     split: list[Sequence[Tree]] = [leaf.index_select(0, index).unflatten(0, shape).unbind() for leaf in leaves(tree)]
     if isinstance(tree, Tensor):
         return split[0]

@@ -11,20 +11,23 @@ import torch
 from torch import Tensor
 
 from rltrainer.collect.episodes import EpisodeCounter
-from rltrainer.collect.finite import check_finite, check_obs_finite
+from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.collect.random_action import random_action
 from rltrainer.collect.stats import CollectStats
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.envs import EnvAdapter
+from rltrainer.data.cells import to_array
+from rltrainer.envs import EnvAdapter, EnvStep
+from rltrainer.envs.memory import all_finite
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.modes import switch_to_eval
 from rltrainer.seeding import derive_seed, make_generator
-from rltrainer.spaces import describe_mismatch
+from rltrainer.spaces import ValueRange, describe_mismatch
 from rltrainer.types import Rollout, State
 
 LONG_EPISODE = 100_000
 """Steps after which an episode that others wait for is worth a word."""
+NOTHING_STORED = "; nothing of this collection was stored"
 
 
 class Collector:
@@ -43,8 +46,11 @@ class Collector:
         max_episode_steps: `collect(num_episodes=)` truncates an episode that gets as long as this, so that one without
             an end cannot hold it up; None waits.
 
+    Attributes:
+        num_rows: steps that each env has taken, in the whole run.
+
     Raises:
-        SpaceError: the envs' spaces are not the policy's or the buffer's.
+        SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
         ParamsError: an argument is of another kind.
     """
 
@@ -63,13 +69,16 @@ class Collector:
             raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy))
         if max_episode_steps is not None:
             _check_count("Collector", "max_episode_steps", max_episode_steps)
-        self.policy, self.envs, self.exploration = policy, envs, exploration
+        self.policy, self.exploration = policy, exploration
         self.max_episode_steps = max_episode_steps
         self.adapter = EnvAdapter(envs, policy.device)
         self.num_envs = self.adapter.num_envs
         _require_same_spaces("policy", policy, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
+        self._actions = ValueRange(self.adapter.action_space)
+        # Stands for the envs' unbroken run; a new one says to every buffer that nothing is continued.
+        self._stream = object()
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, policy.device)
@@ -78,12 +87,17 @@ class Collector:
         self._needs_reset = True
         self._has_warned = False
 
+    @property
+    def envs(self) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """The envs that it steps."""
+        return self.adapter.envs
+
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on.
 
         Raises:
             SpaceError: it holds other spaces than the envs'.
-            ParamsError: it is no buffer, or made for another number of envs.
+            ParamsError: it is no buffer, made for another number of envs, or declares extras, which nobody would fill.
         """
         if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
             raise ParamsError(field_error_text("Collector", "buffer", "must be a ReplayBuffer or None", buffer))
@@ -91,12 +105,15 @@ class Collector:
         if buffer.num_envs != self.num_envs:
             rule = f"must be made for num_envs={self.num_envs}"
             raise ParamsError(field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs))
-        self.buffer = buffer
+        if buffer.extra:
+            rule = "must be empty, as a collector fills no columns of its own"
+            raise ParamsError(field_error_text("Collector", "buffer.extra", rule, list(buffer.extra)))
+        self.buffer, self._stream = buffer, object()
         if isinstance(buffer, RolloutBuffer):
             self.rollout_buffer = buffer
         else:
             spaces = (self.adapter.observation_space, self.adapter.action_space)
-            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces, extra=buffer.extra)
+            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces)
 
     def seed(self, seed: int) -> None:
         """Seed actions, and the envs that carry no seed of their own."""
@@ -112,11 +129,7 @@ class Collector:
         """
         self.adapter.reset(first_episode=first_episode)
         self._episodes.restart()
-        self._needs_reset = False
-        if isinstance(self.buffer, ReplayBuffer):
-            self.buffer.cut()
-        if self.rollout_buffer is not None:
-            self.rollout_buffer.restart()
+        self._needs_reset, self._stream = False, object()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
@@ -138,31 +151,36 @@ class Collector:
 
         Raises:
             ParamsError: both or neither count, or one that is not positive; or `max_episode_steps` cannot be kept.
-            NonFiniteError: an env returned NaN or infinity; nothing of the collection was stored.
+            NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
+            SpaceError: the policy chose what its action space does not hold; nothing of the collection was stored.
         """
         _check_counts(num_steps, num_episodes)
         if num_episodes is not None and self.max_episode_steps is not None:
             self._check_limit(num_episodes)
         started = time.perf_counter()
-        if self._needs_reset or (num_episodes is not None and not self.adapter.is_fresh):
+        is_due = num_episodes is not None and not self.adapter.is_fresh
+        if self._needs_reset or is_due or not self.adapter.is_current:
             self.reset()
         self._episodes.start(num_episodes)
         if self.rollout_buffer is not None:
-            self.rollout_buffer.clear()
+            self.rollout_buffer.begin(self._stream)
+        num_rows_before = self.num_rows
         switched = switch_to_eval(self.policy)
         try:
-            num_rows = self._step_envs(num_steps, random, explore)
-            self._store()
+            self._step_envs(num_steps, random, explore)
+            self._store(num_rows_before)
         except BaseException:
             # Whatever broke off half-way must not be continued by the next collection.
             self._needs_reset = True
+            if self.rollout_buffer is not None:
+                self.rollout_buffer.clear()
             raise
         finally:
             for module in switched:
                 module.training = True
         # Envs past their quota are in the middle of episodes that nobody counts.
         self._needs_reset = num_episodes is not None
-        num_valid = self._episodes.num_valid
+        num_valid, num_rows = self._episodes.num_valid, self.num_rows - num_rows_before
         return CollectStats(
             num_collected_steps=num_valid,
             num_env_steps=num_valid if num_episodes is not None else num_rows * self.num_envs,
@@ -221,8 +239,7 @@ class Collector:
         self.num_rows = state["num_rows"]
         self._needs_reset = state["needs_reset"]
         self._episodes.restart()
-        if self.rollout_buffer is not None:
-            self.rollout_buffer.restart()
+        self._stream = object()
         self.adapter.load_state_dict(state["adapter"])
 
     def close(self) -> None:
@@ -230,20 +247,31 @@ class Collector:
         self.adapter.close()
 
     @torch.no_grad()
-    def _step_envs(self, num_steps: int | None, random: bool, explore: bool) -> int:
-        """Step until the count is reached; return the number of rows, one step of all envs each."""
+    def _step_envs(self, num_steps: int | None, random: bool, explore: bool) -> None:
+        """Step until the count is reached, a row at a time: one step of all envs."""
+        num_rows_before = self.num_rows
+        try:
+            self._step_rows(num_steps, random, explore)
+        except Exception:
+            # NaN in an observation makes a policy or an env fail in ways of its own: say what was first.
+            self._check_what_was_acted_on(num_rows_before)
+            raise
+
+    def _step_rows(self, num_steps: int | None, random: bool, explore: bool) -> None:
         adapter, episodes, buffer = self.adapter, self._episodes, self.rollout_buffer
-        stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.changes_actions
-        max_rows = None if num_steps is None else -(-num_steps // self.num_envs)
+        stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.clips_samples
         limit = self.max_episode_steps if num_steps is None else None
-        row = 0
-        while not episodes.is_complete if max_rows is None else row < max_rows:
+        first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
+        must_look = buffer is None
+        while not episodes.is_complete if stop is None else self.num_rows < stop:
+            if must_look:
+                self._check_first_obs()
             try:
                 action = self._choose(random, explore)
+                env_action = adapter.to_env(action)
             except NonFiniteError as error:
-                check_obs_finite(adapter.obs_tensor, self.num_rows + row)
-                raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + row}: {error}") from error
-            env_action = adapter.to_env(action)
+                raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
+            self.num_rows += 1
             step = adapter.step(env_action, limit)
             counted = episodes.add(_as_array(step.reward), step.finished, step.valid)
             if buffer is not None:
@@ -255,12 +283,12 @@ class Collector:
                 # An array costs the buffer a tenth of what a tensor does.
                 stored = env_action if stores_env_action else _as_array(action)
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
+            else:
+                self._check_row(step, env_action, counted)
+                must_look = step.finished is not None
             adapter.advance(episodes.open)
-            row += 1
-            if max_rows is None and row % LONG_EPISODE == 0:
+            if stop is None and (self.num_rows - first) % LONG_EPISODE == 0:
                 self._warn_of_long_episode()
-        self.num_rows += row
-        return row
 
     def _warn_of_long_episode(self) -> None:
         """Say once that an episode may never end."""
@@ -287,25 +315,55 @@ class Collector:
         greedy = self.policy.decide(self.adapter.obs_tensor, explore=False, generator=self.generator)
         return self.exploration(greedy, self.adapter.action_space, self.policy.progress(), self.generator)
 
-    def _store(self) -> None:
-        returns = self._episodes.returns
-        if len(returns) and not np.isfinite(returns).all():
-            episode = int(np.argwhere(~np.isfinite(returns))[0][0])
-            raise NonFiniteError(f"episode {episode} of this collection: return = {returns[episode]}")
-        if self.rollout_buffer is None:
+    def _store(self, num_rows_before: int) -> None:
+        """Look at what was collected, and hand it to the replay buffer, if that is what it is for."""
+        rollout_buffer, buffer = self.rollout_buffer, self.buffer
+        if rollout_buffer is None:
             return
-        if not self.rollout_buffer.is_finite():
-            try:
-                check_finite(self.rollout_buffer.rollout(), self.num_rows)
-            except NonFiniteError:
-                self.rollout_buffer.clear()
-                raise
-        if isinstance(self.buffer, ReplayBuffer):
-            row = self.rollout_buffer.single_row()
+        if not rollout_buffer.is_finite():
+            self._check_rollout(rollout_buffer, num_rows_before)
+        if not isinstance(buffer, ReplayBuffer):
+            if not self.adapter.clips_samples and not rollout_buffer.holds_choices(self._actions):
+                self._check_rollout(rollout_buffer, num_rows_before)
+            return
+        row = rollout_buffer.single_row()
+        try:
             if row is not None:
-                self.buffer.add(*row)
+                buffer.add(*row, stream=self._stream)
             else:
-                self.buffer.add_rollout(self.rollout_buffer.rollout())
+                buffer.add_rollout(rollout_buffer.rollout(), stream=self._stream)
+        except SpaceError:
+            self._check_rollout(rollout_buffer, num_rows_before)  # which knows env and step
+            raise
+
+    def _check_rollout(self, rollout_buffer: RolloutBuffer, num_rows_before: int) -> None:
+        check_rollout(rollout_buffer.rollout(), num_rows_before, self._actions, NOTHING_STORED)
+
+    def _check_what_was_acted_on(self, num_rows_before: int) -> None:
+        buffer = self.rollout_buffer
+        if buffer is None:  # each row was looked at when it came
+            return
+        if buffer.num_rows:
+            self._check_rollout(buffer, num_rows_before)
+        num_steps = num_rows_before + buffer.num_rows
+        check_obs(self.adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
+
+    def _check_row(self, step: EnvStep, env_action: Any, counted: Any) -> None:
+        """Look at a row that nobody stores."""
+        adapter = self.adapter
+        acts = all_finite(env_action) if adapter.clips_samples else self._actions.holds(to_array(env_action))
+        if acts and all_finite(step.reward) and adapter.next_obs_is_finite():
+            return
+        check_step(step, env_action, counted, self.num_rows, self._actions)
+        still_open = self._episodes.open
+        # An env that spent the step on its reset will act on what that returned.
+        seen = None if counted is None or still_open is None else counted | still_open
+        check_obs(step.next_obs, seen, self.num_rows, False, "")
+
+    def _check_first_obs(self) -> None:
+        """Look at the first observations of episodes that nobody stores."""
+        if not self.adapter.obs_is_finite():
+            check_obs(self.adapter.obs, self._episodes.open, self.num_rows, True, "")
 
 
 def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:
@@ -324,7 +382,10 @@ def _check_count(owner: str, name: str, value: object) -> None:
 
 def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
     for name in ("observation_space", "action_space"):
-        mismatch = describe_mismatch(f"Collector.{what}.{name}", getattr(adapter, name), getattr(owner, name))
+        found = getattr(owner, name)
+        mismatch = describe_mismatch(
+            f"Collector.{what}.{name}", getattr(adapter, name), found, with_bounds=name == "action_space"
+        )
         if mismatch:
             raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
 

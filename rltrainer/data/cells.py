@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.storage import Array
+from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout
 
@@ -63,6 +64,20 @@ def cells_of_rollout(rollout: Rollout) -> Cells:
 
     final_obs = map_tree(successor, columns["obs"], rollout.last_obs, rollout.final_obs)
     return Cells(columns, source, source % num_envs, rank, ended, final_obs, rollout.last_obs)
+
+
+def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:
+    """Say which value is the first that lies outside its space.
+
+    Args:
+        name: what the text begins with.
+        values: the space.
+        array: [..., *shape], some of it outside.
+        axes: what the leading axes count, such as `("row", "env")`.
+    """
+    at = tuple(np.argwhere(values.outside(array))[0].tolist()[: len(axes)])
+    where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=True))
+    return f"{name}: must lie in {values.space}; {where} is {array[at].tolist()!r}"
 
 
 def to_array(value: Array | Tensor) -> Array:

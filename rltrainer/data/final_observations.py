@@ -1,5 +1,7 @@
 """Where traces end: the true successors that the next row of a replay buffer does not hold."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,13 +24,21 @@ class FinalObservations:
 
     def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
         self.slots = np.zeros(shape, np.int32)
-        self._flat = self.slots.reshape(-1)
+        self._device = device
         self._on_host = device.type == "cpu"
-        on_host = torch.from_numpy(self._flat)
-        self._on_device = on_host if self._on_host else on_host.to(device)
+        self._make_views()
         self._store = Storage("final_obs", specs, (16,), device)
         self._free: list[int] = []
         self._next_new = 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the slots once: their views are made anew."""
+        return {name: value for name, value in vars(self).items() if name not in ("_flat", "_on_device")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the views of the slots anew."""
+        vars(self).update(state)
+        self._make_views()
 
     def __len__(self) -> int:
         """How many there are."""
@@ -94,7 +104,11 @@ class FinalObservations:
     def of(self, cells: Array) -> Tree:
         """Return copies of the successors of cells [K] that end a trace, a tree [K, ...]."""
         slots = torch.from_numpy(self._flat[cells])
-        return self._store.gather(slots.to(self._on_device.device))
+        return self._store.gather(slots.to(self._device))
+
+    def _make_views(self) -> None:
+        self._flat = self.slots.reshape(-1)
+        self._on_device = torch.from_numpy(self._flat).to(self._device)
 
     def _take(self, count: int) -> Array:
         """Return free slots [count], growing the store if it must."""
@@ -110,9 +124,8 @@ class FinalObservations:
     def _set(self, cells: Array, slots: Array) -> None:
         self._flat[cells] = slots
         if not self._on_host:
-            device = self._on_device.device
-            values = torch.from_numpy(slots.astype(np.int32)).to(device)
-            self._on_device[torch.from_numpy(cells).to(device)] = values
+            values = torch.from_numpy(slots.astype(np.int32)).to(self._device)
+            self._on_device[torch.from_numpy(cells).to(self._device)] = values
 
 
 def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The replay buffer: what off-policy and offline algorithms learn from."""
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -35,11 +36,13 @@ from rltrainer.data.replay_file import (
     ring_state,
 )
 from rltrainer.data.ring import Ring
+from rltrainer.data.spread import spread
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.seeding import make_generator
+from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout, State, Transitions
 
 CHUNK_SIZE = 65536
@@ -91,7 +94,9 @@ class ReplayBuffer:
         self._cell_nbytes = cell_nbytes(specs) + 4  # the slot of a final observation
         needed = (cells_per_env + 1) * num_envs * self._cell_nbytes
         check_fits("ReplayBuffer", "capacity", capacity, needed, self.device)
-        self._ring = Ring("ReplayBuffer", specs, cells_per_env, num_envs, self.device)
+        actions = ValueRange(action_space)
+        self._ring = Ring("ReplayBuffer", specs, actions, cells_per_env, num_envs, self.device)
+        self._stream: object | None = None
         self._has_own_seed = seed is not None
         self.generator = make_generator(seed, self.device)
 
@@ -118,10 +123,13 @@ class ReplayBuffer:
         terminated: Any,
         truncated: Any,
         extra: dict[str, Any] | None = None,
+        *,
+        stream: object | None = None,
     ) -> None:
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
         Where the step before did not end its episode, `obs` is its `next_obs`; where it is not, call `cut` first.
+        A step of another stream than the step before continues nothing.
 
         Args:
             obs: what was acted on.
@@ -130,29 +138,44 @@ class ReplayBuffer:
             next_obs: the true successors, also where an episode ended.
             terminated: [N] bool.
             truncated: [N] bool.
-            extra: all declared extras; None stores zeros.
+            extra: all declared extras; None if none are declared.
+            stream: any object that stands for the envs' unbroken run; a collector passes its own.
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
+            SpaceError: an action lies outside its space; nothing is stored.
         """
+        if stream is not self._stream:
+            self._turn_to(stream)
         self._ring.add(obs, action, reward, next_obs, terminated, truncated, extra)
 
-    def add_rollout(self, rollout: Rollout) -> None:
-        """Store the valid cells of a rollout; they continue those of the rollout before, unless `cut` was called.
+    def add_rollout(self, rollout: Rollout, *, stream: object | None = None) -> None:
+        """Store the valid cells of a rollout.
+
+        In an env where the rollout begins with the successor of what was stored last, it continues that; but not if it
+        is of another stream, says that it starts anew there, or `cut` was called.
+
+        Args:
+            rollout: the cells [T, N].
+            stream: see `add`.
 
         Raises:
             ReplayBufferError: the rollout has other envs, shapes or extras; nothing is stored.
+            SpaceError: an action lies outside its space; nothing is stored.
         """
         num_envs = rollout.reward.shape[1]
         if num_envs != self.num_envs:
             text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
             raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
-        starts_invalid = ~to_array(rollout.valid)[0]
         cells = cells_of_rollout(rollout)
         self._ring.check(cells)
-        if starts_invalid.any():
-            # What was stored last is not followed by the rollout's first valid cell.
-            self._ring.cut(starts_invalid)
+        if stream is not self._stream:
+            self._turn_to(stream)
+        # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
+        starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
+        starts |= self._ring.differs_from_head(map_tree(lambda x: x[0], rollout.obs))
+        if starts.any():
+            self._ring.cut(starts)
         self._ring.store(cells)
 
     def cut(self, envs: Array | None = None) -> None:
@@ -204,7 +227,10 @@ class ReplayBuffer:
             self.generator.manual_seed(seed)
 
     def extend(self, other: "ReplayBuffer") -> None:
-        """Append the transitions of another buffer in their order, its env e to env e % `num_envs` of this one.
+        """Append the transitions of another buffer.
+
+        Its traces stay whole and in order, each in one env; but where it alone holds more than fit, only its newest
+        are taken, and a warning is logged that says how many are left out.
 
         Raises:
             SpaceError: the other one holds other spaces or extras.
@@ -216,11 +242,7 @@ class ReplayBuffer:
         mismatch = self._layout().mismatch(other._layout())
         if mismatch:
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
-        for env in range(other.num_envs):
-            self._ring.cut(None)
-            for cells in other._ring.stream(env, env % self.num_envs, self.num_envs, CHUNK_SIZE):
-                self._ring.store(cells)
-        self._ring.cut(None)
+        self._append(other, "ReplayBuffer.extend")
 
     @classmethod
     def from_arrays(
@@ -274,6 +296,7 @@ class ReplayBuffer:
         if mismatch:
             raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {mismatch}")
         self._load(state, "ReplayBuffer.load_state_dict")
+        self._stream = None
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file: data, never code. Rows that were never filled are not written.
@@ -299,8 +322,9 @@ class ReplayBuffer:
         Args:
             path: the file.
             device: where the data will live.
-            capacity: another than the file's; a smaller one keeps the newest.
-            num_envs: another than the file's.
+            capacity: another than the file's; of more transitions than fit the newest are kept, and a warning is
+                logged that says how many are left out.
+            num_envs: another than the file's; the traces are shared out among the envs.
 
         Returns:
             the buffer; unless capacity or envs differ, equal in every field and in what it samples next.
@@ -329,7 +353,7 @@ class ReplayBuffer:
             return buffer
         as_saved = make(capacity=smallest.capacity, num_envs=smallest.num_envs)
         as_saved._load(state, path)
-        buffer.extend(as_saved)
+        buffer._append(as_saved, f"ReplayBuffer.load: {path}")
         load_generator(buffer.generator, state)
         buffer._has_own_seed = as_saved._has_own_seed
         return buffer
@@ -343,6 +367,22 @@ class ReplayBuffer:
         load_ring(self._ring, state)
         load_generator(self.generator, state)
         self._has_own_seed = state["generator"]["has_own_seed"]
+
+    def _append(self, other: "ReplayBuffer", caller: str) -> None:
+        """Append what fits of another buffer of the same spaces and extras."""
+        num_left_out = len(other) - self.capacity
+        if num_left_out > 0:
+            text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
+            logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(other), self.capacity)
+        self._ring.cut(None)
+        for cells in spread(other._ring, self._ring, CHUNK_SIZE):
+            self._ring.store(cells)
+        self._ring.cut(None)
+
+    def _turn_to(self, stream: object | None) -> None:
+        """End all traces: what comes now is of another stream."""
+        self._ring.cut(None)
+        self._stream = stream
 
     def _layout(self) -> Layout:
         return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.cells import to_array
+from rltrainer.data.cells import outside_text, to_array
 from rltrainer.data.columns import EXTRA_DTYPES
 from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.ring import Ring
@@ -69,7 +69,8 @@ class Layout:
     def mismatch(self, other: "Layout") -> str | None:
         """Return a sentence if transitions of the other layout do not fit into this one, else None."""
         for name in ("observation_space", "action_space"):
-            text = describe_mismatch(name, getattr(self, name), getattr(other, name))
+            spaces = (getattr(self, name), getattr(other, name))
+            text = describe_mismatch(name, *spaces, with_bounds=name == "action_space")
             if text:
                 return text
         return None if self.extra == other.extra else f"extra: expected {self.extra}, found {other.extra}"
@@ -132,6 +133,9 @@ def check_ring_state(ring: Ring, state: State) -> None:
     done = to_array(columns["terminated"] | columns["truncated"]).reshape(-1)
     done[index] = False
     require(not (done & is_stored).any(), "final_obs: lacks the final observation of an episode")
+    action = to_array(columns["action"]).reshape(is_stored.size, *columns["action"].shape[2:])[is_stored]
+    if not ring.actions.holds(action):
+        raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
 
 
 def load_ring(ring: Ring, state: State) -> None:

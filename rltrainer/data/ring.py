@@ -12,13 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.cells import Cells, to_array
+from rltrainer.data.cells import Cells, outside_text, to_array
 from rltrainer.data.columns import make_columns
 from rltrainer.data.final_observations import FinalObservations
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array
 from rltrainer.data.windows import n_step_windows
-from rltrainer.tree import Tree, map_tree
+from rltrainer.errors import SpaceError
+from rltrainer.spaces import ValueRange
+from rltrainer.tree import Tree, leaves
 from rltrainer.types import Transitions
 
 
@@ -28,20 +30,28 @@ class Ring:
     Args:
         owner: the buffer's class, for errors.
         specs: what `column_specs` returned.
+        actions: what actions must lie in.
         cells_per_env: transitions that each env keeps.
         num_envs: N.
         device: where the data lives.
     """
 
     def __init__(
-        self, owner: str, specs: dict[str, Tree], cells_per_env: int, num_envs: int, device: torch.device
+        self,
+        owner: str,
+        specs: dict[str, Tree],
+        actions: ValueRange,
+        cells_per_env: int,
+        num_envs: int,
+        device: torch.device,
     ) -> None:
         self.specs, self.cells_per_env, self.num_envs, self.device = specs, cells_per_env, num_envs, device
         self.num_rows = cells_per_env + 1
         self.num_cells = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
         self.columns = make_columns(owner, specs, shape, device)
-        self._writer = RowWriter(self.columns)
+        self.actions = actions
+        self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
         self.cut_mask = np.zeros(num_envs, np.bool_)
         self._envs = np.arange(num_envs)
@@ -96,12 +106,16 @@ class Ring:
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number.
+            SpaceError: an action lies outside its space.
         """
         for name, column in self.columns.items():
-            if name != "extra" or cells.columns[name]:
-                column.check(cells.columns[name])
+            column.check(cells.columns[name])
         self.columns["obs"].check(cells.final_obs)
         self.columns["obs"].check(cells.last_obs)
+        action = to_array(cells.columns["action"])
+        if not self.actions.holds(action) and not self.actions.holds(action[cells.source]):
+            text = outside_text(self.columns["action"].name, self.actions, action[cells.source], ("transition",))
+            raise SpaceError(text)
 
     def store(self, cells: Cells) -> None:
         """Append cells that were checked to the streams of their envs."""
@@ -116,10 +130,7 @@ class Ring:
         head = self._cells_at(self.written)[grows]
         self.final.release(np.concatenate([target[kept], head]))
         for name, column in self.columns.items():
-            if name == "extra" and not cells.columns[name]:
-                column.scatter_zeros(target[kept])
-            else:
-                column.scatter(target[kept], cells.columns[name], cells.source[kept])
+            column.scatter(target[kept], cells.columns[name], cells.source[kept])
         self.columns["obs"].scatter(head, cells.last_obs, grows)
         ended = cells.ended & kept
         self.final.put(target[ended], cells.final_obs, np.flatnonzero(kept[cells.ended]))
@@ -129,6 +140,13 @@ class Ring:
         if self._level is None:
             return int(self.sizes().sum())
         return self.num_envs * min(self._level, self.cells_per_env)
+
+    def differs_from_head(self, obs: Tree) -> Array:
+        """Return in which envs an observation [N, ...] is not the successor of the newest cell [N]."""
+        head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
+        pairs = zip(leaves(head), leaves(obs), strict=True)
+        differs = [(a != b.to(a.device, a.dtype)).reshape(len(a), a[0].numel()).any(1) for a, b in pairs]
+        return to_array(torch.stack(differs).any(0))
 
     def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Return the flat indices of cells [B], drawn uniformly with replacement."""
@@ -162,13 +180,12 @@ class Ring:
             steps = min(n_step, self.cells_per_env)
             newest, reward = self._lookup()[2], columns["reward"].flat
             last, reward, discount = n_step_windows(cells, newest, reward, self.final.is_end, n_step=steps, gamma=gamma)
-        after = (last + self.num_envs).remainder_(self.num_cells)
         terminated = columns["terminated"].gather(last)
         return Transitions(
             obs=columns["obs"].gather(cells),
             action=columns["action"].gather(cells),
             reward=reward,
-            next_obs=self.final.replace(last, columns["obs"].gather(after)),
+            next_obs=self._successors(last),
             terminated=terminated,
             truncated=columns["truncated"].gather(last),
             discount=discount.masked_fill_(terminated, 0.0),
@@ -177,19 +194,9 @@ class Ring:
             extra=columns["extra"].gather(cells),
         )
 
-    def stream(self, env: int, target_env: int, num_target_envs: int, chunk_size: int) -> Iterator[Cells]:
-        """Yield an env's cells, oldest first, in chunks that continue one another, for another ring's `store`."""
-        size, written = int(self.sizes()[env]), int(self.written[env])
-        flat = {name: column.flat for name, column in self.columns.items()}
-        for start in range(0, size, chunk_size):
-            rank = np.arange(min(chunk_size, size - start))
-            source = (written - size + start + rank) % self.num_rows * self.num_envs + env
-            ended = self.final.slots.reshape(-1)[source] > 0
-            after = (source[-1:] + self.num_envs) % (self.num_rows * self.num_envs)
-            head = self.columns["obs"].gather(self._on_device(after))
-            last_obs = map_tree(lambda x: x.expand(num_target_envs, *x.shape[1:]), head)
-            target = np.full(len(rank), target_env)
-            yield Cells(flat, source, target, rank, ended, self.final.of(source[ended]), last_obs)
+    def successors(self, cells: Array) -> Tree:
+        """Return copies of the successors of cells [B], flat indices, as a tree [B, ...]."""
+        return self._successors(self._on_device(cells))
 
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
@@ -207,6 +214,10 @@ class Ring:
         self.cut_mask[:] = cut_mask
         self._has_cut = bool(cut_mask.any())
         self._note_written(written.copy())
+
+    def _successors(self, cells: Tensor) -> Tree:
+        after = (cells + self.num_envs).remainder_(self.num_cells)
+        return self.final.replace(cells, self.columns["obs"].gather(after))
 
     def _end_traces(self) -> None:
         newest = self._cells_at(self.written - 1)

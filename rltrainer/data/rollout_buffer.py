@@ -21,6 +21,7 @@ from rltrainer.data.named_state import check_leaves, check_tensor, require, tree
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array, Spec, Storage
 from rltrainer.errors import ReplayBufferError
+from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree, named_leaves
 from rltrainer.types import Rollout, State
 
@@ -78,6 +79,11 @@ class RolloutBuffer:
         self._num_viewed = 0
         self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
+        self._stream: object | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without views: those of a copy are of the copy's memory."""
+        return vars(self) | {"_views": {}, "_num_viewed": 0, "_first_row": None}
 
     @property
     def nbytes(self) -> int:
@@ -87,6 +93,11 @@ class RolloutBuffer:
     def __len__(self) -> int:
         """How many valid cells it holds."""
         return int(self._columns["valid"].rows(self._num_rows).sum())
+
+    @property
+    def num_rows(self) -> int:
+        """Steps of all envs since the last `clear`."""
+        return self._num_rows
 
     def add(
         self,
@@ -109,7 +120,7 @@ class RolloutBuffer:
             terminated: [N] bool.
             truncated: [N] bool.
             valid: [N] bool; None says that all are.
-            extra: all declared extras; None stores zeros.
+            extra: all declared extras; None if none are declared.
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
@@ -141,6 +152,14 @@ class RolloutBuffer:
             ended = np.isin(first + self._envs, self._final_index)
             self._end(np.flatnonzero(~ended if envs is None else ~ended & envs))
 
+    def begin(self, stream: object) -> None:
+        """Forget all steps; what is stored next continues them if they were of the same stream."""
+        if stream is self._stream:
+            self.clear()
+        else:
+            self.restart()
+            self._stream = stream
+
     def restart(self) -> None:
         """Forget all steps; what is stored next continues nothing."""
         self.clear()
@@ -166,6 +185,10 @@ class RolloutBuffer:
         if self._final_index:
             parts.append((self._final_obs, len(self._final_index)))
         return all(leaf.is_finite(count) for column, count in parts for leaf in column.leaves)
+
+    def holds_choices(self, actions: ValueRange) -> bool:
+        """Return whether all actions lie in their space, also those of cells that are not valid."""
+        return actions.holds(to_array(self._columns["action"].leaves[0].target[: self._num_rows]))
 
     def single_row(self) -> tuple[Tree, ...] | None:
         """Return the only row as the arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid.

@@ -4,7 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from rltrainer.data.cells import outside_text, to_array
 from rltrainer.data.storage import Storage, matching_leaves
+from rltrainer.errors import SpaceError
+from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree
 
 
@@ -13,16 +16,30 @@ class RowWriter:
 
     Args:
         columns: the buffer's `obs, action, reward, terminated, truncated, extra`.
+        actions: what actions must lie in; None for samples, which may lie outside.
     """
 
-    def __init__(self, columns: dict[str, Storage]) -> None:
+    def __init__(self, columns: dict[str, Storage], actions: ValueRange | None = None) -> None:
+        self._actions, self._action_name = actions, columns["action"].name
+        self._action_at = len(columns["obs"].leaves)
         self._obs, self._extra = columns["obs"], columns["extra"]
         self._is_plain = not isinstance(self._obs.specs, dict | tuple) and not self._extra.leaves
         names = ("obs", "action", "reward", "terminated", "truncated", "extra")
         here = [leaf for name in names for leaf in columns[name].leaves]
         self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: of the row after
+        self._expect()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without dtypes, which are compared by identity."""
+        return {name: value for name, value in vars(self).items() if name != "_expected"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Ask the leaves for their dtypes anew."""
+        vars(self).update(state)
+        self._expect()
+
+    def _expect(self) -> None:
         self._expected = [(leaf.dtype, leaf.row_shape, leaf.accept) for leaf, _ in self._leaves]
-        self._zeros = [leaf.tensor.new_zeros(leaf.row_shape) for leaf in self._extra.leaves]
 
     def write(
         self,
@@ -41,16 +58,17 @@ class RowWriter:
         Args:
             here: the row, or a tuple (rows, envs) of index arrays.
             after: that of the successors.
-            extra: all declared extras; None writes zeros.
+            extra: all declared extras; None if none are declared.
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is written.
+            SpaceError: an action lies outside its space; nothing is written.
         """
         values: tuple[Any, ...]
         if self._is_plain and extra is None:
             values = (obs, action, reward, terminated, truncated, next_obs)
         else:
-            extras = self._zeros if extra is None else _values(self._extra, extra)
+            extras = _values(self._extra, {} if extra is None else extra)
             flags = (terminated, truncated)
             values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
         accepted = [
@@ -58,6 +76,10 @@ class RowWriter:
             value if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape else accept(value)
             for (dtype, shape, accept), value in zip(self._expected, values, strict=True)
         ]
+        if self._actions is not None:
+            env_action = to_array(accepted[self._action_at])
+            if not self._actions.holds(env_action):
+                raise SpaceError(outside_text(self._action_name, self._actions, env_action, ("env",)))
         rows = (here, after)
         for (leaf, k), value in zip(self._leaves, accepted, strict=True):
             leaf.target[rows[k]] = value

@@ -85,12 +85,6 @@ class Storage:
                 value = value.index_select(0, torch.from_numpy(source).to(value.device))
             leaf.flat.index_copy_(0, where, value.to(self.device, leaf.spec.dtype))
 
-    def scatter_zeros(self, index: Array) -> None:
-        """Set the cells of a flat index [M] to zero."""
-        where = torch.from_numpy(index).to(self.device)
-        for leaf in self.leaves:
-            leaf.flat.index_fill_(0, where, 0)
-
     def gather(self, index: Tensor) -> Tree:
         """Return copies of the cells of a flat index [M], a tree [M, ...]."""
         return map_tree(lambda flat: flat.index_select(0, index), self.flat)
@@ -120,6 +114,15 @@ class Storage:
         for leaf, (_, value) in zip(self.leaves, matched, strict=True):
             leaf.tensor[: len(value)] = value
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without the views: those of a copy are of the copy's memory."""
+        return {name: value for name, value in vars(self).items() if name not in ("data", "flat")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the views anew."""
+        vars(self).update(state)
+        self._collect_views()
+
     def _collect_views(self) -> None:
         self.data: Tree = rebuild(self.specs, [leaf.tensor for leaf in self.leaves])
         self.flat: Tree = rebuild(self.specs, [leaf.flat for leaf in self.leaves])
@@ -139,7 +142,6 @@ class Leaf:
     def __init__(self, name: str, spec: Spec, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.spec, self.device = name, spec, device
         self.row_shape = shape[1:] + spec.shape
-        self.dtype: np.dtype[Any] | None = None
         self.allocate(shape)
 
     def allocate(self, shape: tuple[int, ...]) -> None:
@@ -147,12 +149,25 @@ class Leaf:
         if self.device.type == "cpu":
             # NumPy writes a row in a tenth of torch's time, and its zeroed pages cost nothing until they are used.
             array = np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch."))
-            self.dtype = array.dtype
             self.tensor = torch.from_numpy(array)
-            self.target: Any = array
         else:
-            self.tensor = self.target = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
-        self.flat = self.tensor.flatten(0, len(shape) - 1)
+            self.tensor = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
+        self._make_views()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the tensor only: an array would be copied apart from it, and writes to it lost."""
+        return {name: value for name, value in vars(self).items() if name not in ("flat", "target", "dtype")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the views of the tensor anew."""
+        vars(self).update(state)
+        self._make_views()
+
+    def _make_views(self) -> None:
+        array = self.tensor.numpy() if self.device.type == "cpu" else None
+        self.target: Any = self.tensor if array is None else array
+        self.dtype: np.dtype[Any] | None = None if array is None else array.dtype
+        self.flat = self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
 
     def accept(self, value: Any) -> Any:
         """Return a row as what `target` takes.

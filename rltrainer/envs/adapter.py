@@ -1,11 +1,13 @@
 """Between a vector env and everything else: the only place that knows autoreset modes, seeds of episodes, dtypes."""
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +24,9 @@ from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
+
+_LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
+"""Which adapter was the last to reset each vector env: a list of its key, which all adapters of the env share."""
 
 
 @dataclass(slots=True)
@@ -93,7 +98,7 @@ class EnvAdapter:
         self.device = torch.empty(0, device=device).device
         self.was_cut: Mask | None = None
         self._space = leaf_spaces(self.observation_space)
-        self._convert = ActionConverter(self.action_space)
+        self._convert = ActionConverter(self.action_space, self.num_envs)
         self._autoreset = find_autoreset(envs)
         seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
         explicit_seed = next((seed for seed in seeds if seed is not None), None)
@@ -108,6 +113,34 @@ class EnvAdapter:
         self._starting: Rows | None = None
         self._first_obs: Tree = None
         self._has_truncated = False
+        self._key = object()
+        self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EnvAdapter":
+        """Copy the envs and where they are.
+
+        Raises:
+            EnvError: they cannot be copied, such as those that live in other processes.
+        """
+        try:
+            copy.deepcopy(self.envs, memo)
+        except Exception as error:
+            hint = "Make a collector with envs of its own."
+            raise EnvError(f"{self.envs} cannot be copied ({type(error).__name__}: {error}). {hint}") from error
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the memory once: `obs` and `obs_tensor` are views of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the views anew."""
+        vars(self).update(state)
+        if self._now is not None:
+            self.obs, self.obs_tensor = self._now.obs, self._now.tensor
 
     def seed(self, seed: int) -> None:
         """Set what the seeds of the next reset and episodes derive from, unless `make_vec(seed=...)` said it."""
@@ -153,9 +186,23 @@ class EnvAdapter:
         return self._autoreset.is_masked
 
     @property
-    def changes_actions(self) -> bool:
-        """Whether what `to_env` returns may differ from the action."""
-        return not self._convert.changes_nothing
+    def clips_samples(self) -> bool:
+        """Whether an action and what `to_env` makes of it may be different floats."""
+        return self._convert.clips_samples
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other adapter has reset these envs since this one did: they are still where it left them."""
+        return self._last_reset_by[0] is self._key
+
+    def obs_is_finite(self) -> bool:
+        """Return whether all numbers of `obs` are finite; only after `reset`."""
+        assert self._now is not None, "reset was called"
+        return self._now.is_finite()
+
+    def next_obs_is_finite(self) -> bool:
+        """Return whether all numbers of the last step's `next_obs` are finite; only before `advance`."""
+        return self._next.is_finite()
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs; `obs` keeps what was acted on until `advance`.
@@ -260,6 +307,7 @@ class EnvAdapter:
         every = np.arange(self.num_envs)
         seed: Any = self._clock.episode_seeds(every) if is_masked else self._clock.reset_seed()
         obs, _ = self.envs.reset(seed=seed)
+        self._last_reset_by[0] = self._key
         memory = self._now or self._allocate(obs)
         memory.write(obs)
         memory.upload()
@@ -275,7 +323,7 @@ class EnvAdapter:
     def _allocate(self, obs: Tree) -> ObsMemory:
         check_obs("vector env obs", self._space, obs, (self.num_envs,))
         self._env_device = device_of(obs)
-        self._convert = ActionConverter(self.action_space, self._env_device)
+        self._convert = ActionConverter(self.action_space, self.num_envs, self._env_device)
         layout = (self._space, self.num_envs, self.device, self._env_device)
         self._next = ObsMemory.allocate(*layout)
         return ObsMemory.allocate(*layout)

@@ -25,6 +25,16 @@ class ObsMemory:
     tensor: Tree
     _shares: bool
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """Copy and pickle memory that is shared once."""
+        return self.obs, None if self._shares else self.tensor, self._shares
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Share the memory again."""
+        self.obs, self.tensor, self._shares = state
+        if self._shares:
+            self.tensor = map_tree(torch.as_tensor, self.obs)
+
     @classmethod
     def allocate(cls, space: Tree, num_envs: int, device: torch.device, env_device: torch.device | None) -> "ObsMemory":
         """Make memory for a tree of leaf spaces.
@@ -71,11 +81,24 @@ class ObsMemory:
                 raise SpaceError(f"env {n} final_obs{name}: expected shape {shape}, got {describe(there)}")
             here[n] = torch.as_tensor(there) if isinstance(here, torch.Tensor) else there
 
+    def is_finite(self) -> bool:
+        """Return whether all numbers are finite."""
+        obs = self.obs
+        return all_finite(obs) if type(obs) is np.ndarray else all(all_finite(leaf) for leaf in leaves(obs))
+
     def upload(self) -> None:
         """Bring `tensor` up to date; nothing to do where memory is shared."""
         if not self._shares:
             for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True):
                 here.copy_(torch.as_tensor(there))
+
+
+def all_finite(values: Any) -> bool:
+    """Return whether all numbers of an array or tensor are finite."""
+    if isinstance(values, np.ndarray):
+        # Counting is several times as fast as `all`.
+        return values.dtype.kind != "f" or int(np.count_nonzero(np.isfinite(values))) == values.size
+    return not values.is_floating_point() or bool(torch.isfinite(values).all())
 
 
 def copy_tree(target: Tree, source: Tree) -> None:

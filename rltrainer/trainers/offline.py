@@ -70,7 +70,9 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         buffer = self.params.buffer
         for name in ("observation_space", "action_space"):
             expected, found = getattr(self.algorithm.policy, name), getattr(buffer, name)
-            mismatch = describe_mismatch(f"OfflineTrainerParams.buffer.{name}", expected, found)
+            mismatch = describe_mismatch(
+                f"OfflineTrainerParams.buffer.{name}", expected, found, with_bounds=name == "action_space"
+            )
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         buffer.check_finite()

@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
+from rltrainer.envs.sharing import share_an_env
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.rules import Flag, NonNegativeInt, PositiveInt, instance_of
 from rltrainer.trainers.callbacks import compute_score, wants_to_stop
@@ -40,7 +41,7 @@ class OnlineTrainerParams(TrainerParams):
                 f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
             )
             self.refuse("collection_step_num_episodes", rule, hint)
-        if self.test_collector is not None and self.test_collector.envs is self.training_collector.envs:
+        if self.test_collector is not None and share_an_env(self.test_collector.envs, self.training_collector.envs):
             self.refuse("test_collector", "must have envs of its own", "A test step would reset the training envs.")
         if self.test_in_training and self.stop_fn is None:
             self.refuse("test_in_training", "needs a stop_fn", "It is shown the score.")

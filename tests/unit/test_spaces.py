@@ -10,7 +10,16 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import SpaceError
-from rltrainer.spaces import describe_mismatch, from_plain, leaf_shape, leaf_spaces, numpy_dtype, stored_dtype, to_plain
+from rltrainer.spaces import (
+    ValueRange,
+    describe_mismatch,
+    from_plain,
+    leaf_shape,
+    leaf_spaces,
+    numpy_dtype,
+    stored_dtype,
+    to_plain,
+)
 
 BOX = spaces.Box(-1.0, 1.0, (3,))
 ALL = [
@@ -159,3 +168,87 @@ def test_nested_and_discrete_mismatches() -> None:
     assert describe_mismatch("action", spaces.Discrete(3), spaces.Discrete(3, start=1)) is not None
     assert describe_mismatch("obs", spaces.Dict({"a": BOX}), spaces.Dict({"b": BOX})) is not None
     assert describe_mismatch("obs", spaces.Tuple([BOX]), spaces.Tuple([BOX, BOX])) is not None
+
+
+def test_bounds_of_actions_are_compared_as_they_are_stored() -> None:
+    wide = spaces.Box(np.array([-1.0, -2.0, -1.0], np.float32), np.float32(1.0))
+    assert describe_mismatch("action", BOX, wide) is None
+    assert describe_mismatch("action", BOX, wide, with_bounds=True) == (
+        f"action: expected {BOX}, found {wide}; "
+        "number [1] lies in [-1.0, 1.0] of the one and in [-2.0, 1.0] of the other"
+    )
+    tenths = [spaces.Box(-0.1, 0.1, (2,), dtype) for dtype in (np.float32, np.float64)]
+    assert describe_mismatch("action", *tenths, with_bounds=True) is None
+    assert describe_mismatch("action", BOX, spaces.Discrete(3), with_bounds=True) is not None
+    integers = [spaces.Box(0, high, (2,), np.int32) for high in (4, 5)]
+    assert describe_mismatch("action", *integers, with_bounds=True) is not None
+
+
+def float32(value: float) -> Any:
+    return np.array([value], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "inside", "outside"),
+    [
+        # Float32 keeps 24 bits: numbers next to 0.1 are 7.5e-9 apart, next to 1000 they are 6e-5 apart.
+        (
+            spaces.Box(-0.1, 0.1, (1,), np.float64),
+            [0.1, -0.1, 0.10000003, np.nextafter(np.float32(0.1), 1)],
+            [0.1000002],
+        ),
+        (spaces.Box(-1.0, 1000.0, (1,)), [1000.0001, -1.0001], [1000.01, -1.01, np.inf]),
+        (spaces.Box(-np.inf, 2.0, (1,)), [-1e30, -np.inf, 2.0], [2.1, np.inf, np.nan]),
+        (spaces.Box(0.0, 0.0, (1,)), [0.0], [1e-9]),
+        (spaces.Box(-np.inf, np.inf, (1,)), [np.inf, np.nan], []),
+        (spaces.Box(-1e39, 1e39, (1,), np.float64), [np.inf, np.nan], []),
+    ],
+    ids=str,
+)
+def test_bounds_leave_room_for_rounding_only(space: Any, inside: list[float], outside: list[float]) -> None:
+    values = ValueRange(space)
+    assert [value for value in inside if not values.holds(float32(value))] == []
+    assert [value for value in outside if values.holds(float32(value))] == []
+    both = np.array([*inside, *outside], np.float32)[:, None]
+    assert values.outside(both).flatten().tolist() == [False] * len(inside) + [True] * len(outside)
+
+
+@pytest.mark.parametrize(
+    ("space", "inside", "outside"),
+    [
+        (spaces.Discrete(3), [0, 1, 2], [-1, 3]),
+        (spaces.Discrete(3, start=5), [5, 7], [0, 4, 8]),
+        (spaces.MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, 3], [0, -1]]),
+        (spaces.MultiDiscrete([2, 3], start=[1, -1]), [[1, -1], [2, 1]], [[0, 0], [1, 2]]),
+        (spaces.MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]]),
+        (spaces.Box(-5, 5, (1,), np.int64), [[-5], [5]], [[6], [-6]]),
+    ],
+    ids=str,
+)
+def test_choices_that_exist(space: Any, inside: list[Any], outside: list[Any]) -> None:
+    values = ValueRange(space)
+    assert all(values.holds(np.array([value])) for value in inside)
+    assert not any(values.holds(np.array([value])) for value in outside)
+    assert values.holds(np.array(inside))
+    assert values.outside(np.array([*inside, *outside])).reshape(len(inside) + len(outside), -1).any(1).tolist() == [
+        *[False] * len(inside),
+        *[True] * len(outside),
+    ]
+
+
+def test_a_box_without_numbers_holds_everything() -> None:
+    assert ValueRange(spaces.Box(-1.0, 1.0, (0,))).holds(np.zeros((4, 0), np.float32))
+
+
+def test_numbers_scaled_to_bounds_are_inside() -> None:
+    # What users compute: low + (high - low) * x for x in [0, 1], at both ends and between, for uneven bounds.
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        low = np.float32(rng.normal() * 10.0 ** rng.integers(-3, 4))
+        high = np.float32(low + abs(rng.normal()) * 10.0 ** rng.integers(-3, 4))
+        x = np.concatenate([[0, 1], rng.random(20)]).astype(np.float32)
+        values = ValueRange(spaces.Box(low, high, (1,)))
+        assert values.holds((low + (high - low) * x)[:, None])
+        assert values.holds((high - (high - low) * x)[:, None])
+        assert values.holds((low * (1 - x) + high * x)[:, None])
+        assert values.holds(((low + high) / 2 + (high - low) / 2 * (2 * x - 1))[:, None])

@@ -16,6 +16,7 @@ from rltrainer.algorithms.on_policy import Samples, minibatches
 from rltrainer.algorithms.step_graph import MAX_GRAPHS, StepGraph, _copy, _take_apart
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, rollout, transitions
 from tests.contract.test_all_algorithms import update as contract_update
+from tests.fakes import counting_envs
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -297,10 +298,13 @@ class _Parameter:
         return 1
 
 
+def make_samples(column: torch.Tensor, weight: torch.Tensor) -> Samples:
+    return Samples(*[column] * 6, weight)
+
+
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(23, 8), (24, 8), (3, 8), (17, 4)])
 def test_minibatches_hold_each_sample_once(num_samples: int, batch_size: int) -> None:
-    columns = [torch.arange(num_samples, dtype=torch.float32) for _ in dataclasses.fields(Samples)]
-    samples = Samples(*columns[:-1], weight=torch.ones(num_samples))
+    samples = make_samples(torch.arange(num_samples, dtype=torch.float32), torch.ones(num_samples))
     seen = []
     for batch in minibatches(samples, batch_size, torch.Generator().manual_seed(1)):
         assert len(batch.weight) == batch_size
@@ -312,8 +316,7 @@ def test_minibatches_hold_each_sample_once(num_samples: int, batch_size: int) ->
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(4, [3, 3]), (8, [6]), (10, [6])])
 def test_minibatches_leave_out_what_weighs_nothing(batch_size: int, sizes: list[int]) -> None:
-    columns = [torch.arange(8.0) for _ in dataclasses.fields(Samples)]
-    samples = Samples(*columns[:-1], weight=torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1]))
+    samples = make_samples(torch.arange(8.0), torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1]))
     batches = list(minibatches(samples, batch_size, torch.Generator().manual_seed(1)))
     assert all(len(batch.weight) == batch_size for batch in batches)
     padding = torch.cat([batch.obs[batch.weight == 0] for batch in batches]).tolist()
@@ -324,5 +327,42 @@ def test_minibatches_leave_out_what_weighs_nothing(batch_size: int, sizes: list[
 
 
 def test_without_a_cell_that_counts_there_is_no_minibatch() -> None:
-    samples = Samples(*[torch.zeros(8) for _ in dataclasses.fields(Samples)])
+    samples = make_samples(torch.zeros(8), torch.zeros(8))
     assert not list(minibatches(samples, 8, torch.Generator()))
+
+
+@pytest.mark.parametrize("batch_size", [4, 3, 8])
+def test_minibatches_carry_extras_and_keep_their_class(batch_size: int) -> None:
+    @dataclasses.dataclass(slots=True)
+    class Marked(Samples):
+        mark: torch.Tensor = dataclasses.field(kw_only=True)
+
+    column = torch.arange(8.0)
+    samples = Marked(*[column] * 6, torch.ones(8), {"version": 10 * column}, mark=column + 100)
+    batches = list(minibatches(samples, batch_size, torch.Generator().manual_seed(1)))
+    assert len(batches) == -(-8 // batch_size)
+    for batch in batches:
+        assert isinstance(batch, Marked)
+        assert torch.equal(batch.extra["version"], 10 * batch.obs)
+        assert torch.equal(batch.mark, batch.obs + 100)
+
+
+@pytest.mark.parametrize("make_algorithm", [rl.PPO, rl.A2C])
+def test_a_rollouts_extras_reach_the_gradient_step(make_algorithm: type[rl.A2C]) -> None:
+    envs = counting_envs(2, length=3)
+    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
+    one = rl.Collector(policy, envs, rl.RolloutBuffer(5, 2, envs.single_observation_space, envs.single_action_space))
+    one.collect(num_steps=10)
+    rollout = one.rollout()
+    rollout.extra = {"row": torch.arange(5).unsqueeze(1).expand(5, 2) + 100 * rollout.obs[..., 1].long()}
+
+    class Watching(make_algorithm):  # type: ignore[valid-type, misc]  # either class
+        def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+            seen.append((batch.obs[:, 1], batch.extra["row"]))
+            return super().gradient_step(batch)  # type: ignore[no-any-return]  # its parent is a parameter
+
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    Watching(policy).update(rollout, 3, 2)
+    assert len(seen) == 8
+    for step, row in seen:
+        assert torch.equal(step.long(), row // 100)

@@ -187,7 +187,7 @@ class BadEnv(CountingEnv):
 
 
 @pytest.mark.parametrize(
-    ("what", "text"), [("obs", "env 1, step 13: obs = nan"), ("reward", "env 1, step 12: reward = inf")]
+    ("what", "text"), [("obs", "env 1, step 13: obs = nan"), ("reward", "env 1, step 13: reward = inf")]
 )
 def test_what_is_not_finite_is_named_and_not_stored(what: str, text: str) -> None:
     makers = iter([lambda: CountingEnv(length=10), lambda: BadEnv(what)])
@@ -205,9 +205,9 @@ def test_what_is_not_finite_is_named_and_not_stored(what: str, text: str) -> Non
     assert len(one.buffer) == 30
 
 
-def test_a_test_collector_names_a_return_that_is_not_finite() -> None:
+def test_a_test_collector_names_a_reward_that_is_not_finite() -> None:
     envs = rl.make_vec(lambda: BadEnv("reward"), 1, backend="sync")
-    with pytest.raises(NonFiniteError, match="episode 0 of this collection: return = inf"):
+    with pytest.raises(NonFiniteError, match="env 0, step 3: reward = inf$"):
         rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=1)
 
 

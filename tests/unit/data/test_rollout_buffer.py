@@ -116,15 +116,15 @@ def test_a_replay_buffer_takes_rollouts(p_invalid: float) -> None:
     assert_holds(buffer, reference, 3)
 
 
-def test_extras_are_columns_or_zero() -> None:
+def test_extras_are_columns_that_must_be_filled() -> None:
     buffer = RolloutBuffer(1, 2, OBS, ACTION, extra={"log_prob": ((), torch.float32)})
     cells = [Cell(0, 0, 0.0, 1, False, False)] * 2
     add(buffer, cells, extra={"log_prob": torch.tensor([-1.0, -2.0])})
-    add(buffer, cells)
-    assert buffer.rollout().extra["log_prob"].tolist() == [[-1.0, -2.0], [0.0, 0.0]]
-    buffer.clear()
-    add(buffer, cells)
-    assert buffer.rollout().extra["log_prob"].tolist() == [[0.0, 0.0]]
+    with pytest.raises(
+        ReplayBufferError, match=r"RolloutBuffer.extra: expected a dict with the keys \['log_prob'\], got"
+    ):
+        add(buffer, cells)
+    assert buffer.rollout().extra["log_prob"].tolist() == [[-1.0, -2.0]]
 
 
 def test_dict_observations() -> None:
@@ -218,7 +218,8 @@ def test_a_dict_of_a_rollout_is_the_callers_own() -> None:
     space = gym.spaces.Dict({"x": gym.spaces.Box(-9.0, 9.0, (1,), np.float32)})
     buffer = RolloutBuffer(2, 1, space, gym.spaces.Discrete(2), extra={"note": ((), torch.float32)})
     obs, no = {"x": np.zeros((1, 1), np.float32)}, np.zeros(1, np.bool_)
-    buffer.add(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), obs, no, no)
+    note = {"note": np.zeros(1, np.float32)}
+    buffer.add(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), obs, no, no, extra=note)
     first = buffer.rollout()
     first.extra["mine"] = first.obs["mine"] = torch.ones(1)
     second = buffer.rollout()

@@ -5,8 +5,10 @@ import json
 import math
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
@@ -94,9 +96,12 @@ def test_test_episodes_are_kept_apart_from_training() -> None:
     envs = counting_envs()
     policy = tiny_actor_critic(envs)
     training = rl.Collector(policy, envs)
-    for shared in (training, rl.Collector(policy, envs)):
+    wrapped = RecordEpisodeStatistics(envs)
+    for shared in (training, rl.Collector(policy, envs), rl.Collector(policy, wrapped)):
         with pytest.raises(ParamsError, match="OnPolicyTrainerParams.test_collector: must have envs of its own; got"):
             rl.OnPolicyTrainerParams(training_collector=training, test_collector=shared)
+        with pytest.raises(ParamsError, match="OnPolicyTrainerParams.test_collector: must have envs of its own; got"):
+            rl.OnPolicyTrainerParams(training_collector=shared, test_collector=training)
     other = counting_envs()
     buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
     with pytest.raises(ParamsError, match="test_collector: must have no buffer; got .*Test episodes are not data"):
@@ -142,6 +147,18 @@ def test_offline_refuses_a_buffer_from_other_spaces() -> None:
     params = rl.OfflineTrainerParams(buffer=buffer)
     with pytest.raises(rl.errors.SpaceError, match="OfflineTrainerParams.buffer.observation_space: expected .*, found"):
         rl.OfflineTrainer(ScriptedOffPolicy(tiny_actor_critic(envs)), params)
+
+
+def test_offline_refuses_other_bounds_of_actions() -> None:
+    envs = [counting_envs(action_space=gym.spaces.Box(-high, high, (1,), np.float32)) for high in (1.0, 2.0)]
+    buffer = rl.ReplayBuffer(10, envs[1].single_observation_space, envs[1].single_action_space, num_envs=2)
+    policy = rl.DeterministicActorCritic.for_envs(envs[1], hidden_sizes=(4,))
+    rl.Collector(policy, envs[1], buffer).collect(num_steps=4)
+    params = rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=1, max_epochs=1)
+    rl.OfflineTrainer(rl.TD3BC(policy), params)
+    narrow = rl.DeterministicActorCritic.for_envs(envs[0], hidden_sizes=(4,))
+    with pytest.raises(rl.errors.SpaceError, match=r"buffer.action_space: expected Box\(-1.*, found Box\(-2.*lies in"):
+        rl.OfflineTrainer(rl.TD3BC(narrow), params)
 
 
 def test_params_are_frozen_and_replaceable() -> None:

@@ -1,0 +1,154 @@
+"""The first fault of a collection: a number that is not finite, or a choice that does not exist.
+
+Steps are counted from 1, as vector envs count them: `step 5` is an env's fifth step since its collector was made, and
+an observation, reward or action of step 5 is what that step returned or was given.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rltrainer.data.cells import to_array
+from rltrainer.envs import EnvStep
+from rltrainer.errors import NonFiniteError, SpaceError
+from rltrainer.spaces import ValueRange
+from rltrainer.tree import Tree, named_leaves
+from rltrainer.types import Rollout
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """Where and what: faults are ordered by time, and within a row by what causes what.
+
+    Args:
+        row: the row of the collection.
+        rank: 0 for what was acted on, 1 for the action, 2 for the reward, 3 for a final observation.
+        text: the fault.
+        is_finite: whether the number is finite, and only out of range.
+    """
+
+    row: int
+    rank: int
+    text: str
+    is_finite: bool = False
+
+    def error(self, hint: str) -> Exception:
+        """Return the exception; `hint` follows its text."""
+        return (SpaceError if self.is_finite else NonFiniteError)(self.text + hint)
+
+
+def check_rollout(rollout: Rollout, num_steps_before: int, actions: ValueRange, hint: str) -> None:
+    """Look at a whole collection.
+
+    Args:
+        rollout: the collection [T, N].
+        num_steps_before: how many steps each env had taken before it.
+        actions: the action space; of a Box only finiteness is asked, as a rollout holds samples.
+        hint: what follows the text.
+
+    Raises:
+        NonFiniteError: the first NaN or infinity, with env, step, name and value.
+        SpaceError: the first choice that does not exist, if that comes first.
+    """
+    faults = list(_faults(rollout, num_steps_before, actions))
+    if faults:
+        raise min(faults).error(hint)
+
+
+def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, hint: str) -> None:
+    """Look at one observation of all envs.
+
+    Args:
+        obs: tree [N, ...].
+        counts: [N] bool, which envs; None for all.
+        num_steps: how many steps the envs have taken.
+        is_first: whether a reset returned it.
+        hint: what follows the text.
+
+    Raises:
+        NonFiniteError: see `check_rollout`.
+    """
+    for name, leaf in named_leaves(obs, "obs"):
+        values = to_array(leaf)
+        index = _first_bad(values, np.ones(len(values), np.bool_) if counts is None else counts)
+        if index is not None:
+            when = f"reset after {num_steps} steps" if is_first else f"step {num_steps}"
+            raise NonFiniteError(f"env {index[0]}, {when}: {name} = {values[index]}{hint}")
+
+
+def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
+    """Look at the action and reward of one step of all envs; arguments and errors as above."""
+    named = (("action", to_array(env_action)), ("reward", to_array(step.reward)))
+    counts = np.ones(len(named[0][1]), np.bool_) if counts is None else counts
+    for name, values in named:
+        index = _first_bad(values, counts)
+        if index is not None:
+            raise NonFiniteError(f"env {index[0]}, step {num_steps}: {name} = {values[index]}")
+        index = _first_outside(values, counts, actions) if name == "action" else None
+        if index is not None:
+            raise SpaceError(f"env {index[0]}, step {num_steps}: {_choice(values, index, actions)}")
+
+
+def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[Fault]:
+    """Yield the first fault of each leaf."""
+    num_rows, num_envs = rollout.reward.shape
+    valid, final_index = to_array(rollout.valid), to_array(rollout.final_index)
+    goes_on = valid.copy()
+    goes_on.reshape(-1)[final_index] = False
+    # What follows a valid cell counts, even if it is not acted on.
+    is_successor = np.concatenate([np.zeros((1, num_envs), np.bool_), goes_on])
+    for name, leaf in named_leaves(rollout.obs, "obs"):
+        index = _first_bad(values := to_array(leaf), valid | is_successor[:-1])
+        if index is not None:
+            row, env = index[:2]
+            is_first = row == 0 or row * num_envs - num_envs + env in final_index
+            when = f"reset after {num_before + row} steps" if is_first else f"step {num_before + row}"
+            yield Fault(row, 0, f"env {env}, {when}: {name} = {values[index]}")
+    for name, leaf in named_leaves(rollout.last_obs, "obs"):
+        index = _first_bad(values := to_array(leaf), is_successor[-1])
+        if index is not None:
+            yield Fault(num_rows, 0, f"env {index[0]}, step {num_before + num_rows}: {name} = {values[index]}")
+    for rank, name, leaf in ((1, "action", rollout.action), (2, "reward", rollout.reward)):
+        index = _first_bad(values := to_array(leaf), valid)
+        if index is not None:
+            yield Fault(index[0], rank, f"env {index[1]}, step {num_before + index[0] + 1}: {name} = {values[index]}")
+    index = _first_outside(values := to_array(rollout.action), valid, actions)
+    if index is not None:
+        text = f"env {index[1]}, step {num_before + index[0] + 1}: {_choice(values, index, actions)}"
+        yield Fault(index[0], 1, text, is_finite=True)
+    for name, leaf in named_leaves(rollout.final_obs, "obs"):
+        values = to_array(leaf)
+        bad = ~np.isfinite(values) & _spread(valid.reshape(-1)[final_index], values)
+        for k, *rest in np.argwhere(bad)[:1].tolist():
+            row, env = divmod(int(final_index[k]), num_envs)
+            yield Fault(row, 3, f"env {env}, step {num_before + row + 1}: {name} = {values[(k, *rest)]}")
+
+
+def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
+    """Return the index of the first number that is not finite among the cells that count, or None."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return None
+    return _first(~np.isfinite(values) & _spread(counts, values))
+
+
+def _first_outside(values: Array, counts: Array, actions: ValueRange) -> tuple[int, ...] | None:
+    if values.dtype.kind == "f" or actions.holds(values):
+        return None
+    return _first(actions.outside(values) & _spread(counts, values))
+
+
+def _first(bad: Array) -> tuple[int, ...] | None:
+    return tuple(np.argwhere(bad)[0].tolist()) if bad.any() else None
+
+
+def _spread(counts: Array, values: Array) -> Array:
+    return counts.reshape(*counts.shape, *[1] * (values.ndim - counts.ndim))
+
+
+def _choice(values: Array, index: tuple[int, ...], actions: ValueRange) -> str:
+    cell = index[: values.ndim - len(actions.space.shape or ())]
+    return f"action = {values[cell].tolist()!r}, which must lie in {actions.space}"

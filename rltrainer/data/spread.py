@@ -1,0 +1,108 @@
+"""Laying the transitions of one ring out over the envs of another, so that as many are kept as fit."""
+
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+
+from rltrainer.data.cells import Cells
+from rltrainer.data.ring import Ring
+from rltrainer.data.storage import Array
+
+
+def spread(source: Ring, target: Ring, chunk_size: int) -> Iterator[Cells]:
+    """Yield the newest cells of a ring, oldest first, for another ring's `store`.
+
+    Where both rings have as many envs, and nothing is lost by it, each env's cells go to the same env. Otherwise whole
+    traces, in the order of their ends, go to the env that holds the fewest cells, and are broken where it is full.
+
+    Args:
+        source: the ring they come from.
+        target: the ring they go to; its own oldest cells give way where there is no room.
+        chunk_size: how many cells at once.
+    """
+    capacity = target.cells_per_env * target.num_envs
+    kept = newest(source.sizes(), capacity)
+    remaining = newest(target.sizes(), capacity - int(kept.sum()))
+    fits = source.num_envs == target.num_envs and bool((kept + remaining <= target.cells_per_env).all())
+    if fits:
+        cells = np.concatenate([_newest_cells(source, env, size) for env, size in enumerate(kept.tolist())])
+        env, length = np.arange(source.num_envs), kept
+    else:
+        cells, traces = _traces(source, kept)
+        env, length = _place(traces, remaining, target.cells_per_env)
+    ended = source.final.slots.reshape(-1)[cells] > 0
+    ended[np.cumsum(length)[length > 0] - 1] = True
+    env = np.repeat(env, length)
+    for start in range(0, len(cells), chunk_size):
+        part = slice(start, start + chunk_size)
+        yield _chunk(source, cells[part], env[part], ended[part], target.num_envs)
+
+
+def newest(sizes: Array, count: int) -> Array:
+    """Return how many of its newest cells each env keeps [N], if all envs together keep the newest `count`."""
+    if int(sizes.sum()) <= count:
+        return sizes
+    rows, too_many = 0, int(sizes.max())
+    while too_many - rows > 1:
+        middle = (rows + too_many) // 2
+        rows, too_many = (middle, too_many) if np.minimum(sizes, middle).sum() <= count else (rows, middle)
+    kept = np.minimum(sizes, rows)
+    kept[np.flatnonzero(sizes > rows)[: count - int(kept.sum())]] += 1
+    return kept
+
+
+def _newest_cells(ring: Ring, env: int, size: int) -> Array:
+    """Return the flat indices of an env's newest cells, oldest first."""
+    return (int(ring.written[env]) - size + np.arange(size)) % ring.num_rows * ring.num_envs + env
+
+
+def _traces(ring: Ring, kept: Array) -> tuple[Array, Array]:
+    """Return the cells that are kept [M], trace by trace as traces ended, and the traces' lengths."""
+    slots = ring.final.slots.reshape(-1)
+    streams, lengths, ages = [], [], []
+    for env, size in enumerate(kept.tolist()):
+        cells = _newest_cells(ring, env, size)
+        ends = np.union1d(np.flatnonzero(slots[cells]), [size - 1] if size else [])
+        streams.append(cells)
+        lengths.append(np.diff(ends, prepend=-1))
+        ages.append(size - ends)
+    stream, length, age = np.concatenate(streams), np.concatenate(lengths), np.concatenate(ages)
+    length = length.astype(np.int64)
+    order = np.argsort(-age, kind="stable")
+    first = (np.cumsum(length) - length)[order]
+    return stream[np.repeat(first, length[order]) + _count_up(length[order])], length[order]
+
+
+def _place(traces: Array, filled: Array, limit: int) -> tuple[Array, Array]:
+    """Return the env and the length of each piece of the traces, given their lengths and how full the envs are."""
+    heap = [(size, env) for env, size in enumerate(filled.tolist())]
+    heapq.heapify(heap)
+    pieces: list[tuple[int, int]] = []
+    for length in traces.tolist():
+        left = length
+        while left:
+            size, env = heap[0]
+            piece = min(left, limit - size)
+            pieces.append((env, piece))
+            heapq.heapreplace(heap, (size + piece, env))
+            left -= piece
+    placed = np.array(pieces, np.int64).reshape(-1, 2)
+    return placed[:, 0], placed[:, 1]
+
+
+def _chunk(source: Ring, cells: Array, env: Array, ended: Array, num_envs: int) -> Cells:
+    """Arrange cells [M] of a ring as those of other envs [M]."""
+    order, count = np.argsort(env, kind="stable"), np.bincount(env, minlength=num_envs)
+    rank = np.empty(len(env), np.int64)
+    rank[order] = _count_up(count)
+    last = np.where(count > 0, order[np.maximum(np.cumsum(count) - 1, 0)], 0)
+    columns = {name: column.flat for name, column in source.columns.items()}
+    final_obs, last_obs = source.successors(cells[ended]), source.successors(cells[last])
+    return Cells(columns, cells, env, rank, ended, final_obs, last_obs)
+
+
+def _count_up(counts: Array) -> Array:
+    """Return 0, 1, 2, ... up to each count, one after the other."""
+    first: Array = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.arange(len(first)) - first

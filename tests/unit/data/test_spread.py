@@ -1,0 +1,158 @@
+"""Loading into another layout: everything that fits is kept, the newest first, traces whole where they can be."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrainer.data import ReplayBuffer
+from rltrainer.data.spread import newest
+from tests.unit.data.reference import Cell, Reference, World, add_step, assert_holds, found, make_buffer, make_rollout
+
+
+def one_stream(size: int, episode: int, path: Path) -> Reference:
+    """Save a buffer of one env, full of episodes of this length; return what it holds."""
+    buffer, reference = make_buffer(size), Reference(size, 1)
+    for i in range(size + 7):
+        ended = i % episode == episode - 1
+        # After an end the next observation is another: 10 i is followed by 10 i + 1 then, else by 10 (i + 1).
+        add_step(buffer, reference, [Cell(10 * i, i % 5, i % 3, 10 * i + 1 if ended else 10 * i + 10, ended, False)])
+    buffer.save(path)
+    return reference
+
+
+@pytest.mark.parametrize("num_envs", [2, 3, 4, 7])
+@pytest.mark.parametrize("episode", [1, 6, 10_000])
+def test_more_envs_keep_every_transition(
+    tmp_path: Path, num_envs: int, episode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    reference = one_stream(100, episode, tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b", num_envs=num_envs)
+    assert len(loaded) == 100
+    assert loaded.capacity == -(-100 // num_envs) * num_envs
+    assert_holds(loaded, reference)
+    assert not caplog.records
+
+
+def test_whole_episodes_stay_whole_where_there_is_room(tmp_path: Path) -> None:
+    reference = one_stream(96, 6, tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=400, num_envs=4)
+    assert_holds(loaded, reference, 6)
+    # Cells 7 to 102: a piece of 5, fifteen whole episodes, and the first cell of one.
+    assert sorted(loaded.state_dict()["written"].tolist()) == [24, 24, 24, 24]
+
+
+def test_what_does_not_fit_is_the_oldest_and_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one_stream(100, 6, tmp_path / "b")
+    with caplog.at_level(logging.WARNING, logger="rltrainer"):
+        loaded = ReplayBuffer.load(tmp_path / "b", capacity=40, num_envs=4)
+    assert len(loaded) == 40
+    assert sorted(found(loaded.sample(3000))) == [10 * i for i in range(67, 107)]
+    assert [record.message for record in caplog.records] == [
+        f"ReplayBuffer.load: {tmp_path / 'b'}: 60 of 100 transitions do not fit into a capacity of 40 "
+        "and are left out; the newest are kept"
+    ]
+
+
+def test_envs_that_hold_more_than_others_lose_nothing(tmp_path: Path) -> None:
+    # Env 0 holds 8 cells, env 1 holds 2; 5 per env would lose three of env 0 and leave three places empty.
+    def row(i: int) -> tuple[list[Cell], list[bool]]:
+        return [Cell(n, 0, 1.0, n + 1, False, False) for n in (i, 100 + i)], [True, i < 2]
+
+    rows = [row(i) for i in range(8)]
+    buffer = make_buffer(16, 2)
+    buffer.add_rollout(make_rollout(rows))
+    buffer.save(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=10)
+    assert sorted(found(loaded.sample(500))) == [0, 1, 2, 3, 4, 5, 6, 7, 100, 101]
+
+
+def test_the_same_envs_keep_their_streams(tmp_path: Path) -> None:
+    world, buffer, reference = World(1, 3), make_buffer(60, 3), Reference(10, 3)
+    for _ in range(15):
+        add_step(buffer, reference, world.step()[0])
+    buffer.save(tmp_path / "b")
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=30)
+    assert_holds(loaded, reference, 5)
+    for env in range(3):
+        reference.cut(env)
+    world.restart()
+    for _ in range(12):
+        add_step(loaded, reference, world.step()[0])
+        assert_holds(loaded, reference, 3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_layout_holds_what_brute_force_says(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr("rltrainer.data.replay_buffer.CHUNK_SIZE", int(rng.choice([1, 5, 1000])))
+    num_envs, capacity = int(rng.integers(1, 5)), int(rng.integers(5, 40))
+    world, buffer = World(seed, num_envs, 0.5), make_buffer(capacity * num_envs, num_envs)
+    for _ in range(int(rng.integers(0, 12))):
+        buffer.add_rollout(make_rollout([world.step() for _ in range(5)]))
+    buffer.save(tmp_path / "b")
+    other_envs = int(rng.integers(1, 6))
+    other_capacity = int(rng.integers(other_envs, 90))
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=other_capacity, num_envs=other_envs)
+    assert len(loaded) == min(len(buffer), loaded.capacity)
+    if not len(buffer):
+        return
+    mine, its = (found(each.sample(6000, gamma=0.5)) for each in (buffer, loaded))
+    assert its.items() <= mine.items()
+    assert len(its) == len(loaded)
+    # Windows of several steps never join what was apart: their reward is the sum along the true successors.
+    by_obs = found(buffer.sample(6000, gamma=1.0))
+    for obs, (_, reward, after, *_) in found(loaded.sample(6000, n_step=3, gamma=1.0)).items():
+        total, here = 0.0, obs
+        for _ in range(3):
+            total, here = total + by_obs[here][1], int(by_obs[here][2])
+            if here == after:
+                break
+        assert (here, total) == (after, reward)
+    # And what is added later continues nothing.
+    world.p_invalid = 0.0
+    reference = World(seed + 50, other_envs)
+    reference.number = 100_000
+    reference.restart()
+    cells = reference.step()[0]
+    add_step(loaded, None, cells)
+    joined = found(loaded.sample(6000, n_step=4, gamma=1.0))
+    assert all(values[2] < 100_000 for obs, values in joined.items() if obs < 100_000)
+
+
+def test_extending_keeps_what_fits(caplog: pytest.LogCaptureFixture) -> None:
+    buffer, other = make_buffer(40, 4), make_buffer(30)
+    for i in range(3):
+        add_step(buffer, None, [Cell(1000 * env + i, 0, 0.0, 1000 * env + i + 1, False, False) for env in range(1, 5)])
+    for i in range(30):
+        add_step(other, None, [Cell(10 * i, 0, 0.0, 10 * i + 10, False, False)])
+    buffer.extend(other)
+    # All 30 and the newest 10 of 12: two envs gave way by one cell.
+    held = sorted(found(buffer.sample(3000)))
+    assert held[:30] == [10 * i for i in range(30)]
+    assert len(held) == 40
+    assert {1001, 1002, 2001, 2002, 3001, 3002, 4001, 4002} <= set(held)
+    assert not caplog.records
+    small = make_buffer(20, 4)
+    small.extend(other)
+    assert sorted(found(small.sample(3000))) == [10 * i for i in range(10, 30)]
+    assert caplog.messages == [
+        "ReplayBuffer.extend: 10 of 30 transitions do not fit into a capacity of 20 and are left out; "
+        "the newest are kept"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "kept"),
+    [
+        ([5, 5], 10, [5, 5]),
+        ([5, 5], 7, [4, 3]),
+        ([8, 2, 0], 6, [4, 2, 0]),
+        ([8, 2, 0], 0, [0, 0, 0]),
+        ([1, 1, 1], 2, [1, 1, 0]),
+        ([3, 9], 100, [3, 9]),
+    ],
+)
+def test_the_newest_of_all_envs(sizes: list[int], count: int, kept: list[int]) -> None:
+    assert newest(np.array(sizes), count).tolist() == kept
