@@ -96,7 +96,6 @@ class ReplayBuffer:
         check_fits("ReplayBuffer", "capacity", capacity, needed, self.device)
         actions = ValueRange(action_space)
         self._ring = Ring("ReplayBuffer", specs, actions, cells_per_env, num_envs, self.device)
-        self._stream: object | None = None
         self._has_own_seed = seed is not None
         self.generator = make_generator(seed, self.device)
 
@@ -145,8 +144,8 @@ class ReplayBuffer:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
             SpaceError: an action lies outside its space; nothing is stored.
         """
-        if stream is not self._stream:
-            self._turn_to(stream)
+        if stream is not self._ring.stream:
+            self._ring.turn_to(stream)
         self._ring.add(obs, action, reward, next_obs, terminated, truncated, extra)
 
     def add_rollout(self, rollout: Rollout, *, stream: object | None = None) -> None:
@@ -169,8 +168,8 @@ class ReplayBuffer:
             raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
         cells = cells_of_rollout(rollout)
         self._ring.check(cells)
-        if stream is not self._stream:
-            self._turn_to(stream)
+        if stream is not self._ring.stream:
+            self._ring.turn_to(stream)
         # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
         starts |= self._ring.differs_from_head(map_tree(lambda x: x[0], rollout.obs))
@@ -296,7 +295,6 @@ class ReplayBuffer:
         if mismatch:
             raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {mismatch}")
         self._load(state, "ReplayBuffer.load_state_dict")
-        self._stream = None
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file: data, never code. Rows that were never filled are not written.
@@ -378,11 +376,6 @@ class ReplayBuffer:
         for cells in spread(other._ring, self._ring, CHUNK_SIZE):
             self._ring.store(cells)
         self._ring.cut(None)
-
-    def _turn_to(self, stream: object | None) -> None:
-        """End all traces: what comes now is of another stream."""
-        self._ring.cut(None)
-        self._stream = stream
 
     def _layout(self) -> Layout:
         return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)

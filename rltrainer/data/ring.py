@@ -53,6 +53,7 @@ class Ring:
         self.actions = actions
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
+        self.stream: object | None = None
         self.cut_mask = np.zeros(num_envs, np.bool_)
         self._envs = np.arange(num_envs)
         self._has_cut = False
@@ -79,6 +80,11 @@ class Ring:
         """End the traces of some envs [N] bool, or all, before the next cell is written."""
         self.cut_mask |= True if envs is None else envs
         self._has_cut = True
+
+    def turn_to(self, stream: object | None) -> None:
+        """End all traces: what is stored next is of another stream."""
+        self.cut(None)
+        self.stream = stream
 
     def add(
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
@@ -211,6 +217,7 @@ class Ring:
             column.load_rows(rows[name])
         self.final.clear()
         self.final.put(final_index, final)
+        self.stream = None
         self.cut_mask[:] = cut_mask
         self._has_cut = bool(cut_mask.any())
         self._note_written(written.copy())

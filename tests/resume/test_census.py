@@ -24,7 +24,7 @@ EXCEPTIONS = {
     r"\.adapter\.(_|obs)": "memory of the last step: rewritten by the reset that restores the env, or starts it anew",
     r"_collector\.adapter\.was_cut": "about the last load only",
     r"test_collector": "every test step starts its envs and seeds from the beginning",
-    r"buffer\._stream$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
+    r"_ring\.stream$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",
     r"_ring\._table$": "derived from how much is stored, made anew when needed",
     r"exploration\._kept": "bounds of the action space as tensors, made at the first use",

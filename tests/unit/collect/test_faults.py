@@ -272,8 +272,8 @@ def test_samples_beyond_a_box_are_kept_in_rollouts_only() -> None:
 def test_integer_boxes_store_what_the_env_received(dtype: Any, stores: str) -> None:
     space = gym.spaces.Box(-2, 2, (1,), dtype)
     envs: Any = rl.make_vec(lambda: CountingEnv(length=50, action_space=space), 2, backend="sync", seed=1)
-    policy = FixedPolicy.for_envs(envs, hidden_sizes=(4,))
-    policy.action = lambda good: good + torch.tensor([[1.7], [9.0]])
+    policy = FixedPolicy.for_envs(rl.make_vec(CountingEnv, 2, backend="sync"), hidden_sizes=(4,))
+    policy.action, policy.action_space = lambda good: good + torch.tensor([[1.7], [9.0]]), space
     one = collector(envs, stores, policy)
     one.collect(num_steps=6)
     if stores != "nothing":
