@@ -140,7 +140,7 @@ def test_a_choice_between_nan_is_an_error_that_says_where(cls: Any, explore: boo
         for parameter in policy.parameters():
             parameter.fill_(torch.nan)
     text = (
-        rf"{cls.__name__}, step 3: no choice can be made in row 0 of the batch: its logits or action values are \[nan"
+        rf"{cls.__name__}, step 4: no choice can be made in row 0 of the batch: its logits or action values are \[nan"
     )
     with pytest.raises(NonFiniteError, match=text):
         one.collect(num_steps=2, explore=explore)

@@ -199,7 +199,7 @@ class FixedPolicy(rl.ActorCritic):
 
     action: Any = None
 
-    def act(self, obs: Any, *, explore: bool = False, generator: torch.Generator | None = None) -> Any:
+    def decide(self, obs: Any, *, explore: bool = False, generator: torch.Generator | None = None) -> Any:
         space: Any = self.action_space
         good = torch.zeros(len(obs), *space.shape, dtype=torch.float32 if hasattr(space, "low") else torch.int64)
         good = good + torch.as_tensor(getattr(space, "start", 0), dtype=good.dtype)
@@ -313,7 +313,7 @@ def test_a_collector_does_not_take_columns_that_it_cannot_fill(buffer_class: str
 def test_a_nan_in_one_env_does_not_hide_behind_the_others_actions() -> None:
     # A policy that mixes envs makes every action NaN: still it was the observation of env 1.
     class Mixing(FixedPolicy):
-        def act(self, obs: Any, *, explore: bool = False, generator: torch.Generator | None = None) -> Any:
+        def decide(self, obs: Any, *, explore: bool = False, generator: torch.Generator | None = None) -> Any:
             return torch.zeros(len(obs), 1) + obs.mean()
 
     envs = faulty_envs(Faulty("obs", 3, length=9, action_space=BOX), length=9, action_space=BOX)
