@@ -205,6 +205,7 @@ class Collector:
         self._needs_reset = True
         with self.adapter.aside(derive_seed(seed, "env")):
             other.collect(num_steps=num_rows * self.num_envs, random=True)
+        self.num_rows = other.num_rows  # the envs have taken these steps, whoever counts them
         return buffer.rollout()
 
     @property
