@@ -5,7 +5,6 @@ import copy
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from rltrainer.envs.actions import ActionConverter
 from rltrainer.envs.autoreset import find_autoreset, layers
 from rltrainer.envs.checks import check_flag, check_obs, check_reward
+from rltrainer.envs.env_step import EnvStep
 from rltrainer.envs.episodes import EpisodeClock, Mask, Rows
 from rltrainer.envs.masked import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.memory import ObsMemory, copy_tree, device_of, take_rows
@@ -27,27 +27,6 @@ from rltrainer.types import State
 
 _LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
 """Which adapter was the last to reset each vector env: a list of its key, which all adapters of the env share."""
-
-
-@dataclass(slots=True)
-class EnvStep:
-    """What one step of all envs returned; the adapter reuses it, so it is good until the next step.
-
-    Args:
-        next_obs: tree [N, ...], the true successors: at the end of an episode its final observation.
-        reward: [N] float32, or [N, A] for A agents.
-        terminated, truncated: [N] bool.
-        valid: [N] bool, False where the env spent the step on its reset, or was restarted after a failure; None if all
-            are valid.
-        finished: [K] int64, the envs whose episode ended with this step; None if none did.
-    """
-
-    next_obs: Tree
-    reward: Any
-    terminated: Any
-    truncated: Any
-    valid: Any = None
-    finished: Rows | None = None
 
 
 class EnvAdapter:
