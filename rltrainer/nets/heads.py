@@ -75,9 +75,17 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
         mean = apply_linear(self.linear, features).float()
-        return DiagonalGaussian(
-            mean.tanh() if self.bounded_mean else mean, self.log_std.clamp(self.min_log_std, self.MAX_LOG_STD)
-        )
+        log_std = clamp_with_gradient(self.log_std, self.min_log_std, self.MAX_LOG_STD)
+        return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, log_std)
+
+
+def clamp_with_gradient(x: Tensor, low: float, high: float) -> Tensor:
+    """Clamp a parameter, and pass gradients as if it were not.
+
+    A plain clamp has none beyond its bounds: what a single step took there would never be trained again.
+    """
+    clamped = x.clamp(low, high)
+    return clamped.detach() + (x - x.detach()) if clamped.requires_grad else clamped
 
 
 class SquashedGaussianHead(nn.Module):

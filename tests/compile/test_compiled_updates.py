@@ -117,6 +117,48 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "activation"), [("sac", torch.nn.PReLU), ("ppo", torch.nn.BatchNorm1d)])
+def test_activations_with_weights_or_statistics_compile(name: str, activation: Any) -> None:
+    algorithm, policy, action_space, params = MAKERS[name]
+    made = []
+    for _ in range(2):
+        rl.seed(5)
+        made.append(
+            algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), activation=activation), params)
+        )
+        made[-1].seed(3)
+    eager, compiled = made
+    compiled.attach(COMPILED)
+    for i in range(3):
+        update(eager, seed=i)
+        update(compiled, seed=i)
+    assert compiled.is_compiled
+    assert not counters["graph_break"]
+    for key, value in eager.policy.state_dict().items():
+        torch.testing.assert_close(compiled.policy.state_dict()[key], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:PrecisionParams.amp")
+def test_the_ratio_is_one_before_the_first_compiled_step_in_bf16() -> None:
+    class Measures(rl.PPO):
+        def gradient_step(self, batch: rl.Samples) -> rl.UpdateResult:
+            log_prob = self.policy.distribution(batch.obs).log_prob(batch.action).detach()
+            result = super().gradient_step(batch)
+            result.metrics["log_ratio"] = (log_prob - batch.log_prob).abs().amax()
+            return result
+
+    rl.seed(5)
+    algorithm = Measures(rl.ActorCritic.for_spaces(OBS, BOX, hidden_sizes=(64, 64)))
+    with torch.no_grad():  # as after a long training: a mean that differs, and little spread
+        algorithm.policy.actor[2].linear.weight.mul_(100.0)
+        algorithm.policy.actor[2].log_std.fill_(-3.0)
+    algorithm.attach(dataclasses.replace(COMPILED, precision=rl.PrecisionParams(amp="bf16")))
+    data = rollout(algorithm, seed=0)
+    data.action = algorithm.policy.decide(data.obs.flatten(0, 1), explore=True).unflatten(0, data.reward.shape)
+    assert algorithm.update(data, batch_size=None, repeat=1).floats()["log_ratio"] < 0.05
+    assert algorithm.is_compiled
+
+
 def test_compiled_steps_in_a_graph_are_the_compiled_steps() -> None:
     # What stands in for CUDA runs the steps again, so it is exact; tests/gpu has the real thing.
     plain, graphed = make("td3"), make("td3")

@@ -67,6 +67,18 @@ def test_log_std_is_kept_in_range() -> None:
         assert squashed(torch.ones(1, 4)).log_std.tolist() == [[of_squashed] * 2]
 
 
+def test_a_spread_beyond_its_bounds_is_still_trained() -> None:
+    head = GaussianHead(4, BOX)
+    with torch.no_grad():
+        head.log_std.copy_(torch.tensor([-5.7, 2.3]))
+    log_std = head(torch.ones(1, 4)).log_std
+    assert log_std.tolist() == [-5.0, 2.0]
+    (gradient,) = torch.autograd.grad((3 * log_std).sum(), head.log_std)
+    assert gradient.tolist() == [3.0, 3.0]
+    with torch.no_grad():
+        assert torch.equal(head(torch.ones(1, 4)).log_std, log_std), "acting and training see one number"
+
+
 def test_iql_may_be_surer_than_other_gaussians() -> None:
     policy = GaussianActorCritic(BOX, spaces.Box(-1.0, 1.0, (2,), np.float32), hidden_sizes=(4,))
     for value, expected in ((-7.0, -7.0), (-100.0, -10.0), (100.0, 2.0)):
