@@ -30,7 +30,7 @@ class SequenceSummaryStats:
         return cls(float(values.mean()), float(values.std()), float(values.max()), float(values.min()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CollectStats:
     """Statistics of one collection, or of several merged.
 
@@ -47,6 +47,16 @@ class CollectStats:
     returns: Array
     lengths: Array
     collect_time: float
+
+    def __repr__(self) -> str:
+        return f"CollectStats({self.summary()})"
+
+    def summary(self) -> str:
+        """Return the counts and the mean and standard deviation of returns and lengths, in words."""
+        parts = [f"{self.num_env_steps:,} env steps", f"{self.num_collected_episodes:,} episodes"]
+        for name, stat in (("return", self.returns_stat), ("length", self.lengths_stat)):
+            parts += [] if stat is None else [f"{name} {stat.mean:.4g} +- {stat.std:.3g}"]
+        return ", ".join([*parts, f"{self.collect_time:.3g} s"])
 
     @property
     def num_collected_episodes(self) -> int:

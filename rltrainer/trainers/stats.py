@@ -23,7 +23,7 @@ class Timing:
             setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
 
 
-@dataclass
+@dataclass(repr=False)
 class EpochStats:
     """One epoch.
 
@@ -40,6 +40,14 @@ class EpochStats:
     test_stats: CollectStats | None
     update: UpdateResult
     timing: Timing
+
+    def __repr__(self) -> str:
+        parts = [f"EpochStats(epoch {self.epoch} in {self.timing.total:.3g} s"]
+        parts += [] if self.collect_stats is None else [f"collected {self.collect_stats.summary()}"]
+        parts += [] if self.test_stats is None else [f"tested {self.test_stats.summary()}"]
+        metrics = ", ".join(f"{name} {float(value):.4g}" for name, value in self.update.metrics.items())
+        parts += [f"updated {self.update.num_gradient_steps:,} gradient steps: {metrics}"] if metrics else []
+        return "; ".join(parts) + ")"
 
     def to_state(self) -> State:
         """Return the stats as tensors and plain values."""
@@ -74,7 +82,7 @@ class Best:
     epoch: int | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class InfoStats:
     """A whole run.
 
@@ -99,6 +107,22 @@ class InfoStats:
     stop_reason: str | None
     timing: Timing
     epochs: list[EpochStats] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(
+            f"{getattr(self, name):,} {name.replace('_', ' ')}s"
+            for name in ("env_step", "update_step", "gradient_step")
+        )
+        best = "no score"
+        if self.best_score is not None:
+            best = f"best score {self.best_score:.6g} in epoch {self.best_epoch}"
+            if self.best_return is not None and self.best_return_std is not None:
+                best += f" (return {self.best_return:.4g} +- {self.best_return_std:.3g})"
+        seconds = ", ".join(f"{name} {value:.3g} s" for name, value in vars(self.timing).items())
+        return (
+            f"InfoStats(epoch {self.epoch}, ended by {self.stop_reason}\n"
+            f"  {best}\n  {counts}\n  time: {seconds}\n  epochs: a list of {len(self.epochs)} EpochStats)"
+        )
 
 
 def update_to_state(update: UpdateResult) -> State:

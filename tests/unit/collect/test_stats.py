@@ -31,3 +31,9 @@ def test_state_round_trip() -> None:
     assert other.returns.tolist() == one.returns.tolist()
     assert other.lengths.tolist() == one.lengths.tolist()
     assert (other.num_env_steps, other.collect_time) == (one.num_env_steps, one.collect_time)
+
+
+def test_printing_is_one_line_without_arrays() -> None:
+    text = "CollectStats(12 env steps, 2 episodes, return 2 +- 1, length 1.5 +- 0.5, 0.5 s)"
+    assert str(stats([1.0, 3.0])) == repr(stats([1.0, 3.0])) == text
+    assert str(stats([])) == "CollectStats(12 env steps, 0 episodes, 0.5 s)"
