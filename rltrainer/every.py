@@ -2,10 +2,13 @@
 
 import time
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.names import did_you_mean
+from rltrainer.rules import Rule, checked, is_finite
 
+PositiveNumber = Annotated[float, Rule("a positive number", lambda v: is_finite(v) and v > 0)]
 Unit = Literal["env_step", "gradient_step", "update_step", "training_step", "epoch", "second"]
 
 
@@ -21,10 +24,11 @@ class Every:
     unit: Unit
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int | float) or not 0 < self.n < float("inf"):
-            raise ParamsError(field_error_text("Every", "n", "must be a positive number", self.n))
-        if self.unit not in get_args(Unit):
-            raise ParamsError(field_error_text("Every", "unit", f"must be one of {get_args(Unit)}", self.unit))
+        object.__setattr__(self, "n", checked("Every", "n", self.n, PositiveNumber))  # frozen
+        if not isinstance(self.unit, str) or self.unit not in get_args(Unit):
+            rule = f"must be one of {get_args(Unit)}"
+            hint = did_you_mean(str(self.unit), get_args(Unit)).strip()
+            raise ParamsError(field_error_text("Every", "unit", rule, self.unit, hint))
 
     def crossed(self, before: float, now: float) -> bool:
         """Return whether a multiple of `n` lies in (before, now]."""

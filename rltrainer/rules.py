@@ -31,7 +31,8 @@ class Rule:
     accepts: Callable[[Any], bool]
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> bool:
+    """Return whether a value is an integer of Python's and no flag."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -39,20 +40,21 @@ def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _is_finite(value: object) -> bool:
+def is_finite(value: object) -> bool:
+    """Return whether a value is a number of Python's, no flag, and neither NaN nor infinite."""
     # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+    return is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-PositiveInt = Annotated[int, Rule("a positive integer", lambda v: _is_int(v) and v > 0)]
-NonNegativeInt = Annotated[int, Rule("a non-negative integer", lambda v: _is_int(v) and v >= 0)]
-PositiveFloat = Annotated[float, Rule("a positive finite number", lambda v: _is_finite(v) and v > 0)]
-NonNegativeFloat = Annotated[float, Rule("a non-negative finite number", lambda v: _is_finite(v) and v >= 0)]
-FiniteFloat = Annotated[float, Rule("a finite number", _is_finite)]
-UnitFloat = Annotated[float, Rule("a number in [0, 1]", lambda v: _is_finite(v) and 0 <= v <= 1)]
+PositiveInt = Annotated[int, Rule("a positive integer", lambda v: is_int(v) and v > 0)]
+NonNegativeInt = Annotated[int, Rule("a non-negative integer", lambda v: is_int(v) and v >= 0)]
+PositiveFloat = Annotated[float, Rule("a positive finite number", lambda v: is_finite(v) and v > 0)]
+NonNegativeFloat = Annotated[float, Rule("a non-negative finite number", lambda v: is_finite(v) and v >= 0)]
+FiniteFloat = Annotated[float, Rule("a finite number", is_finite)]
+UnitFloat = Annotated[float, Rule("a number in [0, 1]", lambda v: is_finite(v) and 0 <= v <= 1)]
 Sizes = Annotated[
     Sequence[int],
-    Rule("a sequence of positive integers", lambda v: _is_sequence(v) and all(_is_int(n) and n > 0 for n in v)),
+    Rule("a sequence of positive integers", lambda v: _is_sequence(v) and all(is_int(n) and n > 0 for n in v)),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
 Scheduled = Annotated[
@@ -63,6 +65,8 @@ Scheduled = Annotated[
 
 def as_python(value: Any) -> Any:
     """Return a number or flag of NumPy as Python's, in a tuple or list too; everything else as it is."""
+    if type(value) in (int, float, bool, str):
+        return value
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):  # which is one, to NumPy

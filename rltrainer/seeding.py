@@ -2,13 +2,23 @@
 
 import hashlib
 import random
+from typing import Annotated
 
 import numpy as np
 import torch
 
+from rltrainer.rules import Rule, checked, is_int
+
+Integer = Annotated[int, Rule("an integer", is_int)]
+
 
 def seed(n: int) -> None:
-    """Seed torch, numpy and python: what networks are initialised from, and every generator nobody seeded."""
+    """Seed torch, numpy and python: what networks are initialised from, and every generator nobody seeded.
+
+    Raises:
+        ParamsError: `n` is no integer.
+    """
+    n = checked("seed", "n", n, Integer)
     random.seed(n)
     np.random.seed(n % 2**32)
     torch.manual_seed(n)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.errors import SpaceError, field_error_text, readable
 from rltrainer.tree import Tree
 
 MAX_BOX_SIZE = 2**26
@@ -36,7 +36,7 @@ def leaf_spaces(space: gym.Space[Any]) -> Tree:
     if isinstance(space, LEAF_SPACES):
         return space
     names = ", ".join(cls.__name__ for cls in LEAF_SPACES)
-    raise SpaceError(f"unsupported space {space}: must be {names}, or a Dict or Tuple of these")
+    raise SpaceError(f"unsupported space {readable(space)}: must be {names}, or a Dict or Tuple of these")
 
 
 def stored_dtype(space: gym.Space[Any]) -> torch.dtype:
@@ -87,7 +87,7 @@ def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
         return {"space": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.MultiBinary):
         return {"space": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
-    raise SpaceError(f"unsupported space {space}")
+    raise SpaceError(f"unsupported space {readable(space)}")
 
 
 def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:

@@ -21,6 +21,7 @@ from rltrainer.envs.memory import all_finite
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.modes import switch_to_eval
+from rltrainer.rules import PositiveInt, checked
 from rltrainer.seeding import derive_seed, make_generator
 from rltrainer.spaces import ValueRange, describe_mismatch
 from rltrainer.types import Rollout, State
@@ -68,7 +69,7 @@ class Collector:
         if not isinstance(policy, Policy):
             raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy))
         if max_episode_steps is not None:
-            _check_count("Collector", "max_episode_steps", max_episode_steps)
+            max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt)
         self.policy, self.exploration = policy, exploration
         self.max_episode_steps = max_episode_steps
         self.adapter = EnvAdapter(envs, policy.device)
@@ -154,7 +155,7 @@ class Collector:
             NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
             SpaceError: the policy chose what its action space does not hold; nothing of the collection was stored.
         """
-        _check_counts(num_steps, num_episodes)
+        num_steps, num_episodes = _check_counts(num_steps, num_episodes)
         if num_episodes is not None and self.max_episode_steps is not None:
             self._check_limit(num_episodes)
         started = time.perf_counter()
@@ -367,18 +368,15 @@ class Collector:
             check_obs(self.adapter.obs, self._episodes.open, self.num_rows, True, "")
 
 
-def _check_counts(num_steps: int | None, num_episodes: int | None) -> None:
+def _check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
+    if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
+        return num_steps, None
     if (num_steps is None) == (num_episodes is None):
         got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
         raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
-    for name, value in (("num_steps", num_steps), ("num_episodes", num_episodes)):
-        if value is not None:
-            _check_count("Collector.collect", name, value)
-
-
-def _check_count(owner: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ParamsError(field_error_text(owner, name, "must be a positive integer", value))
+    if num_steps is not None:
+        return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
+    return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
 
 
 def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:

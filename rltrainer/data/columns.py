@@ -8,6 +8,7 @@ import torch
 
 from rltrainer.data.storage import Spec, Storage, space_specs
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.rules import as_python, is_int
 from rltrainer.tree import Tree, leaves
 
 Extra = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -59,18 +60,6 @@ def make_columns(
     return {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
 
 
-def require_positive_int(owner: str, field: str, value: object) -> None:
-    """Raise a `ParamsError` unless the value is a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ParamsError(field_error_text(owner, field, "must be a positive integer", value))
-
-
-def require_seed(owner: str, seed: object) -> None:
-    """Raise a `ParamsError` unless the seed is a non-negative integer or None."""
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ParamsError(field_error_text(owner, "seed", "must be a non-negative integer or None", seed))
-
-
 def require_device(owner: str, device: torch.device | str) -> torch.device:
     """Return the device.
 
@@ -79,7 +68,7 @@ def require_device(owner: str, device: torch.device | str) -> torch.device:
     """
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         rule = "must be a device that PyTorch can use here"
         raise ParamsError(field_error_text(owner, "device", rule, device)) from error
 
@@ -101,7 +90,7 @@ def _declared(owner: str, name: Any, declared: Any) -> tuple[tuple[int, ...], to
     rule = f"must be (shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}"
     is_pair = isinstance(name, str) and isinstance(declared, tuple | list) and len(declared) == 2
     if is_pair and isinstance(declared[0], tuple | list) and declared[1] in EXTRA_DTYPES.values():
-        shape, dtype = tuple(declared[0]), declared[1]
-        if all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
+        shape, dtype = tuple(map(as_python, declared[0])), declared[1]
+        if all(is_int(n) and n >= 0 for n in shape):
             return shape, dtype
     raise ParamsError(field_error_text(owner, f"extra[{name!r}]", rule, declared))

@@ -12,15 +12,7 @@ from torch import Tensor
 
 from rltrainer.atomic_write import write_errors
 from rltrainer.data.cells import cells_of_rollout, to_array
-from rltrainer.data.columns import (
-    Extra,
-    cell_nbytes,
-    column_specs,
-    require_device,
-    require_extra,
-    require_positive_int,
-    require_seed,
-)
+from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.finite import check_finite
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory import check_fits
@@ -39,6 +31,7 @@ from rltrainer.data.ring import Ring
 from rltrainer.data.spread import spread
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.rules import NonNegativeInt, PositiveInt, UnitFloat, checked
 from rltrainer.seeding import make_generator
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
@@ -80,12 +73,12 @@ class ReplayBuffer:
         seed: int | None = None,
         extra: Extra | None = None,
     ) -> None:
-        require_positive_int("ReplayBuffer", "capacity", capacity)
-        require_positive_int("ReplayBuffer", "num_envs", num_envs)
+        capacity = checked("ReplayBuffer", "capacity", capacity, PositiveInt)
+        num_envs = checked("ReplayBuffer", "num_envs", num_envs, PositiveInt)
         if capacity < num_envs:
             rule = f"must be at least num_envs={num_envs}"
             raise ParamsError(field_error_text("ReplayBuffer", "capacity", rule, capacity))
-        require_seed("ReplayBuffer", seed)
+        seed = checked("ReplayBuffer", "seed", seed, NonNegativeInt | None)
         self.device = require_device("ReplayBuffer", device)
         self.extra = require_extra("ReplayBuffer", extra)
         self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
@@ -196,7 +189,7 @@ class ReplayBuffer:
         Raises:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
-        self._check_sample(batch_size, n_step, gamma)
+        batch_size, n_step, gamma = self._check_sample(batch_size, n_step, gamma)
         return self._ring.transitions(self._ring.draw(batch_size, self.generator), n_step, gamma)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
@@ -380,17 +373,16 @@ class ReplayBuffer:
     def _layout(self) -> Layout:
         return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)
 
-    def _check_sample(self, batch_size: int, n_step: int, gamma: float) -> None:
-        def refuse(field: str, rule: str, value: object, hint: str = "") -> None:
-            raise ReplayBufferError(field_error_text("ReplayBuffer.sample", field, rule, value, hint))
-
-        for name, value in (("batch_size", batch_size), ("n_step", n_step)):
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                refuse(name, "must be a positive integer", value)
-        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
-            refuse("gamma", "must be a number in [0, 1]", gamma)
+    def _check_sample(self, batch_size: int, n_step: int, gamma: float) -> tuple[int, int, float]:
+        are_right = type(batch_size) is type(n_step) is int and type(gamma) is float  # as most often
+        if not (are_right and batch_size > 0 and n_step > 0 and 0 <= gamma <= 1):
+            owner = "ReplayBuffer.sample"
+            batch_size = checked(owner, "batch_size", batch_size, PositiveInt, ReplayBufferError)
+            n_step = checked(owner, "n_step", n_step, PositiveInt, ReplayBufferError)
+            gamma = checked(owner, "gamma", gamma, UnitFloat, ReplayBufferError)
         if not self._ring.written.any():
             raise ReplayBufferError("ReplayBuffer.sample: the buffer is empty. Collect or load transitions first.")
         if batch_size > self.capacity:
             needed = 2 * batch_size * self._cell_nbytes
             check_fits("ReplayBuffer.sample", "batch_size", batch_size, needed, self.device)
+        return batch_size, n_step, gamma

@@ -7,20 +7,13 @@ import numpy as np
 import torch
 
 from rltrainer.data.cells import to_array
-from rltrainer.data.columns import (
-    Extra,
-    cell_nbytes,
-    column_specs,
-    make_columns,
-    require_device,
-    require_extra,
-    require_positive_int,
-)
+from rltrainer.data.columns import Extra, cell_nbytes, column_specs, make_columns, require_device, require_extra
 from rltrainer.data.memory import check_fits
 from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array, Spec, Storage
 from rltrainer.errors import ReplayBufferError
+from rltrainer.rules import PositiveInt, checked
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree, named_leaves
 from rltrainer.types import Rollout, State
@@ -56,8 +49,8 @@ class RolloutBuffer:
         device: torch.device | str = "cpu",
         extra: Extra | None = None,
     ) -> None:
-        require_positive_int("RolloutBuffer", "num_steps", num_steps)
-        require_positive_int("RolloutBuffer", "num_envs", num_envs)
+        num_steps = checked("RolloutBuffer", "num_steps", num_steps, PositiveInt)
+        num_envs = checked("RolloutBuffer", "num_envs", num_envs, PositiveInt)
         self.device = require_device("RolloutBuffer", device)
         self.extra = require_extra("RolloutBuffer", extra)
         self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
+from rltrainer.rules import as_python, is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import map_tree
 
@@ -54,7 +55,8 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if seed is None and self.base_seed is not None and self._is_first_reset:
             seed = derive_seed(self.base_seed, "reset", 0)
         if seed is not None:
-            if isinstance(seed, bool) or not isinstance(seed, int):
+            seed = as_python(seed)
+            if not is_int(seed):
                 rule = "must be one integer for all envs, or None"
                 raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "seed", rule, seed))
             self.close_extras()

@@ -19,7 +19,7 @@ from rltrainer.envs.single_env import Env
 from rltrainer.envs.sync import SyncVectorEnv
 from rltrainer.envs.workers import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
-from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt, rules_of
+from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt, checked
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -76,9 +76,11 @@ def make_vec(
         EnvError: the id is unknown, an env cannot be made, or its factory cannot travel to a worker process.
         SpaceError: the envs' spaces are not equal, or not supported.
     """
+    num_envs = checked("make_vec", "num_envs", num_envs, PositiveInt)
+    seed = checked("make_vec", "seed", seed, NonNegativeInt | None)
     workers = _WorkerOptions(num_workers, start_method, step_timeout, on_env_error, max_restarts)
-    _check_arguments(env, num_envs, backend, seed, wrappers, env_kwargs)
-    _check_worker_options(workers, backend)
+    _check_arguments(env, backend, wrappers, env_kwargs)
+    workers = _checked_worker_options(workers, backend)
     if not isinstance(env, str):
         if backend in ("native", "envpool"):
             hint = "A factory runs with backend='sync' or 'workers'."
@@ -121,14 +123,12 @@ def _make_from(
     )
 
 
-def _check_arguments(env: Any, num_envs: Any, backend: Any, seed: Any, wrappers: Any, env_kwargs: Any) -> None:
+def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
     if not isinstance(env, str) and not callable(env):
         _refuse("env", "must be a gymnasium id or a factory of envs", env)
     if isinstance(env, type) and not issubclass(env, gym.Env):
         _refuse("env", "must be a gymnasium id or a factory of envs", env)
-    _check_value("num_envs", num_envs, PositiveInt)
-    _check_value("seed", seed, NonNegativeInt | None)
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         nearest = difflib.get_close_matches(str(backend), BACKENDS, n=1)
         hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
         _refuse("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
@@ -138,19 +138,15 @@ def _check_arguments(env: Any, num_envs: Any, backend: Any, seed: Any, wrappers:
         _refuse("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
 
 
-def _check_worker_options(options: _WorkerOptions, backend: str) -> None:
+def _checked_worker_options(options: _WorkerOptions, backend: str) -> _WorkerOptions:
     annotations = get_type_hints(_WorkerOptions, include_extras=True)
+    values = {}
     for field in fields(options):
-        value = getattr(options, field.name)
-        _check_value(field.name, value, annotations[field.name])
+        value = checked("make_vec", field.name, getattr(options, field.name), annotations[field.name])
+        values[field.name] = value
         if value != field.default and backend != "workers":
             _refuse(field.name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
-
-
-def _check_value(name: str, value: Any, annotation: Any) -> None:
-    rules = rules_of(annotation)
-    if not any(rule.accepts(value) for rule in rules):
-        _refuse(name, "must be " + " or ".join(rule.text for rule in rules), value)
+    return _WorkerOptions(**values)
 
 
 def _refuse(field: str, rule: str, value: object, hint: str = "") -> None:
