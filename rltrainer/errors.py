@@ -45,8 +45,6 @@ class MissingExtraError(RLTrainerError, ImportError):
 
 def readable(value: object) -> str:
     """Return a value as a short text that is the same in every run: its repr without addresses."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
     kind = type(value).__name__
     try:
         text = _ADDRESS.sub("", repr(value))
@@ -62,6 +60,6 @@ def readable(value: object) -> str:
 
 def field_error_text(owner: str, field: str, rule: str, value: object, hint: str = "") -> str:
     """Return `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, the form of every complaint about a value."""
-    kind = "class" if isinstance(value, type) else type(value).__name__
+    kind = "type" if isinstance(value, type) else type(value).__name__
     text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
     return f"{text}. {hint}" if hint else text

@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Rule:
     accepts: Callable[[Any], bool]
 
 
-def is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """Return whether a value is an integer of Python's and no flag."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -40,7 +40,7 @@ def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def is_finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[float]:
     """Return whether a value is a number of Python's, no flag, and neither NaN nor infinite."""
     # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
     return is_int(value) or (isinstance(value, float) and math.isfinite(value))

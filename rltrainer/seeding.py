@@ -10,6 +10,8 @@ import torch
 from rltrainer.rules import Rule, checked, is_int
 
 Integer = Annotated[int, Rule("an integer", is_int)]
+MAX_SEED = 2**64 - 1
+"""Of torch's generators."""
 
 
 def seed(n: int) -> None:
@@ -21,7 +23,7 @@ def seed(n: int) -> None:
     n = checked("seed", "n", n, Integer)
     random.seed(n)
     np.random.seed(n % 2**32)
-    torch.manual_seed(n)
+    torch.manual_seed(_in_range(n))
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
@@ -41,4 +43,18 @@ def draw_seed() -> int:
 
 def make_generator(seed: int | None, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a torch generator on `device`, seeded with `seed`, or with `draw_seed()` if that is None."""
-    return torch.Generator(device).manual_seed(draw_seed() if seed is None else seed)
+    return torch.Generator(device).manual_seed(draw_seed() if seed is None else _in_range(seed))
+
+
+def reseed(generator: torch.Generator, owner: str, seed: int) -> None:
+    """Seed a generator of the owner's.
+
+    Raises:
+        ParamsError: the seed is no integer.
+    """
+    generator.manual_seed(_in_range(checked(f"{owner}.seed", "seed", seed, Integer)))
+
+
+def _in_range(seed: int) -> int:
+    """Return a seed that torch takes; those that it takes stay as they are."""
+    return seed if -(2**63) <= seed <= MAX_SEED else seed % 2**64

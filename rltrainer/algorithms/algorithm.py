@@ -20,7 +20,7 @@ from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
 from rltrainer.plan import UpdatePlan
 from rltrainer.rules import PositiveFloat, Rule, Scheduled, UnitFloat
-from rltrainer.seeding import make_generator
+from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
 from rltrainer.types import Rollout, State, UpdateResult
 
@@ -122,7 +122,7 @@ class Algorithm(ABC):
 
     def seed(self, seed: int) -> None:
         """Seed the generator of minibatches and noise."""
-        self.generator.manual_seed(seed)
+        reseed(self.generator, type(self).__name__, seed)
 
     def observe(self, rollout: Rollout) -> None:
         """Merge newly collected data into the policy's running statistics; called once at the end of an update step."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.delayed_read import DelayedRead, start_on_cuda
 from rltrainer.algorithms.torch_rule import TorchRule
+from rltrainer.errors import ParamsError
 from rltrainer.functional.scalars import computed_once
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
@@ -30,6 +31,9 @@ class Optimizer:
         max_grad_norm: gradients are scaled down to this global L2 norm; None does not clip.
         adam_eps: epsilon of Adam.
         factory: from parameters to any `torch.optim` optimizer instead, whose learning rate `lr` overwrites.
+
+    Raises:
+        ParamsError: the modules have no parameters, or the factory returns no optimizer.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class Optimizer:
         # A shared encoder appears under two names and is trained once.
         self._names = {parameter: name for name, parameter in reversed(named.items())}
         self.parameters = list(dict.fromkeys(named.values()))
+        if not self.parameters:
+            raise ParamsError(f"Optimizer.modules: must have parameters; got {', '.join(modules) or 'no module'}")
         self.schedule, self.max_grad_norm = lr, max_grad_norm
         self.rule: Adam | TorchRule = Adam(self.parameters, adam_eps)
         if factory is not None:

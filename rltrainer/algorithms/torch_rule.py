@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.types import State
 
 
@@ -24,9 +25,15 @@ class TorchRule:
     Args:
         optimizer: made over the parameters, in their order.
         parameters: what is trained.
+
+    Raises:
+        ParamsError: `optimizer` is none.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            rule = "must return a torch.optim.Optimizer"
+            raise ParamsError(field_error_text("AlgorithmParams", "optimizer", rule, optimizer))
         self.optimizer, self.parameters = optimizer, list(parameters)
 
     @property

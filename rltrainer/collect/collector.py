@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,14 +21,18 @@ from rltrainer.envs.memory import all_finite
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.modes import switch_to_eval
-from rltrainer.rules import PositiveInt, checked
-from rltrainer.seeding import derive_seed, make_generator
+from rltrainer.rules import PositiveInt, Rule, checked
+from rltrainer.seeding import Integer, derive_seed, make_generator
 from rltrainer.spaces import ValueRange, describe_mismatch
 from rltrainer.types import Rollout, State
 
 LONG_EPISODE = 100_000
 """Steps after which an episode that others wait for is worth a word."""
 NOTHING_STORED = "; nothing of this collection was stored"
+
+AnyExploration = Annotated[
+    Exploration, Rule("a callable, such as EpsilonGreedy(0.1)", lambda v: callable(v) and not isinstance(v, type))
+]
 
 
 class Collector:
@@ -70,6 +74,7 @@ class Collector:
             raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy))
         if max_episode_steps is not None:
             max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt)
+        exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
         self.policy, self.exploration = policy, exploration
         self.max_episode_steps = max_episode_steps
         self.adapter = EnvAdapter(envs, policy.device)
@@ -118,6 +123,7 @@ class Collector:
 
     def seed(self, seed: int) -> None:
         """Seed actions, and the envs that carry no seed of their own."""
+        seed = checked("Collector.seed", "seed", seed, Integer)
         self.generator.manual_seed(derive_seed(seed, "action"))
         self.adapter.seed(derive_seed(seed, "env"))
 

@@ -32,7 +32,7 @@ from rltrainer.data.spread import spread
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.rules import NonNegativeInt, PositiveInt, UnitFloat, checked
-from rltrainer.seeding import make_generator
+from rltrainer.seeding import make_generator, reseed
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
 from rltrainer.tree import Tree, map_tree
@@ -216,7 +216,7 @@ class ReplayBuffer:
     def seed(self, seed: int) -> None:
         """Seed the sampling, unless the buffer was given a seed of its own."""
         if not self._has_own_seed:
-            self.generator.manual_seed(seed)
+            reseed(self.generator, "ReplayBuffer", seed)
 
     def extend(self, other: "ReplayBuffer") -> None:
         """Append the transitions of another buffer.

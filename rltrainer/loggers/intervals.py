@@ -1,9 +1,8 @@
 """When a row of a kind is due: its interval, and where the last row was."""
 
-import numbers
-
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.every import Every, Unit
+from rltrainer.rules import as_python, is_int
 
 STEP_UNITS: tuple[Unit, ...] = ("env_step", "gradient_step")
 UPDATE_UNITS: tuple[Unit, ...] = ("update_step", "gradient_step")
@@ -26,16 +25,17 @@ class Interval:
     def __init__(
         self, owner: str, field: str, value: int | Every | None, units: tuple[Unit, ...], default: Every | None = None
     ) -> None:
-        is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value > 0
+        value = as_python(value)
+        is_count = is_int(value) and value > 0
         self.is_default = value is None and default is not None
-        if not (is_int or self.is_default or (isinstance(value, Every) and value.unit in units)):
+        if not (is_count or self.is_default or (isinstance(value, Every) and value.unit in units)):
             words = " or ".join(f"{unit.replace('_', ' ')}s" for unit in units)
             rule = f"must be a positive integer or an Every in {words}"
             raise ParamsError(field_error_text(owner, field, rule + (", or None" if default else ""), value))
         self.owner, self.field, self.value = owner, field, value
         self.every = value if isinstance(value, Every) else default or Every(1, units[0])
-        if isinstance(value, numbers.Integral):
-            self.every = Every(int(value), units[0])
+        if is_int(value):
+            self.every = Every(value, units[0])
         self.restart()
 
     def set_default(self, every: Every) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypedDict
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import field_error_text
 from rltrainer.every import Every
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
 from rltrainer.means import Means, Number, Part
+from rltrainer.rules import Flag, checked
 from rltrainer.types import State
 
 Kind = Literal["training", "test", "update", "epoch"]
@@ -65,9 +66,7 @@ class Logger(ABC):
         strict: bool = False,
     ) -> None:
         owner = type(self).__name__
-        if not isinstance(strict, bool):
-            raise ParamsError(field_error_text(owner, "strict", "must be True or False", strict))
-        self.strict = strict
+        self.strict = checked(owner, "strict", strict, Flag)
         self._num_dropped = 0
         self.last_step = -1
         self._intervals = {

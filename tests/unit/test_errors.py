@@ -28,7 +28,7 @@ def named() -> None: ...
         (-1, "-1"),
         ("x", "'x'"),
         ([1, None], "[1, None]"),
-        (rl.PPOParams, "the class PPOParams"),
+        (rl.PPOParams, "<class 'rltrainer.algorithms.ppo.PPOParams'>"),
         (named, "<function named>"),
         (Plain(), "<tests.unit.test_errors.Plain object>"),
         (Plain().method, "<bound method Plain.method of <tests.unit.test_errors.Plain object>>"),
@@ -47,7 +47,7 @@ def test_values_are_readable(value: object, text: str) -> None:
 
 def test_the_form_of_an_error() -> None:
     assert field_error_text("A", "b", "must be 1", 2, "Try 1.") == "A.b: must be 1; got 2 (int). Try 1."
-    assert field_error_text("A", "b", "must be 1", int) == "A.b: must be 1; got the class int (class)"
+    assert field_error_text("A", "b", "must be 1", int) == "A.b: must be 1; got <class 'int'> (type)"
 
 
 def test_a_number_too_large_to_be_written() -> None:

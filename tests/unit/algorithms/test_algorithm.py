@@ -24,7 +24,7 @@ WRITE = "Write PPOParams(lr=..., ...)."
     [
         (
             lambda: rl.PPO(ACTOR_CRITIC, rl.PPOParams),  # type: ignore[arg-type]  # what is tested, below too
-            f"PPO.params: must be of class PPOParams; got the class PPOParams (class). {WRITE}",
+            f"PPO.params: must be of class PPOParams; got <class 'rltrainer.algorithms.ppo.PPOParams'> (type). {WRITE}",
         ),
         (
             lambda: rl.PPO(ACTOR_CRITIC, {"lr": 1}),  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ RULE = "PPO.run_training.params: must be trainer params, such as OnPolicyTrainer
 @pytest.mark.parametrize(
     ("params", "got"),
     [
-        (rl.OnPolicyTrainerParams, "got the class OnPolicyTrainerParams (class)"),
+        (rl.OnPolicyTrainerParams, "got <class 'rltrainer.trainers.on_policy.OnPolicyTrainerParams'> (type)"),
         (None, "got None (NoneType)"),
         ({}, "got {} (dict)"),
     ],

@@ -74,7 +74,7 @@ def test_a_constructor_of_the_users_may_take_any_option() -> None:
         (None, "must be a gymnasium VectorEnv; got None (NoneType). Make one with rl.make_vec(env_id, num_envs=1)."),
         (
             gym.vector.SyncVectorEnv,
-            "must be a gymnasium VectorEnv; got the class SyncVectorEnv (class). "
+            "must be a gymnasium VectorEnv; got <class 'gymnasium.vector.sync_vector_env.SyncVectorEnv'> (type). "
             "Make one with rl.make_vec(env_id, num_envs=1).",
         ),
     ],

@@ -1,0 +1,196 @@
+"""Every argument of every public constructor against values that users and their mistakes pass.
+
+A value is accepted, or is an error of ours whose text is the same in every run; numbers of NumPy count as numbers.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError, RLTrainerError
+from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
+
+
+class Anything:
+    pass
+
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+VALUES = [
+    -1, 0, 1, 3, math.inf, math.nan, -0.5, 1.5, 1j, "", "x", b"x", None, True, False, [], [1], (), {}, {"a": 1},
+    set(), range(3), np.int64(3), np.int64(-1), np.float32(0.5), np.float64("nan"), np.bool_(True), np.array(3),
+    np.array([1.0, 2.0]), np.timedelta64(3), torch.tensor(3), torch.zeros(2), Anything(), Anything, len, int,
+    lambda: None, lambda *args, **options: None, rl.PPOParams, rl.PPOParams(), rl.ActorCritic, gym.spaces.Discrete(2),
+    BOX, CountingEnv, CountingEnv(),
+]  # fmt: skip
+ENVS, BOX_ENVS = counting_envs(), counting_envs(action_space=BOX)
+SPACES = (ENVS.single_observation_space, ENVS.single_action_space)
+POLICY = tiny_actor_critic(ENVS)
+Q = rl.QNetwork.for_envs(ENVS, hidden_sizes=(4,))
+DETERMINISTIC = rl.DeterministicActorCritic.for_envs(BOX_ENVS, hidden_sizes=(4,))
+
+
+def replay_buffer() -> rl.ReplayBuffer:
+    return rl.ReplayBuffer(10, *SPACES, num_envs=2)
+
+
+def filled_buffer() -> rl.ReplayBuffer:
+    buffer = replay_buffer()
+    rl.Collector(POLICY, counting_envs(), buffer).collect(num_steps=10)
+    return buffer
+
+
+def defaults(cls: Any, **given: Any) -> dict[str, Any]:
+    return {field.name: given.get(field.name, field.default) for field in dataclasses.fields(cls)}
+
+
+def of_policy(action_space: Any) -> dict[str, Any]:
+    return {"observation_space": SPACES[0], "action_space": action_space, "hidden_sizes": (4,), "normalize_obs": False}
+
+
+INTERVALS = {"training_interval": 3, "test_interval": 1, "update_interval": 2, "strict": False}
+MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
+    rl.Actor: of_policy(SPACES[1]),
+    rl.ActorCritic: of_policy(SPACES[1]) | {"share_encoder": False, "normalize_reward": False},
+    rl.QNetwork: of_policy(SPACES[1]) | {"dueling": False},
+    rl.DeterministicActorCritic: of_policy(BOX) | {"num_critics": 2},
+    rl.SquashedActorCritic: of_policy(BOX) | {"activation": torch.nn.ReLU},
+    rl.GaussianActorCritic: of_policy(BOX) | {"num_critics": 2},
+    rl.PPO: {"policy": POLICY, "params": None},
+    rl.DQN: {"policy": Q, "params": None},
+    rl.TD3BC: {"policy": DETERMINISTIC, "params": None},
+    rl.BC: {"policy": POLICY, "params": None},
+    **{
+        cls: defaults(cls)
+        for cls in (
+            rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.SACParams, rl.TD3Params, rl.TD3BCParams, rl.IQLParams,
+            rl.BCParams, rl.RuntimeParams, rl.PrecisionParams, rl.EpsilonGreedy, rl.GaussianNoise,
+        )
+    },
+    rl.OnPolicyTrainerParams: defaults(rl.OnPolicyTrainerParams, training_collector=rl.Collector(POLICY, ENVS)),
+    rl.OffPolicyTrainerParams: defaults(
+        rl.OffPolicyTrainerParams, training_collector=rl.Collector(POLICY, ENVS, replay_buffer())
+    ),
+    rl.OfflineTrainerParams: defaults(rl.OfflineTrainerParams, buffer=filled_buffer()),
+    rl.OnPolicyTrainer: {"algorithm": rl.PPO(POLICY), "params": None},
+    rl.Collector: {"policy": POLICY, "envs": ENVS, "buffer": None, "exploration": None},
+    rl.ReplayBuffer: {
+        "capacity": 10, "observation_space": SPACES[0], "action_space": SPACES[1], "num_envs": 2, "device": "cpu",
+        "seed": 1, "extra": None,
+    },
+    rl.RolloutBuffer: {
+        "num_steps": 10, "observation_space": SPACES[0], "action_space": SPACES[1], "num_envs": 2, "device": "cpu",
+        "extra": None,
+    },
+    rl.LinearSchedule: {"start": 1.0, "end": 0.0, "until": 0.5},
+    rl.CosineSchedule: {"start": 1.0, "end": 0.0, "until": 0.5},
+    rl.Every: {"n": 3, "unit": "env_step"},
+    rl.CSVLogger: {"path": "log.csv", **INTERVALS},
+    rl.JSONLinesLogger: {"path": "log.jsonl", **INTERVALS},
+    rl.TensorBoardLogger: {"path": "runs", **INTERVALS},
+    rl.ConsoleLogger: INTERVALS,
+    rl.ActorCritic.for_envs: {"envs": ENVS},
+    rl.PPOParams.from_json: {"text": "{}"},
+    rl.PPO(POLICY).run_training: {"params": None},
+    replay_buffer().seed: {"seed": 1},
+    filled_buffer().sample: {"batch_size": 3, "n_step": 1, "gamma": 0.9},
+    rl.PPO(POLICY).seed: {"seed": 1},
+    rl.Collector(POLICY, ENVS).seed: {"seed": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__qualname__)
+def test_any_value_is_accepted_or_an_error_of_ours(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for name in MAKERS[make]:
+        for value in VALUES:
+            try:
+                make(**MAKERS[make] | {name: value})
+            except RLTrainerError as error:
+                if re.search(r"at 0x|\bid=\d", str(error)):
+                    wrong.append(f"{name}={value!r}: {error}")
+            except Exception as error:
+                wrong.append(f"{name}={value!r}: {type(error).__name__}: {error}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_envs", 0), ("num_envs", 2.0), ("seed", -1), ("backend", []), ("backend", "synk"), ("wrappers", "x"),
+        ("wrappers", [3]), ("num_workers", 0), ("start_method", 3), ("step_timeout", "1"), ("max_restarts", True),
+        ("on_env_error", None), ("env", None), ("env", 3), ("env", "NoSuchEnv-v0"), ("env", Anything),
+    ],
+)  # fmt: skip
+def test_make_vec(name: str, value: Any) -> None:
+    options = {"env": "CartPole-v1", "num_envs": 2, "backend": "workers", name: value}
+    with pytest.raises(RLTrainerError, match=r"make_vec\."):
+        rl.make_vec(**options)
+
+
+@pytest.mark.parametrize("value", [None, "1", 1.0, True, [1]])
+def test_seed(value: Any) -> None:
+    with pytest.raises(ParamsError, match=r"^seed.n: must be an integer; got "):
+        rl.seed(value)
+
+
+def test_integers_of_numpy_count_everything() -> None:
+    two, ten = np.int64(2), np.uint32(10)
+    rl.seed(np.int64(3))
+    envs = rl.make_vec("CartPole-v1", two, backend="sync", seed=np.int64(3))
+    buffer = rl.ReplayBuffer(ten, envs.single_observation_space, envs.single_action_space, num_envs=two, seed=ten)
+    assert (type(buffer.capacity), type(buffer.num_envs)) == (int, int)
+    collector = rl.Collector(rl.QNetwork.for_envs(envs), envs, buffer, max_episode_steps=np.int64(1000))
+    collector.seed(np.int64(3))
+    assert collector.collect(num_steps=np.int64(8)).num_env_steps == 8
+    assert collector.collect(num_episodes=np.int64(2)).num_collected_episodes == 2
+    batch = buffer.sample(batch_size=np.int64(3), n_step=np.int64(2), gamma=np.float64(0.9))
+    assert batch.reward.shape == (3,)
+    rl.RolloutBuffer(two, two, envs.single_observation_space, envs.single_action_space)
+    assert type(rl.Every(np.int64(10), "env_step").n) is int
+    logger = rl.ConsoleLogger(training_interval=np.int64(10), strict=np.bool_(False))
+    assert type(logger.strict) is bool
+    envs.close()
+
+
+def test_a_large_seed_is_folded_into_the_range_of_torch() -> None:
+    rl.seed(2**64 + 5)
+    folded = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(folded, torch.rand(1))
+    assert rl.ReplayBuffer(10, *SPACES, seed=2**64 + 5).generator.initial_seed() == 5
+
+
+def test_seeds_of_numpy_are_those_of_python() -> None:
+    seen = []
+    for number in (5, np.int64(5)):
+        rl.seed(number)
+        algorithm = rl.PPO(POLICY)
+        algorithm.seed(number)
+        buffer = rl.ReplayBuffer(10, *SPACES, seed=number)
+        seen.append((torch.rand(1).item(), algorithm.generator.initial_seed(), buffer.generator.initial_seed()))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("factory", [lambda parameters: None, lambda parameters: torch.optim.Adam, list])
+def test_a_factory_that_makes_no_optimizer(factory: Any) -> None:
+    with pytest.raises(ParamsError, match=r"^AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got "):
+        rl.PPO(POLICY, rl.PPOParams(optimizer=factory))
+
+
+def test_an_optimizer_of_nothing() -> None:
+    algorithm = rl.PPO(POLICY)
+    with pytest.raises(ParamsError, match=r"^Optimizer.modules: must have parameters; got activation$"):
+        algorithm.make_optimizer(algorithm.params, activation=torch.nn.ReLU())
