@@ -109,15 +109,18 @@ class Logger(ABC):
         """
         self._intervals["update"].set_default(update_interval)
         if is_new:
+            for means in self._gathered.values():
+                means.clear()
+        # A trainer that is reset and then run begins twice: where no training was logged, the first log goes on.
+        if self._has_place and (not is_new or self.last_step <= 0):
+            return
+        self._has_place, self._has_params = True, False
+        if is_new:
             self.last_step = -1
             for interval in self._intervals.values():
                 interval.restart()
-            for means in self._gathered.values():
-                means.clear()
-        if is_new or not self._has_place:
-            self._has_place, self._has_params = True, False
-            with self._guarded("begin a log", num_rows=0):
-                self._take_new_place()
+        with self._guarded("begin a log", num_rows=0):
+            self._take_new_place()
 
     def continue_log(self) -> None:
         """Go on with the log that `read_progress` reads, as `resume_from_log` does."""

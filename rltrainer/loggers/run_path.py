@@ -51,6 +51,8 @@ class RunPath:
         return self._side is not None and self._side(path).exists()
 
     def _numbered(self, number: int) -> Path:
+        if self.given.name in ("", ".."):  # the current folder or one above: a name beside it would surprise
+            return self.given / str(number)
         return self.given.with_name(f"{self.given.name.removesuffix(self._suffix)}-{number}{self._suffix}")
 
 

@@ -166,6 +166,34 @@ def test_a_folder_of_other_files_is_not_used_yet(tmp_path: Path) -> None:
     assert logger.path == tmp_path / "runs"
 
 
+def test_numbers_of_the_current_folder_lie_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in (".", "2", "3"):
+        logger = TensorBoardLogger(".")
+        run(logger)
+        assert logger.path == Path(expected)
+    assert epoch_of(TensorBoardLogger(".")) == 1
+
+
+@every_file_logger
+def test_a_run_that_begins_twice_has_one_log(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    logger = make(tmp_path / name)
+    for _ in range(2):
+        logger.begin_run(EACH)
+        logger.log_params(PARAMS)
+        logger.gather("update", {"loss": 7.0})
+        logger.log_test({"score": 1.0}, 0)
+    assert logger.path == tmp_path / name
+    again = make(tmp_path / name)
+    again.load_state_dict(logger.state_dict())  # a checkpoint of this moment
+    run(again)
+    assert again.path == tmp_path / name
+    run(again)
+    assert again.path == tmp_path / second
+
+
 def test_several_loggers_come_to_numbers_of_their_own(tmp_path: Path) -> None:
     run(CSVLogger(tmp_path / "log.csv"))
     csv, board = CSVLogger(tmp_path / "log.csv"), TensorBoardLogger(tmp_path / "board")

@@ -253,6 +253,20 @@ def test_a_run_by_hand_has_a_log_of_its_own(tmp_path: Path) -> None:
     assert not (tmp_path / "log-3.csv").exists()
 
 
+def test_a_reset_before_the_run_is_part_of_it(tmp_path: Path) -> None:
+    logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
+    trainer = build("ppo", logger=logger)
+    trainer.reset()
+    trainer.run()
+    build("ppo", logger=rl.JSONLinesLogger(tmp_path / "other.jsonl")).run()
+    kinds = [
+        [(row["kind"], row["step"]) for row in map(json.loads, (tmp_path / name).read_text().splitlines())]
+        for name in ("log.jsonl", "other.jsonl")
+    ]
+    assert kinds[0] == kinds[1]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl", "other.jsonl"]
+
+
 def test_resume_from_log_goes_on_in_the_newest(tmp_path: Path) -> None:
     def continued(max_epochs: int) -> Any:
         trainer = build("ppo", max_epochs=max_epochs, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
