@@ -64,6 +64,13 @@ class CSVLogger(FileLogger):
         super()._move(path)
         self._file.move(path)
 
+    def _drop_after(self, step: int) -> None:
+        def is_kept(line: str) -> bool:
+            found = line.partition(",")[0]
+            return found == "step" or (found.isdecimal() and int(found) <= step)
+
+        self._file.drop_after_last(is_kept)
+
     def _close(self) -> None:
         self._file.close()
 

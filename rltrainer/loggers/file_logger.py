@@ -51,10 +51,17 @@ class FileLogger(Logger):
             text = "%s: %s holds the log of another run; this one is logged at %s"
             logging.getLogger("rltrainer").info(text, type(self).__name__, self._runs.given, path)
 
-    def _take_newest_place(self) -> bool:
+    @abstractmethod
+    def _drop_after(self, step: int) -> None:
+        """Have the next row remove or hide those of later steps than this."""
+
+    def _take_newest_place(self, step: int) -> bool:
         self._move(self._runs.newest())
+        if not self._runs.is_log(self.path):
+            return False
+        self._drop_after(step)
         logging.getLogger("rltrainer").info("%s: goes on with the log at %s", type(self).__name__, self.path)
-        return self._runs.is_log(self.path)
+        return True
 
     def _return_to_place(self, name: str | None) -> None:
         self._move(self._runs.named(name))

@@ -55,6 +55,15 @@ class JSONLinesLogger(FileLogger):
         super()._move(path)
         self._file.move(path)
 
+    def _drop_after(self, step: int) -> None:
+        def is_kept(line: str) -> bool:
+            try:
+                return bool(json.loads(line)["step"] <= step)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                return False
+
+        self._file.drop_after_last(is_kept)
+
     def _close(self) -> None:
         self._file.close()
 

@@ -5,7 +5,7 @@ Knows nothing of what a line says. A line that a kill cut short is dropped befor
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 
@@ -33,6 +33,7 @@ class LineFile:
             raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
         self.path = Path(path)
         self._header = header
+        self._keep: int | None = None
         self._first_line = header.encode() if header.endswith("\n") else b""
         if self.path.is_dir():
             raise ParamsError(field_error_text(owner, "path", "must be a file, not a folder", path))
@@ -52,7 +53,18 @@ class LineFile:
     def move(self, path: Path) -> None:
         """Write to another file from now on."""
         self.close()
-        self.path = path
+        self.path, self._keep = path, None
+
+    def drop_after_last(self, is_kept: Callable[[str], bool]) -> None:
+        """Remove, when the next line is written, what follows the last line that is to be kept."""
+        self.close()
+        position, self._keep = 0, 0
+        if self.path.is_file():
+            with open(self.path, "rb") as file:
+                for line in file:
+                    position += len(line)
+                    if line.endswith(b"\n") and is_kept(line[:-1].decode(errors="replace")):
+                        self._keep = position
 
     def append(self, lines: str) -> None:
         """Write whole lines, all or nothing.
@@ -75,12 +87,14 @@ class LineFile:
             file.close()
 
     def size(self) -> int:
-        """Return the file's bytes; 0 if there is none."""
-        return self.path.stat().st_size if self.path.exists() else 0
+        """Return the bytes of the file that stay; 0 if there is none."""
+        found = self.path.stat().st_size if self.path.exists() else 0
+        return found if self._keep is None else min(found, self._keep)
 
     def cut(self, size: int) -> None:
         """Remove what was written after the file had `size` bytes."""
         self.close()
+        self._keep = None
         cut_file(self.path, size)
 
     def lines(self, path: Path) -> Iterator[str]:
@@ -99,6 +113,7 @@ class LineFile:
         file = AppendFile(self.path)
         try:
             end = _end_of_last_line(file)
+            end, self._keep = (end if self._keep is None else min(end, self._keep)), None
             if end < file.seek(0, os.SEEK_END):
                 file.truncate(end)
         except BaseException:

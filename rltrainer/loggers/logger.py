@@ -122,10 +122,14 @@ class Logger(ABC):
         with self._guarded("begin a log", num_rows=0):
             self._take_new_place()
 
-    def continue_log(self) -> None:
-        """Go on with the log that `read_progress` reads, as `resume_from_log` does."""
+    def continue_log(self, step: int) -> None:
+        """Go on with the log that `read_progress` reads, as `resume_from_log` does.
+
+        Args:
+            step: where the run goes on; rows of later steps are removed before the next is written, as they come again.
+        """
         with self._guarded("continue its log", num_rows=0):
-            self._has_place = self._has_params = self._take_newest_place()
+            self._has_place = self._has_params = self._take_newest_place(step)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Write what the run was told, once: not again on a resume.
@@ -178,12 +182,11 @@ class Logger(ABC):
         """
         self._log_if_due("update", values, step, self._update_position(update_step, gradient_step))
 
-    def end_run(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
-        """Write what no update row holds yet, but for a user's own `update_interval`, which is kept to; then flush."""
+    def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
+        """Write what no update row holds yet, at the end of a run; but a user's own `update_interval` is kept to."""
         if self._gathered["update"] and self._intervals["update"].is_default:
             self._log("update", values, step)
             self._intervals["update"].move_to(self._update_position(update_step, gradient_step))
-        self.flush()
 
     def log_epoch(self, progress: Progress) -> None:
         """Write how far the run has come, for `read_progress`; then flush.
@@ -283,8 +286,8 @@ class Logger(ABC):
         """Begin a log that no run has written to."""
         return
 
-    def _take_newest_place(self) -> bool:
-        """Go on with the log that was written to last; return whether there is one."""
+    def _take_newest_place(self, step: int) -> bool:
+        """Go on with the log that was written to last, from this step on; return whether there is one."""
         return False
 
     def _return_to_place(self, name: str | None) -> None:

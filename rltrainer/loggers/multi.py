@@ -50,10 +50,10 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger.begin_run(update_interval, is_new=is_new)
 
-    def continue_log(self) -> None:
+    def continue_log(self, step: int) -> None:
         """Continue the log of each."""
         for logger in self.loggers:
-            logger.continue_log()
+            logger.continue_log(step)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Hand the params to each."""
@@ -86,10 +86,10 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger.log_update(values, step, update_step, gradient_step)
 
-    def end_run(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
-        """End the run of each."""
+    def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
+        """Have each write what is left."""
         for logger in self.loggers:
-            logger.end_run(values, step, update_step, gradient_step)
+            logger.log_rest(values, step, update_step, gradient_step)
 
     def log_epoch(self, progress: Progress) -> None:
         """Hand the row to each."""

@@ -78,6 +78,9 @@ class TensorBoardLogger(FileLogger):
         super()._move(path)
         self._purge_step = None
 
+    def _drop_after(self, step: int) -> None:
+        self._purge_step = step + 1
+
     def _close(self) -> None:
         file, self._file = self._file, None
         if file is not None:

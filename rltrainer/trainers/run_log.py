@@ -105,18 +105,19 @@ class RunLog:
             values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
             self._logger.log_test(values, step)
 
-    def ended_epoch(self, stats: EpochStats, score: float | None, best: Best, progress: Progress) -> None:
+    def ended_epoch(
+        self, stats: EpochStats, score: float | None, best: Best, progress: Progress, is_last: bool
+    ) -> None:
         """Take in the end of an epoch."""
         recent = self._recent()
         self._bar.show({**recent, **_losses(stats.update.floats())})
         self._bar.end_epoch(stats, score, best, recent.get("return"))
-        if self._logger is not None:
-            self._logger.log_epoch(progress)
-
-    def ended_run(self, step: int, update_step: int, gradient_step: int) -> None:
-        """Take in the end of a run."""
-        if self._logger is not None:
-            self._logger.end_run(self._algorithm.learning_rates(), step, update_step, gradient_step)
+        if self._logger is None:
+            return
+        if is_last:
+            counts = [int(progress[name] or 0) for name in (self._unit, "update_step", "gradient_step")]
+            self._logger.log_rest(self._algorithm.learning_rates(), *counts)
+        self._logger.log_epoch(progress)
 
     def to_state(self) -> State:
         """Return the last episodes; where its rows are is the logger's own state."""

@@ -97,7 +97,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._log.open_bar(self.params, f"{type(self.algorithm).__name__}: {how}")
             while not self._is_finished():
                 self.execute_epoch()
-            self._log.ended_run(self._step, self.update_step, self.gradient_step)
         except BaseException:
             for collector in self._collectors().values():
                 collector.close()
@@ -308,7 +307,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._record = None
         best = {f"best_{name.strip('_')}": value for name, value in vars(self._best).items()}
         progress = self._counters() | best | {"is_stopped": int(self._stop_reason == "stop_fn")}
-        self._log.ended_epoch(stats, record.score, self._best, progress)
+        is_last = self._stop_reason is not None or self.epoch >= self.params.max_epochs
+        self._log.ended_epoch(stats, record.score, self._best, progress, is_last)
         return stats
 
     def _counters(self) -> dict[str, int | float | None]:
@@ -359,7 +359,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         progress = logger.read_progress() if logger is not None else None
         if logger is None or progress is None:
             return
-        logger.continue_log()
         for name in self._counters():
             setattr(self, name, int(progress[name] or 0))
         best_epoch = progress.get("best_epoch")
@@ -374,4 +373,5 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._seed()
         self._set_up()
         self._is_started = self._continues = True
+        logger.continue_log(self._step)
         self._log.begin(self.params, is_new=False)

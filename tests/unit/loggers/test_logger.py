@@ -364,7 +364,7 @@ def test_what_is_left_at_the_end_of_a_run_is_a_row_but_not_against_the_users_int
         both.gather("update", {"loss": float(step)})
         both.log_update({}, step, step, step)
     for _ in range(2):
-        both.end_run({"lr": 0.1}, 3, 3, 3)
+        both.log_rest({"lr": 0.1}, 3, 3, 3)
     assert default.rows == [("update", 1, {"update/loss": 1.0}), ("update", 3, {"update/lr": 0.1, "update/loss": 2.5})]
     assert own.rows == [("update", 1, {"update/loss": 1.0})]
 

@@ -83,7 +83,7 @@ def test_the_newest_run_is_read_and_continued(
         run(make(tmp_path / name), epoch)
     logger = make(tmp_path / name)
     assert epoch_of(logger) == 2
-    logger.continue_log()
+    logger.continue_log(20)
     run(logger, 3, is_new=False)
     assert logger.path == tmp_path / second
     assert not (tmp_path / third).exists()
@@ -201,6 +201,65 @@ def test_several_loggers_come_to_numbers_of_their_own(tmp_path: Path) -> None:
     assert (csv.path, board.path) == (tmp_path / "log-2.csv", tmp_path / "board")
 
 
+def by_step(logger: Any) -> list[tuple[int, float]]:
+    """Return the (step, score) of all test rows."""
+    if isinstance(logger, TensorBoardLogger):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        log = EventAccumulator(str(logger.path))
+        log.Reload()
+        return [(event.step, event.value) for event in log.Scalars("test/score")]
+    lines = logger.path.read_text().splitlines()
+    if isinstance(logger, CSVLogger):
+        return [(int(line.split(",")[0]), float(line.split(",")[2])) for line in lines if "test/score" in line]
+    rows = map(json.loads, lines)
+    return [(row["step"], row["test/score"]) for row in rows if row["kind"] == "test"]
+
+
+@every_file_logger
+def test_rows_after_the_last_epoch_are_not_doubled(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was killed in its third epoch: its rows come again."""
+    # TensorBoard reads files in the order of their names, which begin with the second of their making.
+    clock = iter(range(1_700_000_000, 1_800_000_000))
+    monkeypatch.setattr("rltrainer.loggers.event_file.time.time", lambda: next(clock))
+    killed = make(tmp_path / name)
+    run(killed, 1)
+    run(killed, 2, is_new=False)
+    for step in (21, 22, 23):
+        killed.log_test({"score": -1.0}, step)
+    killed.close()
+    logger = make(tmp_path / name)
+    assert epoch_of(logger) == 2
+    logger.continue_log(20)
+    assert (23, -1.0) in by_step(logger)  # nothing is removed before the run writes
+    logger.begin_run(EACH, is_new=False)
+    for step in (21, 22):
+        logger.log_test({"score": 3.0}, step)
+    assert by_step(logger) == [(10, 1.0), (20, 2.0), (21, 3.0), (22, 3.0)]
+    logger.close()
+    logger.log_test({"score": 3.0}, 23)
+    assert by_step(logger)[-2:] == [(22, 3.0), (23, 3.0)]
+
+
+def test_what_other_runs_wrote_into_one_file_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,name,value\n500,test/score,1.0\n10,test/score,2.0\n30,test/score,3.0\nbroken\n")
+    logger = CSVLogger(path)
+    logger.continue_log(20)
+    logger.log_test({"score": 4.0}, 30)
+    assert path.read_text() == "step,name,value\n500,test/score,1.0\n10,test/score,2.0\n30,test/score,4.0\n"
+
+
+def test_a_state_between_counts_what_will_stay(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,name,value\n10,test/score,2.0\n30,test/score,3.0\n")
+    logger = CSVLogger(path)
+    logger.continue_log(20)
+    assert logger.state_dict()["files"] == {"csv": len("step,name,value\n10,test/score,2.0\n")}
+
+
 def test_params_in_json_lines_are_the_first_row(tmp_path: Path) -> None:
     logger = JSONLinesLogger(tmp_path / "log.jsonl")
     run(logger)
@@ -253,7 +312,7 @@ def test_params_are_written_once_and_not_on_a_resume(tmp_path: Path) -> None:
     resumed.load_state_dict(logger.state_dict())
     run(resumed, 2, is_new=False)
     continued = JSONLinesLogger(tmp_path / "log.jsonl")
-    continued.continue_log()
+    continued.continue_log(20)
     run(continued, 3, is_new=False)
     assert logger.path.read_text().count('"params"') == 3  # the kind, and two classes in its row
     assert logger.path.read_text().count("\n") == 1 + 3 * 2

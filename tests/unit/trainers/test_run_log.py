@@ -284,6 +284,27 @@ def test_resume_from_log_goes_on_in_the_newest(tmp_path: Path) -> None:
     assert continued(6).epoch == 5
 
 
+def test_resume_from_the_log_of_a_killed_run_doubles_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+
+    def made(**changes: Any) -> Any:
+        trainer = build("ppo", logger=rl.JSONLinesLogger(path, training_interval=1))
+        return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, **changes))
+
+    def kill(epoch: int, env_step: int, gradient_step: int) -> str:
+        if env_step == 30:
+            raise KeyboardInterrupt
+        return ""
+
+    with pytest.raises(KeyboardInterrupt):
+        made(save_checkpoint_fn=kill).run()
+    made(resume_from_log=True).run()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for kind, steps in (("training", [10, 20, 30, 40, 50, 60]), ("update", [10, 20, 30, 40, 50, 60])):
+        assert [row["step"] for row in rows if row["kind"] == kind] == steps
+    assert [row["step"] for row in rows if row["kind"] == "epoch"] == [20, 40, 60]
+
+
 def test_resume_from_a_log_that_holds_no_epoch_begins_another(tmp_path: Path) -> None:
     """A run was killed in its first epoch, twice; the third goes on with what the second had reached."""
     path = tmp_path / "log.jsonl"
