@@ -23,9 +23,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 
 LANGUAGES = {"python", "sh", "text"}
-"""What a block may say it is; the last two are for commands, and for formulas and output: they are not run."""
+"""What a block may say it is; those of commands, and of formulas and output, are not run."""
 
-NOT_RUN: dict[tuple[str, str], str] = {}
+NOT_RUN = {
+    (
+        "docs/guides/deploying.md",
+        'torch.onnx.export(Greedy(policy), kwargs={"obs": example}, f="policy.onnx", dynamo=True)',
+    ): "needs onnx and onnxscript, which are no extras"
+}
 """Python blocks that cannot run here, by page and first line, with the reason."""
 
 
