@@ -47,7 +47,7 @@ def train(path: Path, short: bool) -> None:
         test_step_num_episodes=10,
         max_epochs=1 if short else 5,
         epoch_num_steps=100 if short else 1000,
-        batch_size=256,
+        **rl.TD3BC.recommended(),
         seed=1,
     )
     result = rl.OfflineTrainer(rl.TD3BC(policy), params).run()

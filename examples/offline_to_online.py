@@ -27,7 +27,7 @@ def main() -> None:
         test_step_num_episodes=10,
         max_epochs=1 if args.short else 3,
         epoch_num_steps=100 if args.short else 1000,
-        batch_size=256,
+        **rl.IQL.recommended(),
         seed=1,
     )
     before = rl.OfflineTrainer(algorithm, offline).run()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.on_policy import OnPolicyAlgorithm, Samples
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
@@ -48,6 +49,15 @@ class A2C(OnPolicyAlgorithm):
     def __init__(self, policy: ActorCritic, params: A2CParams | None = None) -> None:
         super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, policy=policy)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.A2C.recommended(envs)`.
+
+        5 steps of each env, used once and at once (the paper's t_max; Stable-Baselines3).
+        """
+        num_envs, _ = look_at(envs, cls)
+        return {"collection_step_num_env_steps": 5 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 
     def process(self, rollout: Rollout) -> Samples:
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, cast
 
 from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import Policy
@@ -53,6 +54,14 @@ class BC(OffPolicyAlgorithm):
             rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
             raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:
+        """Return fields of `OfflineTrainerParams` that train well: `**rl.BC.recommended()`.
+
+        256 transitions per gradient step (the BC of the TD3+BC paper).
+        """
+        return {"batch_size": 256}
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Take one step on -log pi(action|obs)."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import huber, weighted_mean
 from rltrainer.nets import EpsilonGreedy, QNetwork
 from rltrainer.nets.target import TargetNetwork
@@ -47,6 +48,21 @@ class DQN(OffPolicyAlgorithm):
         self.policy.exploration = EpsilonGreedy(self.params.epsilon)
         self.target_critic = TargetNetwork(policy.critic, self.params.tau, self.params.target_update_interval)
         self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
+        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.DQN.recommended(envs)`.
+
+        Vectors: a gradient step of 64 transitions for every two samples, after 1,000 random ones (RL Zoo's CartPole).
+        Images: one of 32 for every four, after 50,000 (the paper's table of hyperparameters).
+        """
+        _, has_images = look_at(envs, cls)
+        return {
+            "collection_step_num_env_steps": 4,
+            "batch_size": 32 if has_images else 64,
+            "update_step_num_gradient_steps_per_sample": 0.25 if has_images else 0.5,
+            "warmup_num_env_steps": 50_000 if has_images else 1000,
+        }
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Regress Q(obs, action) to reward + discount * next value."""

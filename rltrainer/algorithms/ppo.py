@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.a2c import A2C, A2CParams
 from rltrainer.algorithms.on_policy import Samples
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
@@ -40,6 +41,22 @@ class PPO(A2C):
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
         super().__init__(policy, params)
         self.clip = ScheduledValue(self.params.clip, self.device)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.PPO.recommended(envs)`.
+
+        Vectors: 2048 env steps, minibatches of 64, 10 repetitions (the paper's table 3, and Stable-Baselines3 in one
+        env); at least 32 steps of each env, in 32 minibatches as there. Images: 128 steps of each env in 4 minibatches,
+        4 repetitions (RL Zoo's Atari; the paper's table 5 has 3).
+        """
+        num_envs, has_images = look_at(envs, cls)
+        num_steps = 128 * num_envs if has_images else max(2048, 32 * num_envs)
+        return {
+            "collection_step_num_env_steps": num_steps,
+            "batch_size": num_steps // (4 if has_images else 32),
+            "update_step_num_repetitions": 4 if has_images else 10,
+        }
 
     def process(self, rollout: Rollout) -> Samples:
         """Add the log-probability under the policy that collected the data.

@@ -4,6 +4,7 @@ import dataclasses
 
 from torch import Tensor
 
+from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
 from rltrainer.algorithms.td3 import TD3, TD3Params
 from rltrainer.data import ReplayBuffer
 from rltrainer.functional.losses import weighted_mean
@@ -36,6 +37,14 @@ class TD3BC(TD3):
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3BCParams | None = None) -> None:
         super().__init__(policy, params)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
+        """Return fields of `OfflineTrainerParams` that train well: `**rl.TD3BC.recommended()`.
+
+        256 transitions per gradient step, of which the paper takes a million (table 3).
+        """
+        return {"batch_size": 256}
 
     def prepare(self, buffer: ReplayBuffer) -> None:
         """Take the statistics of the data; the epsilon becomes part of them, so that the policy's file holds it."""

@@ -112,3 +112,9 @@ rl.CSVLogger("log.csv", training_intervall=3)  # mistake
 rl.make_vec("CartPole-v1", num_envs="2")  # mistake
 rl.make_vec(3, num_envs=2)  # mistake
 np_step: np.int64 = algorithm.gamma  # mistake
+rl.OffPolicyTrainerParams(training_collector=collector, **rl.PPO.recommended(envs))  # mistake
+rl.PPO.recommended("CartPole-v1")  # mistake
+rl.PPO.recommended(envs)["batchsize"]  # mistake
+rl.Collector(policy, envs, max_episode_steps="7")  # mistake
+rl.CosineSchedule("1")  # mistake
+rl.IQLParams(actor_lr="x")  # mistake

@@ -120,3 +120,9 @@ class Own(rl.OffPolicyAlgorithm):
 Own(rl.DeterministicActorCritic.for_envs(pendulum), OwnParams(penalty=rl.LinearSchedule(1.0, 0.1)))
 sizes: Sequence[int] = np.array([64, 64]).tolist()
 rl.ActorCritic.for_envs(envs, hidden_sizes=sizes)
+rl.OnPolicyTrainerParams(training_collector=rl.Collector(policy, envs), **rl.PPO.recommended(envs), max_epochs=3)
+rl.OnPolicyTrainerParams(
+    training_collector=rl.Collector(policy, envs), **(rl.PPO.recommended(envs) | {"batch_size": 32})
+)
+rl.IQLParams(actor_lr=rl.CosineSchedule(3e-4), critic_lr=1e-3)
+rl.A2CParams(optimizer=rl.rms_prop)

@@ -164,6 +164,12 @@ def test_exactly_one_count(counts: dict[str, int]) -> None:
         collector().collect(**counts)
 
 
+def test_counts_of_numpy_are_numbers() -> None:
+    one = collector(num_envs=2, length=5)
+    assert one.collect(num_steps=np.int64(4)).num_env_steps == 4  # type: ignore[arg-type]
+    assert one.collect(num_episodes=np.int32(2)).num_collected_episodes == 2  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["num_steps", "num_episodes"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_counts_are_positive_integers(name: str, value: Any) -> None:

@@ -1,0 +1,51 @@
+"""What `Algorithm.recommended` returns: fields of trainer params that train well, where their defaults are neutral.
+
+The fields are to be splatted into the trainer's params, the sources are in each algorithm's docstring.
+"""
+
+from typing import Any, TypedDict
+
+import gymnasium as gym
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.spaces import leaf_shape, leaf_spaces
+from rltrainer.tree import leaves
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+
+
+class OnPolicyFields(TypedDict):
+    """Fields of `OnPolicyTrainerParams`."""
+
+    collection_step_num_env_steps: int
+    batch_size: int | None
+    update_step_num_repetitions: int
+
+
+class OffPolicyFields(TypedDict):
+    """Fields of `OffPolicyTrainerParams`."""
+
+    collection_step_num_env_steps: int
+    batch_size: int
+    update_step_num_gradient_steps_per_sample: float
+    warmup_num_env_steps: int
+
+
+class OfflineFields(TypedDict):
+    """Fields of `OfflineTrainerParams`."""
+
+    batch_size: int
+
+
+def look_at(envs: VectorEnv, algorithm: type[Any]) -> tuple[int, bool]:
+    """Return the number of envs, and whether they show images.
+
+    Raises:
+        ParamsError: `envs` is no vector env.
+    """
+    if not isinstance(envs, gym.vector.VectorEnv):
+        hint = "Make one with rl.make_vec(env_id, num_envs=1)."
+        owner = f"{algorithm.__name__}.recommended"
+        raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
+    spaces = leaves(leaf_spaces(envs.single_observation_space))
+    return envs.num_envs, any(isinstance(s, gym.spaces.Box) and len(leaf_shape(s)) == 3 for s in spaces)
