@@ -381,8 +381,6 @@ def _check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int 
         got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
         raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
     if num_steps is not None:
-        if type(num_steps) is int and num_steps > 0:  # 3 us less than `checked`, once per env step off policy
-            return num_steps, None
         return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
     return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
 
