@@ -19,7 +19,7 @@ class CSVLogger(FileLogger):
 
     NaN is `nan`, None is empty. Read it with
     `pandas.read_csv(path).pivot(index="step", columns="name", values="value")`. The params of the run are in a file
-    beside it, `log.params.json` for `log.csv`.
+    beside it, `log.csv.params.json` for `log.csv`.
 
     Args:
         path: the file; its folder is made. If a run has used it, `log-2.csv` and so on.
@@ -83,7 +83,7 @@ class CSVLogger(FileLogger):
 
 def _params_file(path: Path) -> Path:
     """Return the file beside a log that holds the params: the log's own value column holds numbers only."""
-    return path.with_name(f"{path.stem}.params.json")
+    return path.with_name(f"{path.name}.params.json")
 
 
 def _quoted(name: str) -> str:

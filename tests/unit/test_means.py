@@ -67,3 +67,12 @@ def test_a_merged_mean_holds_no_graph() -> None:
     merged = merge([Part({"loss": weight * 2}), Part({"loss": weight * 4})])
     assert merged.values["loss"].requires_grad is False  # type: ignore[union-attr]  # a tensor
     assert floats(merged.values) == {"loss": 3.0}
+
+
+def test_parts_of_a_checkpoint_join_those_on_a_device() -> None:
+    """A checkpoint is read on the CPU; the run goes on elsewhere."""
+    saved, newer = torch.tensor(1.0), torch.zeros((), device="meta")
+    for weights in ((1, 1, 1), (1, 2, 3)):
+        values = zip((saved, newer, newer), weights, strict=True)
+        merged = merge([Part({"loss": value}, weight) for value, weight in values])
+        assert merged.values["loss"].device.type == "meta"  # type: ignore[union-attr]  # a tensor

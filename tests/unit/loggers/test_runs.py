@@ -273,18 +273,24 @@ def test_params_of_a_csv_log_lie_beside_it(tmp_path: Path) -> None:
     run(logger)
     run(logger)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "log-2.csv", "log-2.params.json", "log.csv", "log.params.json"
+        "log-2.csv", "log-2.csv.params.json", "log.csv", "log.csv.params.json"
     ]  # fmt: skip
-    assert json.loads((tmp_path / "log-2.params.json").read_text()) == PARAMS
+    assert json.loads((tmp_path / "log-2.csv.params.json").read_text()) == PARAMS
     assert "params" not in logger.path.read_text()
 
 
+def test_logs_that_differ_in_their_suffix_have_params_of_their_own(tmp_path: Path) -> None:
+    loggers = [CSVLogger(tmp_path / name) for name in ("log", "log.csv", "log.txt")]
+    run(MultiLogger(*loggers))
+    assert [logger.path.name for logger in loggers] == ["log", "log.csv", "log.txt"]
+
+
 def test_a_file_in_the_place_of_the_params_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "log.params.json").write_text("mine")
+    (tmp_path / "log.csv.params.json").write_text("mine")
     logger = CSVLogger(tmp_path / "log.csv")
     run(logger)
     assert logger.path == tmp_path / "log-2.csv"
-    assert (tmp_path / "log.params.json").read_text() == "mine"
+    assert (tmp_path / "log.csv.params.json").read_text() == "mine"
 
 
 def test_params_in_tensorboard_are_texts(tmp_path: Path) -> None:
