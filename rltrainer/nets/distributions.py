@@ -38,10 +38,10 @@ def best_choice(preference: Tensor) -> Tensor:
     """Return the place of the largest number of each row, [B] for [B, A].
 
     Raises:
-        NonFiniteError: a row holds NaN, on the CPU. Elsewhere its place is -1, no choice of any space: to look at a
-            number would wait for the device.
+        NonFiniteError: a row holds NaN, on the CPU. On devices and in graphs its place is -1, no choice of any space:
+            nobody can look at a number there without waiting.
     """
-    if preference.is_cpu and not torch.compiler.is_compiling():
+    if preference.is_cpu and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
         return _best_choice(_in_full_precision(preference).detach().numpy())
     largest, place = preference.max(-1)
     return place.masked_fill(largest.isnan(), -1)

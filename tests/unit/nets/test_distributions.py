@@ -212,6 +212,12 @@ def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
     assert compiled(bad).tolist() == [1, -1]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_traced_choice_is_no_constant() -> None:
+    traced = torch.jit.trace(best_choice, torch.tensor([[0.0, 2.0, 1.0]]))
+    assert traced(torch.tensor([[0.0, 2.0, 9.0]])).tolist() == [2]
+
+
 def test_infinite_logits_are_preferences() -> None:
     logits = torch.tensor([[0.0, math.inf, 1.0], [-math.inf, -math.inf, 3e38]])
     assert Categorical(logits).mode().tolist() == [1, 2]
