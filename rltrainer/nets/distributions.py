@@ -41,7 +41,8 @@ def best_choice(preference: Tensor) -> Tensor:
         NonFiniteError: a row holds NaN, on the CPU. On devices and in graphs its place is -1, no choice of any space:
             nobody can look at a number there without waiting.
     """
-    if preference.is_cpu and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
+    is_traced = torch.compiler.is_compiling() or torch._C._is_tracing()
+    if preference.is_cpu and not is_traced:
         return _best_choice(_in_full_precision(preference).detach().numpy())
     largest, place = preference.max(-1)
     return place.masked_fill(largest.isnan(), -1)
