@@ -43,11 +43,16 @@ class MissingExtraError(RLTrainerError, ImportError):
     """An optional dependency is not installed; the text names the extra that brings it."""
 
 
+def stable_repr(value: object) -> str:
+    """Return a value's repr without addresses, which differ from run to run."""
+    return _ADDRESS.sub("", repr(value))
+
+
 def readable(value: object) -> str:
     """Return a value as a short text that is the same in every run: its repr without addresses."""
     kind = type(value).__name__
     try:
-        text = _ADDRESS.sub("", repr(value))
+        text = stable_repr(value)
     except Exception:  # what is wrong may be half made, or a number too large to be written
         return f"<{kind}>"
     if len(text) <= MAX_LENGTH:

@@ -7,6 +7,7 @@ checks them at construction; `checked` does so for a single argument. Nothing he
 import functools
 import inspect
 import math
+import os
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -57,6 +58,7 @@ Sizes = Annotated[
     Rule("a sequence of positive integers", lambda v: _is_sequence(v) and all(is_int(n) and n > 0 for n in v)),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
+AnyPath = Annotated[str | os.PathLike[str], Rule("a path", lambda v: isinstance(v, str | os.PathLike))]
 Scheduled = Annotated[
     Callable[[float], float],
     Rule("a callable of progress in [0, 1]", lambda v: not isinstance(v, type) and _takes(v, 1)),

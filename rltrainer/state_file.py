@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rltrainer.atomic_write import replaced_file
+from rltrainer.errors import readable
 from rltrainer.types import State
 
 FORMAT_VERSION = 1
@@ -122,13 +123,13 @@ def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise TypeError(f"{name}: keys of a state must be strings; got {key!r} ({type(key).__name__})")
+                raise TypeError(f"{name}: keys of a state must be strings; got {readable(key)} ({type(key).__name__})")
         return {"dict": {key: _take_tensors(item, f"{name}.{key}", tensors) for key, item in value.items()}}
     if isinstance(value, list | tuple):
         return [_take_tensors(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{name}: a state holds tensors and plain values; got {value!r} ({type(value).__name__})")
+    raise TypeError(f"{name}: a state holds tensors and plain values; got {readable(value)} ({type(value).__name__})")
 
 
 def _put_tensors(value: Any, names: set[str], get_tensor: Any) -> Any:

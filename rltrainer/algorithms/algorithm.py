@@ -19,7 +19,7 @@ from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
 from rltrainer.plan import UpdatePlan
-from rltrainer.rules import PositiveFloat, Rule, Scheduled, UnitFloat
+from rltrainer.rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
 from rltrainer.types import Rollout, State, UpdateResult
@@ -184,6 +184,7 @@ class Algorithm(ABC):
         Raises:
             CheckpointError: it could not be written; what was there is unchanged.
         """
+        path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         state = self.state_dict()
         with write_errors(Path(path), CheckpointError):
             write_state(path, "algorithm", state)
@@ -194,6 +195,7 @@ class Algorithm(ABC):
         Raises:
             CheckpointError: the file is missing or damaged, or of another algorithm or shapes; nothing was changed.
         """
+        path = checked(f"{type(self).__name__}.load", "path", path, AnyPath)
         self.load_state_dict(read_state(path, "algorithm", CheckpointError))
 
     def check_faults(self, wait: bool = True) -> None:

@@ -69,9 +69,11 @@ class Collector:
     ) -> None:
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Make one with rl.make_vec(env_id, num_envs=1)."
+            hint = "The policy comes first: Collector(policy, envs)." if isinstance(envs, Policy) else hint
             raise ParamsError(field_error_text("Collector", "envs", "must be a gymnasium VectorEnv", envs, hint))
         if not isinstance(policy, Policy):
-            raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy))
+            hint = "Pass algorithm.policy." if hasattr(policy, "policy") else "Build one: ActorCritic.for_envs(envs)."
+            raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy, hint))
         if max_episode_steps is not None:
             max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt)
         exploration = checked("Collector", "exploration", exploration, AnyExploration | None)

@@ -31,7 +31,7 @@ from rltrainer.data.ring import Ring
 from rltrainer.data.spread import spread
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.rules import NonNegativeInt, PositiveInt, UnitFloat, checked
+from rltrainer.rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
@@ -297,6 +297,7 @@ class ReplayBuffer:
         """
         # Whoever loads the file goes on with other episodes.
         cut = torch.ones(self.num_envs, dtype=torch.bool)
+        path = checked("ReplayBuffer.save", "path", path, AnyPath)
         with write_errors(Path(path), ReplayBufferError):
             write_state(path, FILE_KIND, self.state_dict() | {"cut": cut})
 
@@ -324,6 +325,7 @@ class ReplayBuffer:
             ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
             ParamsError: `capacity` or `num_envs` breaks its rule.
         """
+        path = checked("ReplayBuffer.load", "path", path, AnyPath)
         state, layout, smallest = read_layout(path)
 
         # The seed is replaced by the file's; giving one leaves the global generator alone.

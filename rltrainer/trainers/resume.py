@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, stable_repr
 from rltrainer.params import Params
 from rltrainer.types import State
 
@@ -38,8 +38,7 @@ def _fields(params: Params) -> State:
     compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
     for name in compared:
         value = getattr(params, name)
-        if dataclasses.is_dataclass(value) and not isinstance(
-            value, Params
-        ):  # a schedule: JSON has only its name, but its numbers matter too
-            values[name] = repr(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, Params):
+            # A schedule: of a user's JSON has only the name, but its numbers matter too; of ours, files hold this text.
+            values[name] = stable_repr(value)
     return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}

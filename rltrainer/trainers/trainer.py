@@ -16,6 +16,7 @@ from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.collect import Collector
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.plan import RuntimeParams, UpdatePlan
+from rltrainer.rules import AnyPath, checked
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
 from rltrainer.trainers.epoch import EpochRecord
@@ -155,6 +156,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         Raises:
             CheckpointError: it could not be written.
         """
+        path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         write_checkpoint(
             path, {name: dict(part.state_dict()) for name, part in self._parts().items()} | {"trainer": self._state()}
         )
@@ -165,7 +167,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         Raises:
             CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
         """
-        states = read_checkpoint(path)
+        states = read_checkpoint(checked(f"{type(self).__name__}.restore", "path", path, AnyPath))
         parts = self._parts()
         if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
             raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")

@@ -104,6 +104,10 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     replay_buffer().seed: {"seed": 1},
     filled_buffer().sample: {"batch_size": 3, "n_step": 1, "gamma": 0.9},
     rl.PPO(POLICY).seed: {"seed": 1},
+    rl.PPO(POLICY).save: {"path": "algorithm"},
+    rl.PPO(POLICY).load: {"path": "algorithm"},
+    filled_buffer().save: {"path": "buffer"},
+    rl.ReplayBuffer.load: {"path": "buffer"},
     rl.Collector(POLICY, ENVS).seed: {"seed": 1},
 }  # fmt: skip
 
@@ -144,6 +148,24 @@ def test_make_vec(name: str, value: Any) -> None:
 def test_seed(value: Any) -> None:
     with pytest.raises(ParamsError, match=r"^seed.n: must be an integer; got "):
         rl.seed(value)
+
+
+def test_swapped_arguments_of_a_collector() -> None:
+    with pytest.raises(ParamsError, match=r"The policy comes first: Collector\(policy, envs\).$"):
+        rl.Collector(ENVS, POLICY)  # type: ignore[arg-type]  # what is tested, below too
+    with pytest.raises(ParamsError, match=r"^Collector.policy: must be a Policy; got .* Pass algorithm.policy.$"):
+        rl.Collector(rl.PPO(POLICY), ENVS)  # type: ignore[arg-type]
+
+
+def test_what_is_no_path() -> None:
+    trainer = rl.OnPolicyTrainer(
+        rl.PPO(POLICY), rl.OnPolicyTrainerParams(training_collector=rl.Collector(POLICY, ENVS))
+    )
+    for call in (trainer.save, trainer.restore):
+        with pytest.raises(
+            ParamsError, match=rf"^OnPolicyTrainer.{call.__name__}.path: must be a path; got 3 \(int\)$"
+        ):
+            call(3)  # type: ignore[arg-type]  # what is tested
 
 
 def test_integers_of_numpy_count_everything() -> None:
