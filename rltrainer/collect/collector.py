@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,8 +20,9 @@ from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.memory import all_finite
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import switch_to_eval
-from rltrainer.rules import PositiveInt, Rule, checked
+from rltrainer.rules import PositiveInt, checked
 from rltrainer.seeding import Integer, derive_seed, make_generator
 from rltrainer.spaces import ValueRange, describe_mismatch
 from rltrainer.types import Rollout, State
@@ -29,10 +30,6 @@ from rltrainer.types import Rollout, State
 LONG_EPISODE = 100_000
 """Steps after which an episode that others wait for is worth a word."""
 NOTHING_STORED = "; nothing of this collection was stored"
-
-AnyExploration = Annotated[
-    Exploration, Rule("a callable, such as EpsilonGreedy(0.1)", lambda v: callable(v) and not isinstance(v, type))
-]
 
 
 class Collector:

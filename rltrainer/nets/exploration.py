@@ -4,7 +4,7 @@ An algorithm sets it on its policy from its params; `Collector(exploration=...)`
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.params import Params
-from rltrainer.rules import NonNegativeFloat, Scheduled, UnitFloat
+from rltrainer.rules import NonNegativeFloat, Rule, Scheduled, UnitFloat
 from rltrainer.schedules import value_at
 
 
@@ -32,6 +32,11 @@ class Exploration(Protocol):
             progress: share of the training that is done, in [0, 1].
             generator: source of all randomness.
         """
+
+
+AnyExploration = Annotated[
+    Exploration, Rule("a callable, such as EpsilonGreedy(0.1)", lambda v: callable(v) and not isinstance(v, type))
+]
 
 
 @dataclass(frozen=True, repr=False)
