@@ -6,8 +6,12 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rltrainer.rules import Rule, checked, is_int
+
+GENERATOR_STATE_SIZES = (16, 5056)
+"""Bytes of the state of a generator on CUDA and on the CPU."""
 
 Integer = Annotated[int, Rule("an integer", is_int)]
 MAX_SEED = 2**64 - 1
@@ -58,3 +62,33 @@ def reseed(generator: torch.Generator, owner: str, seed: int) -> None:
 def _in_range(seed: int) -> int:
     """Return a seed that torch takes; those that it takes stay as they are."""
     return seed if -(2**63) <= seed <= MAX_SEED else seed % 2**64
+
+
+def generator_problem(generator: torch.Generator, state: object) -> str | None:
+    """Return what is wrong with a state for this generator, or None; one of another kind of device will do."""
+    if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.ndim != 1:
+        return f"expected the state of a generator, found {_describe(state)}"
+    if len(state) == len(generator.get_state()):
+        try:
+            torch.Generator(generator.device).set_state(state.cpu())
+        except RuntimeError as error:
+            return f"not the state of a generator ({error})"
+    elif len(state) not in GENERATOR_STATE_SIZES:
+        return f"not the state of a generator ({len(state)} bytes)"
+    return None
+
+
+def set_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Restore a generator from a state without problems.
+
+    Random numbers of other kinds of device cannot go on here; their generator's state becomes the seed.
+    """
+    if len(state) == len(generator.get_state()):
+        generator.set_state(state.cpu())
+    else:
+        digest = hashlib.blake2b(state.cpu().numpy().tobytes(), digest_size=8).digest()
+        generator.manual_seed(int.from_bytes(digest, "big") % 2**63)
+
+
+def _describe(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,6 +1,7 @@
 """The data that rooms exchange: `Transitions` [B] sampled from a buffer, a `Rollout` [T, N], an `UpdateResult`."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -8,10 +9,13 @@ import torch
 from torch import Tensor
 
 from rltrainer.means import Part, floats, merge
+from rltrainer.rules import NonNegativeInt, PositiveInt
 from rltrainer.tree import Tree, map_tree
 
 State = dict[str, Any]
 """What `state_dict` returns: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists."""
+Load = Callable[[], None]
+"""What `prepare_load` returns when it has checked a whole state: takes the state over, and cannot fail."""
 
 
 @dataclass(slots=True)
@@ -161,9 +165,9 @@ class UpdateResult:
     """
 
     metrics: dict[str, Tensor | float] = field(default_factory=dict)
-    num_gradient_steps: int = 1
+    num_gradient_steps: NonNegativeInt = 1
     td_error: Tensor | None = None
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, PositiveInt] = field(default_factory=dict)
 
     @classmethod
     def mean(cls, parts: "list[UpdateResult]") -> "UpdateResult":

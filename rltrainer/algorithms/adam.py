@@ -1,12 +1,15 @@
 """Adam, written twice: as one call on the CPU, and as tensor arithmetic for graphs and devices."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from rltrainer.errors import CheckpointError
 from rltrainer.functional.scalars import computed_once
+from rltrainer.typed_state import check_like
 from rltrainer.types import State
 
 
@@ -104,8 +107,24 @@ class Adam:
         """Return the moments, the step count and the learning rate."""
         return {"rule": "Adam", "lr": self.lr, "mean": self.mean, "square": self.square, "num_steps": self.num_steps}
 
+    def check_state_dict(self, name: str, state: State) -> None:
+        """Check a whole state before it is loaded.
+
+        Raises:
+            CheckpointError: it is of other parameters, or no state of Adam; the text begins with `name`.
+        """
+        hint = "Freeze the same layers, and build the networks, as when it was saved."
+        for key in ("mean", "square", "num_steps"):
+            check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
+        lr = state.get("lr")
+        if type(lr) not in (int, float) or not 0 <= cast(float, lr) < math.inf:
+            raise CheckpointError(f"{name}.lr: expected a non-negative number, found {lr!r}")
+        for key in ("square", "num_steps"):
+            if (state[key] < 0).any():
+                raise CheckpointError(f"{name}.{key}: is negative")
+
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned, in place."""
+        """Restore what `state_dict` returned and `check_state_dict` has checked, in place."""
         self.lr = state["lr"]
         for name in ("mean", "square", "num_steps"):
             getattr(self, name).copy_(state[name])

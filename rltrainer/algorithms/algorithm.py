@@ -1,16 +1,19 @@
 """What every algorithm is: a policy, what trains it, and the state of both."""
 
+import copy
 import dataclasses
 from abc import ABC
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.gradient_step import GradientStep
+from rltrainer.algorithms.loading import check_part, load_part, part_state
 from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
 from rltrainer.algorithms.scheduled_value import ScheduledValue
 from rltrainer.algorithms.unsaved import check_all_is_saved
@@ -22,7 +25,7 @@ from rltrainer.plan import UpdatePlan
 from rltrainer.rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
-from rltrainer.types import Rollout, State, UpdateResult
+from rltrainer.types import Load, Rollout, State, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -155,13 +158,12 @@ class Algorithm(ABC):
         """
         self.check_faults()
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
-        state: State = {"algorithm": type(self).__name__}
-        for name, part in self._parts().items():
-            if isinstance(part, torch.Generator):
-                state[name] = part.get_state()
-            else:
-                state[name] = part if isinstance(part, Tensor) else dict(part.state_dict())
-        return state
+        return {"algorithm": type(self).__name__} | {name: part_state(part) for name, part in self._parts().items()}
+
+    def snapshot(self) -> Load:
+        """Return what brings the present state back."""
+        parts = self._parts()
+        return partial(_load_parts, parts, {name: copy.deepcopy(part_state(part)) for name, part in parts.items()})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in place.
@@ -169,14 +171,20 @@ class Algorithm(ABC):
         Raises:
             CheckpointError: the state is another algorithm's or of networks of other shapes; nothing was changed.
         """
-        self._check_state(state)
-        for name, part in self._parts().items():
-            if isinstance(part, torch.Generator):
-                part.set_state(state[name].cpu())
-            elif isinstance(part, Tensor):
-                part.copy_(state[name])
-            else:
-                part.load_state_dict(state[name])
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what loads it."""
+        name, parts = type(self).__name__, self._parts()
+        if state.get("algorithm") != name:
+            raise CheckpointError(f"{name}: the state was saved by {state.get('algorithm')!r}")
+        for part_name in [*parts, *state.keys() - {"algorithm"}]:
+            if part_name not in state:
+                raise CheckpointError(f"{name}: the state has no {part_name!r}")
+            if part_name not in parts:
+                raise CheckpointError(f"{name}: the state has {part_name!r}, which this {name} has not")
+            check_part(f"{name}.{part_name}", parts[part_name], state[part_name])
+        return partial(_load_parts, parts, state)
 
     def save(self, path: str | Path) -> None:
         """Write the whole algorithm to one safetensors file, replacing it in one step.
@@ -281,28 +289,7 @@ class Algorithm(ABC):
                 hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
             raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
 
-    def _check_state(self, state: State) -> None:
-        name = type(self).__name__
-        if state.get("algorithm") != name:
-            raise CheckpointError(f"{name}: the state was saved by {state.get('algorithm')!r}")
-        for part_name, part in self._parts().items():
-            if part_name not in state:
-                raise CheckpointError(f"{name}: the state has no {part_name!r}")
-            if isinstance(part, Optimizer) and state[part_name].get("rule") != part.state_dict()["rule"]:
-                rules = f"expected {part.state_dict()['rule']!r}, found {state[part_name].get('rule')!r}"
-                raise CheckpointError(f"{name}.{part_name}: {rules}. Pass the same {name}Params.optimizer.")
-            if isinstance(part, nn.Module):
-                _check_module(f"{name}.{part_name}", part, cast(State, state[part_name]))
 
-
-def _check_module(name: str, module: nn.Module, state: State) -> None:
-    own = module.state_dict()
-    for key in [*own, *state]:
-        if key.endswith("_extra_state"):
-            continue
-        if key not in state or key not in own:
-            where = "saved state" if key not in state else "policy"
-            raise CheckpointError(f"{name}.{key}: missing in the {where}. Build the networks as they were when saved.")
-        if own[key].shape != state[key].shape:
-            shapes = f"expected shape {tuple(own[key].shape)}, found {tuple(state[key].shape)}"
-            raise CheckpointError(f"{name}.{key}: {shapes}. Build the networks as they were when saved.")
+def _load_parts(parts: dict[str, Any], state: State) -> None:
+    for name, part in parts.items():
+        load_part(part, state[name])

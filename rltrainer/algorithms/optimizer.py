@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rltrainer.algorithms.adam import Adam
 from rltrainer.algorithms.delayed_read import DelayedRead, start_on_cuda
 from rltrainer.algorithms.torch_rule import TorchRule
-from rltrainer.errors import ParamsError
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.functional.scalars import computed_once
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
@@ -104,11 +104,30 @@ class Optimizer:
         return f"the gradient of {name} is not finite (loss = {float(self._bad_loss):g})"
 
     def state_dict(self) -> State:
-        """Return what the update rule remembers."""
-        return self.rule.state_dict()
+        """Return what the update rule remembers, and of which parameters."""
+        frozen = [not parameter.requires_grad for parameter in self.parameters]
+        return self.rule.state_dict() | {"parameters": list(map(self._names.get, self.parameters)), "frozen": frozen}
+
+    def check_state_dict(self, name: str, state: State) -> None:
+        """Check a whole state before it is loaded.
+
+        Raises:
+            CheckpointError: it is another optimizer's, or of other parameters; the text begins with `name`.
+        """
+        current = self.state_dict()
+        if state.get("rule") != current["rule"]:
+            rules = f"expected {current['rule']!r}, found {state.get('rule')!r}"
+            raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
+        for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
+            found = state.get(key, current[key])  # older files have neither
+            if found != current[key]:
+                hint = "Build the networks as when it was saved; freeze layers after loading."
+                raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
+        self.rule.check_state_dict(name, state)
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned and `check_state_dict` has checked; earlier faults are forgotten."""
+        self.take_fault()
         self.rule.load_state_dict(state)
 
     def _can_walk_memory(self) -> bool:

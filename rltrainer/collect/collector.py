@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
+from rltrainer.collect.arguments import check_counts, require_same_spaces
+from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.episodes import EpisodeCounter
 from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.collect.random_action import random_action
@@ -18,14 +19,15 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.cells import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.memory import all_finite
-from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import switch_to_eval
 from rltrainer.rules import PositiveInt, checked
-from rltrainer.seeding import Integer, derive_seed, make_generator
-from rltrainer.spaces import ValueRange, describe_mismatch
-from rltrainer.types import Rollout, State
+from rltrainer.seeding import Integer, derive_seed, generator_problem, make_generator, set_generator
+from rltrainer.spaces import ValueRange
+from rltrainer.typed_state import from_state
+from rltrainer.types import Load, Rollout, State
 
 LONG_EPISODE = 100_000
 """Steps after which an episode that others wait for is worth a word."""
@@ -78,7 +80,7 @@ class Collector:
         self.max_episode_steps = max_episode_steps
         self.adapter = EnvAdapter(envs, policy.device)
         self.num_envs = self.adapter.num_envs
-        _require_same_spaces("policy", policy, self.adapter)
+        require_same_spaces("policy", policy, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
         self._actions = ValueRange(self.adapter.action_space)
@@ -106,7 +108,7 @@ class Collector:
         """
         if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
             raise ParamsError(field_error_text("Collector", "buffer", "must be a ReplayBuffer or None", buffer))
-        _require_same_spaces("buffer", buffer, self.adapter)
+        require_same_spaces("buffer", buffer, self.adapter)
         if buffer.num_envs != self.num_envs:
             rule = f"must be made for num_envs={self.num_envs}"
             raise ParamsError(field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs))
@@ -160,10 +162,12 @@ class Collector:
             NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
             SpaceError: the policy chose what its action space does not hold; nothing of the collection was stored.
         """
-        num_steps, num_episodes = _check_counts(num_steps, num_episodes)
+        num_steps, num_episodes = check_counts(num_steps, num_episodes)
         if num_episodes is not None and self.max_episode_steps is not None:
             self._check_limit(num_episodes)
         started = time.perf_counter()
+        if not self._needs_reset:
+            self.adapter.resume()
         is_due = num_episodes is not None and not self.adapter.is_fresh
         if self._needs_reset or is_due or not self.adapter.is_current:
             self.reset()
@@ -241,13 +245,31 @@ class Collector:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned; envs in the middle of an episode start a new one, with a warning."""
-        self.generator.set_state(state["generator"].cpu())
-        self.num_rows = state["num_rows"]
-        self._needs_reset = state["needs_reset"]
-        self._episodes.restart()
-        self._stream = object()
-        self.adapter.load_state_dict(state["adapter"])
+        """Restore what `state_dict` returned; the envs are reset when the next collection begins.
+
+        Envs in the middle of an episode start a new one, with a warning.
+
+        Raises:
+            CheckpointError: the state is of other envs, or none; nothing was changed.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, warn of envs that cannot go on where they were, and return what loads it."""
+        found = from_state(CollectorState, state, "collector")
+        problem = generator_problem(self.generator, found.generator)
+        if problem:
+            raise CheckpointError(f"collector.generator: {problem}")
+        load_adapter = self.adapter.prepare_load(found.adapter)
+
+        def load() -> None:
+            set_generator(self.generator, found.generator)
+            self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
+            self._episodes.restart()
+            self._stream = object()
+            load_adapter()
+
+        return load
 
     def close(self) -> None:
         """Close the envs; never raises."""
@@ -280,7 +302,7 @@ class Collector:
                 raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
             self.num_rows += 1
             step = adapter.step(env_action, limit)
-            counted = episodes.add(_as_array(step.reward), step.finished, step.valid)
+            counted = episodes.add(to_array(step.reward), step.finished, step.valid)
             if buffer is not None:
                 if step.reward.ndim > 1:
                     raise SpaceError(
@@ -288,7 +310,7 @@ class Collector:
                         "trains on them. Reduce them to one reward per env in a wrapper."
                     )
                 # An array costs the buffer a tenth of what a tensor does.
-                stored = env_action if stores_env_action else _as_array(action)
+                stored = env_action if stores_env_action else to_array(action)
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
             else:
                 self._check_row(step, env_action, counted)
@@ -371,28 +393,3 @@ class Collector:
         """Look at the first observations of episodes that nobody stores."""
         if not self.adapter.obs_is_finite():
             check_obs(self.adapter.obs, self._episodes.open, self.num_rows, True, "")
-
-
-def _check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
-    if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
-        return num_steps, None
-    if (num_steps is None) == (num_episodes is None):
-        got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
-        raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
-    if num_steps is not None:
-        return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
-    return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
-
-
-def _require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
-    for name in ("observation_space", "action_space"):
-        found = getattr(owner, name)
-        mismatch = describe_mismatch(
-            f"Collector.{what}.{name}", getattr(adapter, name), found, with_bounds=name == "action_space"
-        )
-        if mismatch:
-            raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
-
-
-def _as_array(values: Any) -> np.ndarray[Any, Any]:
-    return values if isinstance(values, np.ndarray) else values.cpu().numpy()

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 
 from rltrainer.errors import ParamsError
-from rltrainer.types import State
+from rltrainer.rules import NonNegativeFloat, NonNegativeInt
 
 Array = np.ndarray[Any, Any]
 
@@ -42,11 +41,11 @@ class CollectStats:
         collect_time: seconds.
     """
 
-    num_collected_steps: int
-    num_env_steps: int
+    num_collected_steps: NonNegativeInt
+    num_env_steps: NonNegativeInt
     returns: Array
     lengths: Array
-    collect_time: float
+    collect_time: NonNegativeFloat
 
     def __repr__(self) -> str:
         return f"CollectStats({self.summary()})"
@@ -110,11 +109,10 @@ class CollectStats:
             raise ParamsError(f"{field}: must return shape {self.lengths.shape}; got shape {reduced.shape}")
         return replace(self, returns=reduced)
 
-    def to_state(self) -> State:
-        """Return the stats as tensors and plain values."""
-        return vars(self) | {"returns": torch.from_numpy(self.returns), "lengths": torch.from_numpy(self.lengths)}
-
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        """Rebuild stats from `to_state`."""
-        return cls(**(state | {name: state[name].numpy() for name in ("returns", "lengths")}))
+    def problem(self) -> str | None:
+        """Return what is wrong with stats that were read from a file, or None."""
+        is_sound = self.returns.dtype.kind in "fiu" and self.lengths.dtype == np.int64 and self.lengths.ndim == 1
+        if is_sound and self.returns.ndim in (1, 2) and len(self.returns) == len(self.lengths):
+            return None
+        found = f"{self.returns.dtype} {self.returns.shape} and {self.lengths.dtype} {self.lengths.shape}"
+        return f"expected returns and lengths of as many episodes, found {found}"

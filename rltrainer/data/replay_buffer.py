@@ -36,7 +36,7 @@ from rltrainer.seeding import make_generator, reseed
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
 from rltrainer.tree import Tree, map_tree
-from rltrainer.types import Rollout, State, Transitions
+from rltrainer.types import Load, Rollout, State, Transitions
 
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is walked through."""
@@ -280,14 +280,14 @@ class ReplayBuffer:
         Raises:
             ReplayBufferError: the state is another buffer's, or damaged; nothing is changed.
         """
-        mine, found = self._layout(), Layout.of_state(state)
-        mismatch = mine.mismatch(found)
-        for name in ("capacity", "num_envs"):
-            if getattr(mine, name) != getattr(found, name):
-                mismatch = f"{name}: expected {getattr(mine, name)}, found {getattr(found, name)}"
-        if mismatch:
-            raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {mismatch}")
-        self._load(state, "ReplayBuffer.load_state_dict")
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what loads it."""
+        name, difference = "ReplayBuffer.load_state_dict", self._layout().difference(Layout.of_state(state))
+        if difference:
+            raise ReplayBufferError(f"{name}: {difference}")
+        return self._prepare_load(state, name)
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file: data, never code. Rows that were never filled are not written.
@@ -342,24 +342,28 @@ class ReplayBuffer:
             device=device,
         )
         if (buffer.capacity, buffer.num_envs) == (layout.capacity, layout.num_envs):
-            buffer._load(state, path)
+            buffer._prepare_load(state, path)()
             return buffer
         as_saved = make(capacity=smallest.capacity, num_envs=smallest.num_envs)
-        as_saved._load(state, path)
+        as_saved._prepare_load(state, path)()
         buffer._append(as_saved, f"ReplayBuffer.load: {path}")
         load_generator(buffer.generator, state)
         buffer._has_own_seed = as_saved._has_own_seed
         return buffer
 
-    def _load(self, state: State, source: str | Path) -> None:
+    def _prepare_load(self, state: State, source: str | Path) -> Load:
         try:
             check_ring_state(self._ring, state)
             check_generator_state(state, self.device)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error
-        load_ring(self._ring, state)
-        load_generator(self.generator, state)
-        self._has_own_seed = state["generator"]["has_own_seed"]
+
+        def load() -> None:
+            load_ring(self._ring, state)
+            load_generator(self.generator, state)
+            self._has_own_seed = state["generator"]["has_own_seed"]
+
+        return load
 
     def _append(self, other: "ReplayBuffer", caller: str) -> None:
         """Append what fits of another buffer of the same spaces and extras."""

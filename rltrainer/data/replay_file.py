@@ -75,6 +75,13 @@ class Layout:
                 return text
         return None if self.extra == other.extra else f"extra: expected {self.extra}, found {other.extra}"
 
+    def difference(self, other: "Layout") -> str | None:
+        """Return a sentence if a state of the other layout is not one of this, else None."""
+        for name in ("capacity", "num_envs"):
+            if getattr(self, name) != getattr(other, name):
+                return f"{name}: expected {getattr(self, name)}, found {getattr(other, name)}"
+        return self.mismatch(other)
+
 
 def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
     """Read a file.

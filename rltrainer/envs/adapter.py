@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import logging
-import warnings
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,13 +16,14 @@ from rltrainer.envs.actions import ActionConverter
 from rltrainer.envs.autoreset import find_autoreset, layers
 from rltrainer.envs.checks import check_flag, check_obs, check_reward
 from rltrainer.envs.env_step import EnvStep
-from rltrainer.envs.episodes import EpisodeClock, Mask, Rows
+from rltrainer.envs.episodes import AdapterState, EpisodeClock, Mask, Rows
 from rltrainer.envs.masked import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.memory import ObsMemory, copy_tree, device_of, take_rows
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
-from rltrainer.types import State
+from rltrainer.typed_state import from_state
+from rltrainer.types import Load, State
 
 _LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
 """Which adapter was the last to reset each vector env: a list of its key, which all adapters of the env share."""
@@ -92,6 +92,7 @@ class EnvAdapter:
         self._starting: Rows | None = None
         self._first_obs: Tree = None
         self._has_truncated = False
+        self._resumes = False  # whether a loaded state waits for its reset
         self._key = object()
         self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
 
@@ -132,7 +133,9 @@ class EnvAdapter:
         Args:
             first_episode: go back to the first episodes and their seeds.
         """
-        self._restart(self._clock.restart(first_episode))
+        is_cut = self._clock.restart(first_episode)
+        self.was_cut = is_cut if is_cut.any() else None
+        self._restart()
 
     @contextlib.contextmanager
     def aside(self, seed: int) -> Iterator[None]:
@@ -249,29 +252,38 @@ class EnvAdapter:
         if self._autoreset.is_masked:
             # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
             clock |= {"num_steps": 0, "num_resets": 0}
-        return {"is_started": self._now is not None, "clock": clock}
+        return {"is_started": self._now is not None or self._resumes, "clock": clock}
 
     def load_state_dict(self, state: State) -> None:
-        """Restart every env where `state_dict` found it, if it was at the start of an episode.
+        """Go to where `state_dict` found each env, if it was at the start of an episode; `resume` then resets them.
 
         An env in the middle of an episode, or one that cannot be reset by itself, starts a new episode, with a
         warning; `was_cut` tells the envs of the first kind.
 
         Raises:
-            CheckpointError: the state is of another number of envs.
+            CheckpointError: the state is of another number of envs, or none; nothing was changed.
         """
-        self._clock.load_state_dict(state["clock"])
-        self.was_cut = None
-        if not state["is_started"]:
-            return
-        is_masked, has_stepped = self._autoreset.is_masked, self._clock.num_steps > 0
-        is_cut = self._clock.restart()
-        is_lost = is_cut if is_masked else np.full(self.num_envs, has_stepped)
-        if is_lost.any():
-            why = "were in the middle of an episode" if is_masked else "cannot be reset one by one"
-            text = f"envs {np.flatnonzero(is_lost).tolist()} {why}: they start a new episode instead of going on"
-            warnings.warn(text, stacklevel=2)
-        self._restart(is_cut)
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, warn of envs that cannot go on where they were, and return what loads it."""
+        found = from_state(AdapterState, state, "adapter")
+        found.clock.check(self.num_envs)
+        found.warn(self._autoreset.is_masked)
+
+        def load() -> None:
+            self._clock.load_state_dict(found.clock)
+            self._now, self._resumes, self.was_cut = None, found.is_started, None
+            if found.is_started:
+                is_cut = self._clock.restart()
+                self.was_cut = is_cut if is_cut.any() else None
+
+        return load
+
+    def resume(self) -> None:
+        """Reset the envs to where a state that was loaded has put them; nothing if that is done."""
+        if self._resumes:
+            self._restart()
 
     def close(self) -> None:
         """Close the envs; never raises."""
@@ -280,7 +292,7 @@ class EnvAdapter:
         except Exception as error:
             logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
 
-    def _restart(self, is_cut: Mask) -> None:
+    def _restart(self) -> None:
         """Reset all envs, with the seeds of the episodes where the clock is."""
         is_masked = self._autoreset.is_masked
         every = np.arange(self.num_envs)
@@ -291,8 +303,7 @@ class EnvAdapter:
         memory.write(obs)
         memory.upload()
         self._now, self.obs, self.obs_tensor = memory, memory.obs, memory.tensor
-        self.was_cut = is_cut if is_cut.any() else None
-        self._starting = None
+        self._starting, self._resumes = None, False
         if not is_masked:
             self._resetting = None
         elif self._resetting is not None:

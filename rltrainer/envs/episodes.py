@@ -1,10 +1,13 @@
 """Where each env is in its sequence of episodes, and the seeds that follow from it."""
 
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rltrainer.errors import CheckpointError
+from rltrainer.rules import NonNegativeInt
 from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.types import State
 
@@ -91,21 +94,53 @@ class EpisodeClock:
             "num_resets": self._num_resets,
         }
 
-    def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            CheckpointError: it is of another number of envs.
-        """
-        if len(state["episode"]) != self.num_envs:
-            raise CheckpointError(f"the state is of {len(state['episode'])} envs, but there are {self.num_envs}")
-        self.seed = state["seed"]
-        self._episode = np.array(state["episode"], np.int64)
-        self.num_steps = state["num_steps"]
-        self._began = self.num_steps - np.array(state["episode_step"], np.int64)
-        self._num_resets = state["num_resets"]
+    def load_state_dict(self, state: "ClockState") -> None:
+        """Restore what `state_dict` returned and `ClockState.check` has checked."""
+        self.seed, self._left = state.seed, None
+        self._episode = np.array(state.episode, np.int64)
+        self.num_steps = state.num_steps
+        self._began = self.num_steps - np.array(state.episode_step, np.int64)
+        self._num_resets = state.num_resets
 
     def _root(self) -> int:
         if self.seed is None:
             self.seed = draw_seed()
         return self.seed
+
+
+@dataclass
+class ClockState:
+    """What `EpisodeClock.state_dict` returns."""
+
+    seed: int | None
+    episode: list[NonNegativeInt]
+    episode_step: list[NonNegativeInt]
+    num_steps: NonNegativeInt
+    num_resets: NonNegativeInt
+
+    def check(self, num_envs: int) -> None:
+        """Check that it is of N envs.
+
+        Raises:
+            CheckpointError: it is of another number.
+        """
+        for found in (len(self.episode), len(self.episode_step)):
+            if found != num_envs:
+                raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
+
+
+@dataclass
+class AdapterState:
+    """What `EnvAdapter.state_dict` returns."""
+
+    is_started: bool
+    clock: ClockState
+
+    def warn(self, is_masked: bool) -> None:
+        """Name the envs that cannot go on where they were; `is_masked` says whether one can be reset by itself."""
+        steps, has_stepped = np.array(self.clock.episode_step), self.clock.num_steps > 0
+        lost = np.flatnonzero(steps > 0 if is_masked else np.full(len(steps), has_stepped))
+        if self.is_started and len(lost):
+            why = "were in the middle of an episode" if is_masked else "cannot be reset one by one"
+            text = f"envs {lost.tolist()} {why}: they start a new episode instead of going on"
+            warnings.warn(text, stacklevel=4)

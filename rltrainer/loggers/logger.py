@@ -8,6 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 from rltrainer.errors import field_error_text
@@ -16,7 +17,7 @@ from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
 from rltrainer.means import Means, Number, Part
 from rltrainer.rules import Flag, checked
-from rltrainer.types import State
+from rltrainer.types import Load, State
 
 Kind = Literal["training", "test", "update", "epoch"]
 Row = Mapping[str, int | float | None]
@@ -235,6 +236,10 @@ class Logger(ABC):
             "place": self._place_name(),
             "files": sizes,
         }
+
+    def prepare_load(self, state: State) -> Load:
+        """Return what `load_state_dict` does."""
+        return partial(self.load_state_dict, state)
 
     def load_state_dict(self, state: State) -> None:
         """Continue a log: rows written after `state` was taken are removed.

@@ -130,7 +130,13 @@ class RewardNormalizer(nn.Module):
         return torch.zeros(0) if self.running_return is None else self.running_return
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore the running return of each env."""
+        """Restore the running return of each env.
+
+        Raises:
+            ValueError: it is no vector of finite numbers.
+        """
+        if state.ndim != 1 or not state.is_floating_point() or not state.isfinite().all():
+            raise ValueError(f"expected finite numbers [N], found {state.dtype} {tuple(state.shape)}")
         self.running_return = state.clone().to(self.moments.mean.device) if len(state) else None
 
 

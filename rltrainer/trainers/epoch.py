@@ -1,11 +1,11 @@
 """The epoch that is under way: what its training steps have gathered so far."""
 
-from dataclasses import dataclass, field
-from typing import Self
+from dataclasses import dataclass, field, replace
 
 from rltrainer.collect import CollectStats
-from rltrainer.trainers.stats import EpochStats, Timing, update_to_state
-from rltrainer.types import State, UpdateResult
+from rltrainer.rules import NonNegativeInt, PositiveInt
+from rltrainer.trainers.stats import EpochStats, Timing, update_in_floats
+from rltrainer.types import UpdateResult
 
 MERGE_AT = 256
 """Parts are merged when there are this many, so that an epoch of a million short collections stays small."""
@@ -22,9 +22,9 @@ class EpochRecord:
         score: score of its test step, None before.
     """
 
-    epoch: int
-    num_env_steps: int = 0
-    num_training_steps: int = 0
+    epoch: PositiveInt
+    num_env_steps: NonNegativeInt = 0
+    num_training_steps: NonNegativeInt = 0
     score: float | None = None
     test_stats: CollectStats | None = None
     timing: Timing = field(default_factory=Timing)
@@ -52,28 +52,16 @@ class EpochRecord:
             epoch=self.epoch,
             collect_stats=CollectStats.merge(self.collected) if self.collected else None,
             test_stats=self.test_stats,
-            update=UpdateResult(**update_to_state(UpdateResult.mean(self.updates))),
+            update=update_in_floats(UpdateResult.mean(self.updates)),
             timing=self.timing,
         )
 
-    def to_state(self) -> State:
-        """Return the record as tensors and plain values; a test step under way is not kept, it is made again."""
-        return {
-            "epoch": self.epoch,
-            "num_env_steps": self.num_env_steps,
-            "num_training_steps": self.num_training_steps,
-            "timing": vars(self.timing),
-            "collected": [stats.to_state() for stats in self.collected],
-            # Tensors stay tensors: a mean that goes on after a resume must be the same to the last bit.
-            "updates": [{**update_to_state(update), "metrics": dict(update.metrics)} for update in self.updates],
-        }
+    def without_test(self) -> "EpochRecord":
+        """Return what a checkpoint keeps: a test step under way is made again."""
+        return replace(self, score=None, test_stats=None)
 
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        """Rebuild a record from `to_state`."""
-        parts = {
-            "timing": Timing(**state["timing"]),
-            "collected": [CollectStats.from_state(entry) for entry in state["collected"]],
-            "updates": [UpdateResult(**entry) for entry in state["updates"]],
-        }
-        return cls(**(state | parts))
+    def problem(self) -> str | None:
+        """Return what is wrong with a record that was read from a file, or None."""
+        if all(update.num_gradient_steps > 0 or not update.metrics for update in self.updates):
+            return None
+        return "updates: expected gradient steps in each that measured something, found one without"

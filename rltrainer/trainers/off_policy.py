@@ -12,6 +12,7 @@ from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.online import OnlineTrainer, OnlineTrainerParams
+from rltrainer.trainers.resume import RunState
 from rltrainer.types import State, UpdateResult
 
 
@@ -49,6 +50,14 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
         return OffPolicyTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
 
 
+@dataclasses.dataclass(kw_only=True)
+class OffPolicyRunState(RunState):
+    """What an off-policy run remembers beside its parts."""
+
+    num_samples: NonNegativeInt
+    num_steps_taken: NonNegativeInt
+
+
 class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]):
     """Trains an off-policy algorithm on samples from a buffer that grows while training.
 
@@ -58,6 +67,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     """
 
     algorithm_class = OffPolicyAlgorithm
+    run_state_class = OffPolicyRunState
     _num_samples: int
     _num_steps_taken: int
     _is_warmup: bool
@@ -120,10 +130,11 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     def _state(self) -> State:
         return super()._state() | {"num_samples": self._num_samples, "num_steps_taken": self._num_steps_taken}
 
-    def _load_state(self, state: State) -> None:
-        super()._load_state(state)
+    def _load_run(self, run: RunState) -> None:
+        super()._load_run(run)
+        assert isinstance(run, OffPolicyRunState), "the class that this trainer names"
         # Only now: the buffer, loaded after the collector, would forget an earlier cut.
         was_cut = self.params.training_collector.adapter.was_cut
         if was_cut is not None:
             self.buffer.cut(was_cut)
-        self._num_samples, self._num_steps_taken = (state["num_samples"], state["num_steps_taken"])
+        self._num_samples, self._num_steps_taken = run.num_samples, run.num_steps_taken

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
-from rltrainer.rules import PositiveInt, instance_of
-from rltrainer.seeding import derive_seed
+from rltrainer.rules import NonNegativeInt, PositiveInt, instance_of
+from rltrainer.seeding import derive_seed, generator_problem, set_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.trainer import Trainer
-from rltrainer.types import State
+from rltrainer.typed_state import from_state
+from rltrainer.types import Load, State
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -117,9 +118,20 @@ class _Sampling:
     def state_dict(self) -> State:
         return {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
 
-    def load_state_dict(self, state: State) -> None:
-        saved, found = state["num_transitions"], len(self.buffer)
-        if saved != found:
-            text = f"OfflineTrainerParams.buffer: held {saved} transitions when it was saved, holds {found} now"
-            raise CheckpointError(f"{text}. A run continues on the data it began with.")
-        self.buffer.generator.set_state(state["generator"].cpu())
+    def prepare_load(self, state: State) -> Load:
+        found = from_state(_SamplingState, state, "buffer")
+        if found.num_transitions != len(self.buffer):
+            text = f"held {found.num_transitions} transitions when it was saved, holds {len(self.buffer)} now"
+            raise CheckpointError(f"OfflineTrainerParams.buffer: {text}. A run continues on the data it began with.")
+        problem = generator_problem(self.buffer.generator, found.generator)
+        if problem:
+            raise CheckpointError(f"OfflineTrainerParams.buffer.generator: {problem}")
+        return lambda: set_generator(self.buffer.generator, found.generator)
+
+
+@dataclasses.dataclass
+class _SamplingState:
+    """What `_Sampling.state_dict` returns."""
+
+    generator: Any
+    num_transitions: NonNegativeInt

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
@@ -11,10 +12,23 @@ from rltrainer.loggers.progress import Progress
 from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.stats import Best, EpochStats
-from rltrainer.types import State, UpdateResult
+from rltrainer.types import UpdateResult
 
 NUM_EPISODES = 100
 """Returns and lengths of training are means over so many episodes, the last ones."""
+
+
+@dataclass
+class LastEpisodes:
+    """Returns and lengths of the last episodes of training; part of a checkpoint."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)
+
+    def then(self, stats: CollectStats) -> "LastEpisodes":
+        """Return these and those of a collection, but no more than `NUM_EPISODES`."""
+        returns, lengths = [*self.returns, *stats.returns.tolist()], [*self.lengths, *stats.lengths.tolist()]
+        return LastEpisodes(returns[-NUM_EPISODES:], lengths[-NUM_EPISODES:])
 
 
 class RunLog:
@@ -35,8 +49,7 @@ class RunLog:
 
     def restart(self) -> None:
         """Forget the episodes of an earlier run."""
-        self._returns: list[float] = []
-        self._lengths: list[float] = []
+        self.last_episodes = LastEpisodes()
 
     def begin(self, params: TrainerParams, is_new: bool) -> None:
         """Begin the log of a run, or go on with that of a resumed one."""
@@ -78,13 +91,12 @@ class RunLog:
             settings: what the row tells besides; asked only when one is due.
         """
         if stats.num_collected_episodes:
-            self._returns = [*self._returns, *stats.returns.tolist()][-NUM_EPISODES:]
-            self._lengths = [*self._lengths, *stats.lengths.tolist()][-NUM_EPISODES:]
+            self.last_episodes = self.last_episodes.then(stats)
         if self._logger is not None:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
                 self._logger.gather("training", speed, stats.collect_time)
-            if self._returns and self._logger.due_training(step):
+            if self.last_episodes.returns and self._logger.due_training(step):
                 self._logger.log_training({**self._recent(), **settings()}, step)
         if self._bar.wants_values():
             self._bar.show(self._recent())
@@ -119,19 +131,12 @@ class RunLog:
             self._logger.log_rest(self._algorithm.learning_rates(), *counts)
         self._logger.log_epoch(progress)
 
-    def to_state(self) -> State:
-        """Return the last episodes; where its rows are is the logger's own state."""
-        return {"returns": list(self._returns), "lengths": list(self._lengths)}
-
-    def load(self, state: State) -> None:
-        """Restore what `to_state` returned."""
-        self._returns, self._lengths = list(state["returns"]), list(state["lengths"])
-
     def _recent(self) -> dict[str, float]:
         """Return means over the last episodes; nothing before the first has ended."""
-        if not self._returns:
+        last = self.last_episodes
+        if not last.returns:
             return {}
-        return {name: sum(x) / len(x) for name, x in (("return", self._returns), ("length", self._lengths))}
+        return {name: sum(x) / len(x) for name, x in (("return", last.returns), ("length", last.lengths))}
 
 
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:

@@ -1,21 +1,24 @@
 """What a run reports: one `EpochStats` per epoch, and `InfoStats` at its end."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Self
+
+from torch import Tensor
 
 from rltrainer.collect import CollectStats
-from rltrainer.types import State, UpdateResult
+from rltrainer.rules import NonNegativeFloat, NonNegativeInt, PositiveInt
+from rltrainer.types import UpdateResult
 
 
 @dataclass
 class Timing:
     """Seconds spent in each part of the work."""
 
-    total: float = 0.0
-    collect: float = 0.0
-    update: float = 0.0
-    test: float = 0.0
+    total: NonNegativeFloat = 0.0
+    collect: NonNegativeFloat = 0.0
+    update: NonNegativeFloat = 0.0
+    test: NonNegativeFloat = 0.0
 
     def add(self, other: "Timing") -> None:
         """Add another's seconds to these."""
@@ -35,7 +38,7 @@ class EpochStats:
         timing: seconds.
     """
 
-    epoch: int
+    epoch: PositiveInt
     collect_stats: CollectStats | None
     test_stats: CollectStats | None
     update: UpdateResult
@@ -49,28 +52,6 @@ class EpochStats:
         parts += [f"updated {self.update.num_gradient_steps:,} gradient steps: {metrics}"] if metrics else []
         return "; ".join(parts) + ")"
 
-    def to_state(self) -> State:
-        """Return the stats as tensors and plain values."""
-        return {
-            "epoch": self.epoch,
-            "collect_stats": self.collect_stats.to_state() if self.collect_stats else None,
-            "test_stats": self.test_stats.to_state() if self.test_stats else None,
-            "update": update_to_state(self.update),
-            "timing": vars(self.timing),
-        }
-
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        """Rebuild stats from `to_state`."""
-        collect, test = state["collect_stats"], state["test_stats"]
-        return cls(
-            epoch=state["epoch"],
-            collect_stats=CollectStats.from_state(collect) if collect else None,
-            test_stats=CollectStats.from_state(test) if test else None,
-            update=UpdateResult(**state["update"]),
-            timing=Timing(**state["timing"]),
-        )
-
 
 @dataclass
 class Best:
@@ -79,7 +60,11 @@ class Best:
     score: float | None = None
     return_: float | None = None
     return_std: float | None = None
-    epoch: int | None = None
+    epoch: NonNegativeInt | None = None
+
+    def problem(self) -> str | None:
+        """Return what is wrong with a best that was read from a file, or None."""
+        return "score: NaN is never the best" if self.score is not None and math.isnan(self.score) else None
 
 
 @dataclass(repr=False)
@@ -125,7 +110,7 @@ class InfoStats:
         )
 
 
-def update_to_state(update: UpdateResult) -> State:
+def update_in_floats(update: UpdateResult) -> UpdateResult:
     """Return an update's numbers; td errors are of the moment and not kept."""
-    counts = dict(update.counts)
-    return {"metrics": update.floats(), "num_gradient_steps": update.num_gradient_steps, "counts": counts}
+    metrics: dict[str, Tensor | float] = {**update.floats()}
+    return UpdateResult(metrics, update.num_gradient_steps, counts=dict(update.counts))

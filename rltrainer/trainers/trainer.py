@@ -3,7 +3,6 @@
 Knows nothing of how a training step is made; its subclasses do.
 """
 
-import copy
 import dataclasses
 import math
 import time
@@ -14,17 +13,18 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.collect import Collector
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.plan import RuntimeParams, UpdatePlan
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.plan import UpdatePlan
 from rltrainer.rules import AnyPath, checked
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
 from rltrainer.trainers.epoch import EpochRecord
 from rltrainer.trainers.params import TrainerParams
-from rltrainer.trainers.resume import check_same_run, plain_fields
+from rltrainer.trainers.resume import Counters, RunState, check_all, plain_fields
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.stats import Best, EpochStats, InfoStats, Timing
 from rltrainer.trainers.threads import choose_num_threads, torch_threads
+from rltrainer.typed_state import to_state
 from rltrainer.types import State, UpdateResult
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
@@ -44,6 +44,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     algorithm_class: ClassVar[type[Algorithm]] = Algorithm
     params_class: ClassVar[type[TrainerParams]]
+    run_state_class: ClassVar[type[RunState]] = RunState
     step_unit: ClassVar[Literal["env_step", "gradient_step"]] = "env_step"
     """What logs and progress are counted in."""
 
@@ -114,6 +115,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             reset_collector_buffers: then also empty their buffers.
         """
         self._start_counting()
+        if self.params.test_collector is not None:
+            self.params.test_collector.num_rows = 0  # it may come from a checkpoint of an initial test step
         self._seed()
         self._set_up()
         self._start_collecting(reset_collectors, reset_collector_buffers)
@@ -167,31 +170,27 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         Raises:
             CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
         """
-        states = read_checkpoint(checked(f"{type(self).__name__}.restore", "path", path, AnyPath))
-        parts = self._parts()
-        if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
-            raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
-        if "logger" not in states:  # a logger may be added or left out on a resume
-            parts.pop("logger", None)
-        check_same_run(path, states["trainer"]["params"], plain_fields(self.params, self.algorithm))
-        before = {name: copy.deepcopy(dict(part.state_dict())) for name, part in parts.items() if name != "buffer"}
-        runtime = self._runtime
+        path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
+        states = read_checkpoint(path, mapped=("buffer",))
+        settings = plain_fields(self.params, self.algorithm)
+        run, loads = check_all(path, states, self._parts(), self.run_state_class, settings)
+        before = self._runtime, self.algorithm.plan, self.algorithm.snapshot()
         try:
-            self._runtime = RuntimeParams(**states["trainer"]["runtime"])
+            self._runtime = run.runtime_params
             if self.algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
                 self._runtime = dataclasses.replace(self._runtime, cuda_graph=self.params.runtime.cuda_graph)
             self._set_up()
-            # The buffer checks its whole state before it changes, so nothing that follows it can fail half-way.
-            for name, part in sorted(parts.items(), key=lambda item: item[0] == "buffer"):
-                part.load_state_dict(states[name])
         except BaseException:
-            self._runtime = runtime
-            for name, state in before.items():
-                parts[name].load_state_dict(state)
+            self._runtime, plan, unchanged = before
+            self.algorithm.attach(plan)
+            unchanged()
             raise
-        self._load_state(states["trainer"])
-        self._is_started = self._continues = True
-        self._log.begin(self.params, is_new=False)
+        for load in loads:
+            load()
+        self._load_run(run)
+        self._is_started = self._continues = run.has_begun
+        if run.has_begun:
+            self._log.begin(self.params, is_new=False)
 
     @abstractmethod
     def _training_step(self, record: EpochRecord) -> None:
@@ -331,28 +330,26 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         )
 
     def _state(self) -> State:
-        return {
-            "params": plain_fields(self.params, self.algorithm),
-            "counters": self._counters(),
-            "best": vars(self._best),
-            "stop_reason": self._stop_reason,
-            "runtime": vars(self._runtime),
-            "timing": vars(self._timing),
-            "epochs": [stats.to_state() for stats in self._epochs],
-            "record": None if self._record is None else self._record.to_state(),
-            "log": self._log.to_state(),
-        }
+        record = None if self._record is None else self._record.without_test()
+        run = RunState(
+            params=plain_fields(self.params, self.algorithm),
+            counters=Counters(self.epoch, self.env_step, self.update_step, self.gradient_step),
+            best=self._best,
+            stop_reason=self._stop_reason,
+            runtime=vars(self._runtime),
+            timing=self._timing,
+            epochs=self._epochs,
+            record=record,
+            log=self._log.last_episodes,
+        )
+        return cast(State, to_state(run))
 
-    def _load_state(self, state: State) -> None:
-        for name, value in state["counters"].items():
-            setattr(self, name, value)
-        self._best = Best(**state["best"])
-        self._stop_reason = state["stop_reason"]
-        self._timing = Timing(**state["timing"])
-        self._epochs = [EpochStats.from_state(entry) for entry in state["epochs"]]
-        self._record = None if state["record"] is None else EpochRecord.from_state(state["record"])
-        if "log" in state:  # older checkpoints have none
-            self._log.load(state["log"])
+    def _load_run(self, run: RunState) -> None:
+        counters = run.counters
+        self.epoch, self.env_step = counters.epoch, counters.env_step
+        self.update_step, self.gradient_step = counters.update_step, counters.gradient_step
+        self._best, self._stop_reason, self._timing = run.best, run.stop_reason, run.timing
+        self._epochs, self._record, self._log.last_episodes = run.epochs, run.record, run.log
         self._note_progress()
 
     def _resume_from_log(self) -> None:

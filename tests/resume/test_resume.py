@@ -302,3 +302,57 @@ def test_offline_data_of_another_size_is_refused(tmp_path: Path) -> None:
         CheckpointError, match="OfflineTrainerParams.buffer: held 100 transitions when it was saved, holds 80"
     ):
         other.restore(tmp_path / "checkpoint")
+
+
+def save_early(trainer: Any, path: Path, moment: str) -> Any:
+    """Return a whole run that was saved before anything was trained."""
+    saved: list[int] = []
+
+    def save(*_: Any) -> None:
+        if not saved:
+            saved.append(trainer.epoch)
+            trainer.save(path)
+
+    if moment == "before the run":
+        save()
+    elif moment == "after reset":
+        trainer.reset()
+        save()
+    else:
+        object.__setattr__(trainer.params, moment, save)
+    trainer.run()
+    assert saved == [0 if moment != "training_fn" else 1]
+    return trainer
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_episodes", "sac", "offline_iql"])
+@pytest.mark.parametrize(
+    ("moment", "seed"),
+    [
+        ("before the run", 5), ("after reset", 5), ("test_fn", 5), ("save_best_fn", 5), ("training_fn", 5),
+        ("before the run", None), ("save_best_fn", None), ("training_fn", None),
+    ],
+)  # fmt: skip
+def test_a_run_saved_before_its_first_step_resumes_as_a_fresh_one(
+    name: str, moment: str, seed: int | None, tmp_path: Path
+) -> None:
+    def fresh() -> Any:
+        trainer = build(name)
+        object.__setattr__(trainer.params, "seed", seed)
+        return trainer
+
+    whole = save_early(fresh(), tmp_path / "checkpoint", moment)
+    resumed = fresh()
+    resumed.restore(tmp_path / "checkpoint")
+    assert len(resumed.run().epochs) == 3
+    assert digest(resumed) == digest(whole)
+
+
+def test_the_initial_test_of_a_run_that_had_not_begun_is_made(tmp_path: Path) -> None:
+    tested: list[int] = []
+    build("ppo").save(tmp_path / "checkpoint")
+    resumed = build("ppo")
+    object.__setattr__(resumed.params, "test_fn", lambda epoch, env_step: tested.append(epoch))
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    assert tested == [0, 1, 2, 3]

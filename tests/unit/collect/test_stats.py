@@ -3,6 +3,7 @@
 import numpy as np
 
 import rltrainer as rl
+from rltrainer.typed_state import from_state, to_state
 
 
 def stats(returns: list[float], steps: int = 10, seconds: float = 0.5) -> rl.CollectStats:
@@ -27,7 +28,7 @@ def test_merge_adds_up() -> None:
 
 def test_state_round_trip() -> None:
     one = stats([1.0, 2.0])
-    other = rl.CollectStats.from_state(one.to_state())
+    other = from_state(rl.CollectStats, to_state(one), "stats")
     assert other.returns.tolist() == one.returns.tolist()
     assert other.lengths.tolist() == one.lengths.tolist()
     assert (other.num_env_steps, other.collect_time) == (one.num_env_steps, one.collect_time)

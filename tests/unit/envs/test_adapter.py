@@ -272,6 +272,7 @@ def test_a_state_at_the_start_of_episodes_continues_bit_for_bit() -> None:
     assert state["clock"]["episode_step"] == [0, 0]
     resumed = scripted(seed=None)
     resumed.load_state_dict(state)
+    resumed.resume()
     assert resumed.was_cut is None
     assert record(resumed, 9) == record(whole, 9)
 
@@ -284,6 +285,7 @@ def test_a_state_in_the_middle_of_an_episode_warns_and_cuts() -> None:
     with pytest.warns(UserWarning, match=r"envs \[0\] were in the middle of an episode") as warned:
         resumed.load_state_dict(whole.state_dict())
     assert len(warned) == 1
+    resumed.resume()
     assert resumed.was_cut is not None
     assert resumed.was_cut.tolist() == [True, False]
     assert resumed.obs[:, 1].tolist() == [2, 1]
@@ -310,6 +312,8 @@ def test_a_native_env_cannot_continue() -> None:
         resumed.load_state_dict(adapter.state_dict())
     assert resumed.was_cut is not None
     assert resumed.was_cut.tolist() == [False, True]
+    assert envs.seeds == []
+    resumed.resume()
     assert envs.seeds == [derive_seed(SEED, "reset", 1)]
 
 
@@ -320,6 +324,7 @@ def test_a_native_env_that_nobody_stepped_since_its_reset_continues() -> None:
     envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
     resumed = EnvAdapter(envs)
     resumed.load_state_dict(adapter.state_dict())
+    resumed.resume()
     assert envs.seeds == [derive_seed(SEED, "reset", 0)]
     assert resumed.was_cut is None
 

@@ -1,0 +1,39 @@
+"""What a collector can be given, and what it cannot."""
+
+from typing import Any
+
+from rltrainer.envs import EnvAdapter
+from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.rules import PositiveInt, checked
+from rltrainer.spaces import describe_mismatch
+
+
+def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
+    """Return the two counts of a collection, one of which is given, as Python's integers.
+
+    Raises:
+        ParamsError: none or both are, or one is not positive.
+    """
+    if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
+        return num_steps, None
+    if (num_steps is None) == (num_episodes is None):
+        got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
+        raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
+    if num_steps is not None:
+        return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
+    return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
+
+
+def require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
+    """Check that a policy or buffer is made for the spaces of the envs.
+
+    Raises:
+        SpaceError: it is not.
+    """
+    for name in ("observation_space", "action_space"):
+        found = getattr(owner, name)
+        mismatch = describe_mismatch(
+            f"Collector.{what}.{name}", getattr(adapter, name), found, with_bounds=name == "action_space"
+        )
+        if mismatch:
+            raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")

@@ -1,0 +1,29 @@
+"""What a collector keeps in a checkpoint."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rltrainer.rules import NonNegativeInt
+
+
+@dataclass
+class CollectorState:
+    """What `Collector.state_dict` returns.
+
+    Args:
+        generator: of actions; a tensor of bytes.
+        adapter: where the envs are.
+        num_rows: steps that each env has taken.
+        needs_reset: whether the next collection starts the envs anew.
+    """
+
+    generator: Any
+    adapter: dict[str, Any]
+    num_rows: NonNegativeInt
+    needs_reset: bool
+
+    def problem(self) -> str | None:
+        """Return what is wrong with a state that was read from a file, or None."""
+        if not self.needs_reset and not self.adapter.get("is_started"):
+            return "needs_reset: expected True for envs that were not started, found False"
+        return None

@@ -1,0 +1,140 @@
+"""States that are read: no value is taken from a file that its field's type and rule, or its tensor, do not allow.
+
+Dataclasses become states and come back. Their fields' names are the only ones there are; what a file adds is an error,
+what it lacks is the default.
+"""
+
+import dataclasses
+import functools
+import types
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.errors import CheckpointError
+from rltrainer.rules import Rule
+
+T = TypeVar("T")
+LARGEST_INT = 2**62
+
+
+def to_state(value: Any) -> Any:
+    """Return a dataclass, and what is in it, as tensors and plain values in dicts and lists."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_state(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: to_state(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_state(item) for item in value]
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def from_state(cls: type[T], state: object, name: str) -> T:
+    """Rebuild a dataclass from `to_state`.
+
+    A class may have a method `problem() -> str | None`, which says what its fields contradict each other in.
+
+    Args:
+        cls: a dataclass of numbers, strings, scalar tensors, arrays, dataclasses, and lists and dicts of them.
+        state: what was read.
+        name: what errors call it.
+
+    Raises:
+        CheckpointError: a field is missing, unknown, or not of its type; the text names it.
+    """
+    result: T = _read(cls, state, name)
+    return result
+
+
+def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
+    """Check that a saved tensor can take the place of one; where all of that is finite, it must be too.
+
+    Raises:
+        CheckpointError: it is of another shape or dtype, or not finite.
+    """
+    if not isinstance(saved, Tensor):
+        raise CheckpointError(f"{name}: expected a tensor, found {saved!r}")
+    if own.shape != saved.shape:
+        raise CheckpointError(f"{name}: expected shape {tuple(own.shape)}, found {tuple(saved.shape)}. {hint}")
+    if own.dtype != saved.dtype:
+        raise CheckpointError(f"{name}: expected {own.dtype}, found {saved.dtype}. {hint}")
+    if saved.is_floating_point() and not saved.isfinite().all() and own.isfinite().all():
+        raise CheckpointError(f"{name}: holds NaN or infinity")
+
+
+def _read(hint: Any, value: Any, name: str) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _read_one_of(args, value, name)
+    if origin is Annotated:
+        read = _read(args[0], value, name)
+        for rule in (rule for rule in args[1:] if isinstance(rule, Rule)):
+            _require(rule.accepts(read), name, rule.text, value)
+        return read
+    if dataclasses.is_dataclass(hint):
+        return _read_dataclass(hint, value, name)
+    if origin is list:
+        _require(isinstance(value, list), name, "a list", value)
+        return [_read(args[0], item, f"{name}.{i}") for i, item in enumerate(value)]
+    if origin is dict:
+        _require(isinstance(value, dict), name, "a mapping", value)
+        return {key: _read(args[1], item, f"{name}.{key}") for key, item in value.items()}
+    if origin is np.ndarray:
+        _require(isinstance(value, Tensor), name, "a tensor", value)
+        return value.numpy()
+    text, accepts = _PLAIN[hint]
+    _require(accepts(value), name, text, value)
+    return value
+
+
+def _read_one_of(hints: tuple[Any, ...], value: Any, name: str) -> Any:
+    errors = []
+    for hint in hints:
+        try:
+            return _read(hint, value, name)
+        except CheckpointError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
+    _require(isinstance(value, dict), name, "a mapping", value)
+    hints = _hints(cls)
+    for key in value:
+        _require(key in hints, f"{name}.{key}", f"no field of {cls.__name__}", value[key])
+    for field in dataclasses.fields(cls):
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if field.name not in value and not has_default:
+            raise CheckpointError(f"{name}.{field.name}: missing in the saved state")
+    result = cls(**{key: _read(hints[key], item, f"{name}.{key}") for key, item in value.items()})
+    problem = result.problem() if hasattr(cls, "problem") else None
+    if problem:
+        raise CheckpointError(f"{name}: {problem}")
+    return result
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _require(condition: bool, name: str, expected: str, found: object) -> None:
+    if not condition:
+        text = repr(found)
+        text = text if len(text) < 100 else f"{text[:100]}..."
+        raise CheckpointError(f"{name}: expected {expected}, found {text} ({type(found).__name__})")
+
+
+_PLAIN: dict[Any, tuple[str, Any]] = {
+    int: ("an integer", lambda v: type(v) is int and abs(v) < LARGEST_INT),
+    float: ("a number", lambda v: type(v) is float or (type(v) is int and abs(v) < LARGEST_INT)),
+    bool: ("True or False", lambda v: type(v) is bool),
+    str: ("text", lambda v: type(v) is str),
+    type(None): ("None", lambda v: v is None),
+    Tensor: ("a scalar tensor", lambda v: isinstance(v, Tensor) and v.numel() == 1),
+}
