@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import json
 from typing import TYPE_CHECKING, Any, NoReturn, Self, get_type_hints
 
@@ -39,7 +40,8 @@ class Params(ToStringMixin):
 
         def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
             # What copies and pickles call `__new__` with; they bring the values later.
-            return (), dict.fromkeys(field.name for field in dataclasses.fields(self) if field.init)
+            parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
+            return (), {p.name: None for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
 
     def __post_init__(self) -> None:
         for name, rules in _field_rules(type(self)).items():  # type: ignore[arg-type]  # a class is hashable

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import gymnasium as gym
 from gymnasium.envs import registration
@@ -23,7 +23,8 @@ from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt, checked
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
-BACKENDS = ("auto", "native", "sync", "workers", "envpool")
+Backend = Literal["auto", "native", "sync", "workers", "envpool"]
+BACKENDS = get_args(Backend)
 
 NATIVE_FROM_NUM_ENVS = 8
 """From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not."""
@@ -36,7 +37,7 @@ def make_vec(
     env: str | Callable[[], Env],
     num_envs: int,
     *,
-    backend: str = "auto",
+    backend: Backend = "auto",
     seed: int | None = None,
     wrappers: Sequence[Callable[[Env], Env]] = (),
     num_workers: int | None = None,

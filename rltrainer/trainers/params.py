@@ -9,6 +9,7 @@ import numpy as np
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
+from rltrainer.errors import ParamsError
 from rltrainer.loggers import Logger
 from rltrainer.params import Params
 from rltrainer.plan import PrecisionParams, RuntimeParams
@@ -94,6 +95,8 @@ class TrainerParams(Params):
     @abstractmethod
     def create_trainer(self, algorithm: Algorithm) -> Any:
         """Return the trainer that these params configure."""
+        names = "OnPolicyTrainerParams, OffPolicyTrainerParams and OfflineTrainerParams"
+        raise ParamsError(f"{type(self).__name__}: configures no trainer; {names} do")
 
     @property
     @abstractmethod

@@ -111,6 +111,11 @@ rl.Every(10, "env_steps")  # mistake
 rl.CSVLogger("log.csv", training_intervall=3)  # mistake
 rl.make_vec("CartPole-v1", num_envs="2")  # mistake
 rl.make_vec(3, num_envs=2)  # mistake
+rl.make_vec("CartPole-v1", num_envs=2, backend="synk")  # mistake
+buffer.sample(batchsize=3)  # mistake
+policy.act(observations=3)  # mistake
+rl.CosineSchedule(1.0, until="x")  # mistake
+rl.OnPolicyTrainer(algorithm, trainer_params).run(reset_colectors=False)  # mistake
 np_step: np.int64 = algorithm.gamma  # mistake
 rl.OffPolicyTrainerParams(training_collector=collector, **rl.PPO.recommended(envs))  # mistake
 rl.PPO.recommended("CartPole-v1")  # mistake

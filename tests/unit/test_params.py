@@ -5,7 +5,7 @@ import dataclasses
 import json
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -317,6 +317,21 @@ def test_numbers_of_numpy_become_pythons() -> None:
 def test_what_of_numpy_is_no_positive_integer(value: Any) -> None:
     with pytest.raises(ParamsError, match="TinyParams.max_epochs: must be a positive integer; got"):
         TinyParams(max_epochs=value)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WithInitOnly(Params):
+    size: PositiveInt = 3
+    scale: InitVar[int]
+
+    def __post_init__(self, scale: int) -> None:
+        super().__post_init__()
+
+
+def test_a_copy_of_params_with_an_argument_that_is_no_field() -> None:
+    assert copy.deepcopy(WithInitOnly(scale=3)) == WithInitOnly(scale=4)
+    with pytest.raises(ParamsError, match="WithInitOnly: missing a required argument: 'scale'"):
+        WithInitOnly(size=3)  # type: ignore[call-arg]  # what is tested
 
 
 def test_copies_and_pickles_of_params_with_required_fields() -> None:

@@ -110,6 +110,11 @@ def test_run_training_wants_trainer_params(params: Any, got: str) -> None:
     assert str(caught.value) == f"{RULE}; {got}"
 
 
+def test_params_that_configure_no_trainer() -> None:
+    with pytest.raises(ParamsError, match="^TrainerParams: configures no trainer; OnPolicyTrainerParams, OffPolicy"):
+        rl.PPO(ACTOR_CRITIC).run_training(rl.TrainerParams())
+
+
 def test_run_training_says_where_hyperparameters_belong() -> None:
     with pytest.raises(ParamsError, match="Hyperparameters belong to the algorithm.$"):
         rl.PPO(ACTOR_CRITIC).run_training(rl.PPOParams())  # type: ignore[arg-type]

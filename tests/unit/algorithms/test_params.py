@@ -44,6 +44,11 @@ def test_the_defaults_round_trip(cls: type[Any]) -> None:
     assert cls.from_json(params.to_json(), **live) == params
 
 
+@pytest.mark.parametrize("cls", CLASSES)
+def test_json_of_the_defaults_needs_nothing_more(cls: type[Any]) -> None:
+    assert cls.from_json(cls().to_json()) == cls()
+
+
 @pytest.mark.parametrize("name", ["gamma", "n_step"])
 def test_behaviour_cloning_refuses_what_it_would_not_use(name: str) -> None:
     with pytest.raises(ParamsError, match=f"BCParams.{name}: must be left out; got 1"):
