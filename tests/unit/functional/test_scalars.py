@@ -11,10 +11,10 @@ def test_a_graph_takes_no_power_in_a_loop_over_a_vector() -> None:
     rules = [Adam([torch.ones(40), torch.ones(24)]) for _ in range(2)]
     gradient, applies = torch.arange(64.0), torch.tensor(True)
     compiled = torch.compile(rules[0].step_flat)
-    _, (code,) = run_and_get_code(compiled, gradient, applies)
+    _, (code,) = run_and_get_code(compiled, rules[0].parameters, gradient, applies)
     # One for each of the two decay rates; without `computed_once` each loop over a parameter has its own.
     assert code.count("pow(") == 2
-    rules[1].step_flat(gradient, applies)
+    rules[1].step_flat(rules[1].parameters, gradient, applies)
     torch.testing.assert_close(rules[0].parameters, rules[1].parameters)
 
 
