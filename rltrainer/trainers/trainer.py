@@ -79,6 +79,22 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if params.resume_from_log:
             self._resume_from_log()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle a trainer that goes on by itself, with algorithm, envs and data of its own.
+
+        Raises:
+            ParamsError: it has a logger: two runs cannot write one log.
+        """
+        if self.params.logger is not None:
+            self.params.refuse("logger", "must be None in a trainer that is copied", "Two runs cannot write one log.")
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Let the algorithm of the copy, and its schedules, follow the copy."""
+        vars(self).update(state)
+        if self._is_started:
+            self._set_up()
+
     def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
         """Train from the beginning, or go on after `restore`.
 
