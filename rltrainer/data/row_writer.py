@@ -77,7 +77,9 @@ class RowWriter:
             for (dtype, shape, accept), value in zip(self._expected, values, strict=True)
         ]
         if self._actions is not None:
-            env_action = to_array(accepted[self._action_at])
+            env_action = values[self._action_at]
+            if type(env_action) is not np.ndarray:
+                env_action = to_array(accepted[self._action_at])
             if not self._actions.holds(env_action):
                 raise SpaceError(outside_text(self._action_name, self._actions, env_action, ("env",)))
         rows = (here, after)

@@ -56,7 +56,6 @@ class EnvAdapter:
         obs: tree [N, ...], the observation to act on: the env's arrays or tensors, floats as float32, choices as
             int64, in memory of the adapter's own.
         obs_tensor: the same as tensors on `device`; on the CPU in the same memory.
-        was_cut: [N] bool, the envs that the last reset or load took out of the middle of an episode; None if none.
 
     Raises:
         ParamsError: `envs` is no vector env.
@@ -75,7 +74,6 @@ class EnvAdapter:
         self.action_space = envs.single_action_space
         # torch.device("cuda") and the device of a tensor on it are not equal; this one is the tensor's.
         self.device = torch.empty(0, device=device).device
-        self.was_cut: Mask | None = None
         self._space = leaf_spaces(self.observation_space)
         self._convert = ActionConverter(self.action_space, self.num_envs)
         self._autoreset = find_autoreset(envs)
@@ -133,8 +131,7 @@ class EnvAdapter:
         Args:
             first_episode: go back to the first episodes and their seeds.
         """
-        is_cut = self._clock.restart(first_episode)
-        self.was_cut = is_cut if is_cut.any() else None
+        self._clock.restart(first_episode)
         self._restart()
 
     @contextlib.contextmanager
@@ -258,7 +255,7 @@ class EnvAdapter:
         """Go to where `state_dict` found each env, if it was at the start of an episode; `resume` then resets them.
 
         An env in the middle of an episode, or one that cannot be reset by itself, starts a new episode, with a
-        warning; `was_cut` tells the envs of the first kind.
+        warning.
 
         Raises:
             CheckpointError: the state is of another number of envs, or none; nothing was changed.
@@ -273,10 +270,9 @@ class EnvAdapter:
 
         def load() -> None:
             self._clock.load_state_dict(found.clock)
-            self._now, self._resumes, self.was_cut = None, found.is_started, None
+            self._now, self._resumes = None, found.is_started
             if found.is_started:
-                is_cut = self._clock.restart()
-                self.was_cut = is_cut if is_cut.any() else None
+                self._clock.restart()
 
         return load
 

@@ -133,8 +133,4 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     def _load_run(self, run: RunState) -> None:
         super()._load_run(run)
         assert isinstance(run, OffPolicyRunState), "the class that this trainer names"
-        # Only now: the buffer, loaded after the collector, would forget an earlier cut.
-        was_cut = self.params.training_collector.adapter.was_cut
-        if was_cut is not None:
-            self.buffer.cut(was_cut)
         self._num_samples, self._num_steps_taken = run.num_samples, run.num_steps_taken

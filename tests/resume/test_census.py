@@ -22,7 +22,6 @@ EXCEPTIONS = {
     r"_collector\._episodes": "counts of the last collection, set to zero by the next one",
     r"\.envs\b": "the envs themselves: restored by a reset with the seed of their episode",
     r"\.adapter\.(_|obs)": "memory of the last step: rewritten by the reset that restores the env, or starts it anew",
-    r"_collector\.adapter\.was_cut": "about the last load only",
     r"test_collector": "every test step starts its envs and seeds from the beginning",
     r"_ring\.stream$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",

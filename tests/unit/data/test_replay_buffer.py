@@ -1,5 +1,7 @@
 """What a replay buffer holds and samples: successors, windows, wrapping, cuts, uniformity, memory."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -637,3 +639,61 @@ def test_extend_refuses_what_is_not_alike() -> None:
     with pytest.raises(SpaceError) as error:
         buffer.extend(make_buffer(4, extra={"x": ((), torch.bool)}))
     assert str(error.value) == "ReplayBuffer.extend: extra: expected {}, found {'x': ((), torch.bool)}"
+
+
+BOX = gym.spaces.Box(-0.1, 0.1, (1,), np.float64)
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "shown"),
+    [
+        (ACTION, 4, 5, "5"),
+        (ACTION, 0, -1, "-1"),
+        (gym.spaces.Discrete(3, start=2), 2, 1, "1"),
+        (gym.spaces.MultiDiscrete([2, 3]), [1, 2], [2, 0], "[2, 0]"),
+        (gym.spaces.MultiBinary(2), [0, 1], [0, 2], "[0, 2]"),
+        (BOX, [np.float32(0.1)], [0.25], "[0.25]"),
+        (BOX, [-0.1], [np.nan], "[nan]"),
+        (gym.spaces.Box(-3, 3, (1,), np.int32), [3], [4], "[4]"),
+    ],
+)
+def test_actions_outside_their_space_are_not_stored(space: Any, good: Any, bad: Any, shown: str) -> None:
+    buffer = ReplayBuffer(9, OBS, space, 2, seed=0)
+    no, obs = np.zeros(2, np.bool_), as_obs([0, 1])
+    dtype = np.float32 if space is BOX else np.int32
+    as_tensor = torch.float32 if space is BOX else torch.int64
+    buffer.add(obs, np.array([good, good], dtype), np.zeros(2), obs, no, no)
+    text = f"ReplayBuffer.action: must lie in {space}; env 1 is {shown}"
+    for action in (np.array([good, bad], dtype), torch.tensor(np.array([good, bad])).to(as_tensor)):
+        with pytest.raises(SpaceError) as error:
+            buffer.add(obs, action, np.zeros(2), obs, no, no)
+        assert str(error.value) == text
+    rows = [([cell(0, 0.0, 1), cell(100, 0.0, 101)], [True, True]) for _ in range(2)]
+    rollout = make_rollout(rows)
+    rollout.action = torch.tensor(np.array([[good, good], [bad, good]])).to(as_tensor)
+    with pytest.raises(SpaceError) as error:
+        buffer.add_rollout(rollout)
+    assert str(error.value) == f"ReplayBuffer.action: must lie in {space}; transition 2 is {shown}"
+    assert len(buffer) == 2
+    # What is in a cell that is not valid does not matter.
+    rollout.valid[1, 0] = False
+    buffer.add_rollout(rollout)
+    assert len(buffer) == 5
+
+
+def test_bounds_of_observations_are_not_looked_at() -> None:
+    space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    buffer = ReplayBuffer(9, space, ACTION)
+    buffer.add(as_obs([50]), np.zeros(1, int), np.zeros(1), as_obs([60]), np.zeros(1, bool), np.zeros(1, bool))
+    wider = ReplayBuffer(9, OBS, ACTION)
+    wider.extend(buffer)
+    assert found(wider.sample(3, gamma=0.5)) == {50: (0, 0.0, 60, False, False, 0.5)}
+
+
+def test_extend_takes_equal_bounds_of_actions_only() -> None:
+    kinds = ((1, np.float32), (1, np.float64), (2, np.float32))
+    boxes: Any = [gym.spaces.Box(-high, high, (1,), dtype) for high, dtype in kinds]
+    buffers = [ReplayBuffer(4, OBS, box) for box in boxes]
+    buffers[0].extend(buffers[1])
+    with pytest.raises(SpaceError, match=r"action_space: expected Box\(-1.*, found Box\(-2.*\[-1.0, 1.0\] of the one"):
+        buffers[0].extend(buffers[2])

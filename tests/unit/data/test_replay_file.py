@@ -19,6 +19,7 @@ from tests.unit.data.reference import (
     Reference,
     World,
     add_step,
+    as_obs,
     assert_holds,
     found,
     make_buffer,
@@ -298,6 +299,51 @@ def test_an_end_where_nothing_is_stored_is_refused() -> None:
     state["final_obs"][""] = torch.zeros(1, 2)
     with pytest.raises(ReplayBufferError, match="final_index: names no cells"):
         buffer.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("space", "bad", "shown"),
+    [
+        (ACTION, 5, "5"),
+        (gym.spaces.Discrete(5, start=1), 0, "0"),
+        (gym.spaces.Box(-1.0, 1.0, (), np.float32), 1.5, "1.5"),
+        (gym.spaces.Box(-1.0, 1.0, (), np.float32), float("nan"), "nan"),
+    ],
+)
+@pytest.mark.parametrize("num_steps", [3, 30])
+def test_actions_outside_their_space_are_refused(
+    tmp_path: Path, space: Any, bad: float, shown: str, num_steps: int
+) -> None:
+    buffer = ReplayBuffer(20, OBS, space)
+    no, obs, action = np.zeros(1, np.bool_), as_obs([0]), np.ones(1, int if shown in "05" else np.float32)
+    for _ in range(num_steps):
+        buffer.add(obs, action, np.zeros(1), obs, no, no)
+    buffer.save(tmp_path / "good")
+    assert len(ReplayBuffer.load(tmp_path / "good")) == len(ReplayBuffer.load(tmp_path / "good", num_envs=2))
+    state = copy.deepcopy(buffer.state_dict())
+    spare = num_steps % 21  # what lies in the spare row is no action
+    state["data"]['["action"]'][spare] = bad
+    ReplayBuffer(20, OBS, space).load_state_dict(state)
+    state["data"]['["action"]'][1 if num_steps == 3 else 10] = bad
+    write_state(tmp_path / "bad", "replay_buffer", state)
+    place = 1 if num_steps == 3 else 9  # rows are told in the order of the file, without the spare one
+    text = f"action: must lie in {space}; transition {place} is {shown}"
+    with pytest.raises(ReplayBufferError) as error:
+        ReplayBuffer(20, OBS, space).load_state_dict(state)
+    assert str(error.value) == f"ReplayBuffer.load_state_dict: {text}"
+    for num_envs in (None, 2):
+        with pytest.raises(ReplayBufferError) as error:
+            ReplayBuffer.load(tmp_path / "bad", num_envs=num_envs)
+        assert str(error.value) == f"{tmp_path / 'bad'}: {text}"
+
+
+def test_a_state_with_other_bounds_of_actions_is_refused() -> None:
+    spaces: Any = [gym.spaces.Box(-high, high, (1,), np.float32) for high in (1.0, 2.0)]
+    buffers = [ReplayBuffer(4, OBS, space) for space in spaces]
+    with pytest.raises(
+        ReplayBufferError, match=r"load_state_dict: action_space: expected Box\(-1.*, found Box\(-2.*lies"
+    ):
+        buffers[0].load_state_dict(buffers[1].state_dict())
 
 
 def test_what_is_no_buffer_file(tmp_path: Path) -> None:

@@ -101,10 +101,7 @@ def test_a_reset_goes_on_with_the_next_episode_nobody_stepped_in() -> None:
     record(adapter, 1)  # env 0 ended episode 0, env 1 is in the middle of it
     adapter.reset()
     assert adapter.obs[:, 1].tolist() == [1, 1]
-    assert adapter.was_cut is not None
-    assert adapter.was_cut.tolist() == [False, True]
     adapter.reset()
-    assert adapter.was_cut is None
 
 
 def test_a_restart_at_the_first_episode_repeats_the_data() -> None:
@@ -273,7 +270,6 @@ def test_a_state_at_the_start_of_episodes_continues_bit_for_bit() -> None:
     resumed = scripted(seed=None)
     resumed.load_state_dict(state)
     resumed.resume()
-    assert resumed.was_cut is None
     assert record(resumed, 9) == record(whole, 9)
 
 
@@ -286,8 +282,6 @@ def test_a_state_in_the_middle_of_an_episode_warns_and_cuts() -> None:
         resumed.load_state_dict(whole.state_dict())
     assert len(warned) == 1
     resumed.resume()
-    assert resumed.was_cut is not None
-    assert resumed.was_cut.tolist() == [True, False]
     assert resumed.obs[:, 1].tolist() == [2, 1]
 
 
@@ -310,8 +304,6 @@ def test_a_native_env_cannot_continue() -> None:
     resumed = EnvAdapter(envs)
     with pytest.warns(UserWarning, match=r"envs \[0, 1\] cannot be reset one by one"):
         resumed.load_state_dict(adapter.state_dict())
-    assert resumed.was_cut is not None
-    assert resumed.was_cut.tolist() == [False, True]
     assert envs.seeds == []
     resumed.resume()
     assert envs.seeds == [derive_seed(SEED, "reset", 1)]
@@ -326,7 +318,6 @@ def test_a_native_env_that_nobody_stepped_since_its_reset_continues() -> None:
     resumed.load_state_dict(adapter.state_dict())
     resumed.resume()
     assert envs.seeds == [derive_seed(SEED, "reset", 0)]
-    assert resumed.was_cut is None
 
 
 def test_the_state_of_an_adapter_that_never_started_resets_nothing() -> None:
