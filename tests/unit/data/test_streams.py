@@ -161,16 +161,17 @@ def test_a_restore_that_is_refused_after_the_envs_were_reset_joins_nothing() -> 
     assert_true_successors(buffer)
 
 
-def test_collecting_with_another_buffer_between_leaves_a_gap() -> None:
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_collecting_with_another_buffer_between_leaves_a_gap(num_steps: int) -> None:
     envs = numbered_envs(1, np.random.default_rng(3), "sync")
     envs.envs[0].length = 50
     buffers = [ReplayBuffer(100, OBS_SPACE, gym.spaces.Discrete(2), seed=0) for _ in range(2)]
     one = rl.Collector(tiny_actor_critic(envs), envs, buffers[0])
     for i in (0, 1, 0):
         one.attach_buffer(buffers[i])
-        one.collect(num_steps=3)
+        one.collect(num_steps=num_steps)
     sample = buffers[0].sample(200, n_step=6, gamma=1.0)
-    assert sample.reward.max() == 3
+    assert sample.reward.max() == num_steps
 
 
 def test_a_step_by_hand_between_two_collections_joins_nothing() -> None:
