@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.collect.faults import check_rollout
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
+from rltrainer.spaces import ValueRange
 from tests.fakes import OBS_SPACE, CountingEnv, tiny_actor_critic
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -182,6 +184,57 @@ def test_steps_are_counted_as_vector_envs_count_them() -> None:
     with pytest.raises(rl.errors.EnvError, match="env 0 failed during step 7"):
         one.collect(num_steps=4)
     assert one.num_rows == 7
+
+
+def small_rollout(**changes: Any) -> rl.Rollout:
+    """Return three steps of two envs; env 1 ends an episode with the first one. `changes` name cells to be NaN."""
+    rollout = rl.Rollout(
+        obs=torch.zeros(3, 2, 2),
+        action=torch.zeros(3, 2, 1),
+        reward=torch.zeros(3, 2),
+        terminated=torch.tensor([[False, True], [False, False], [False, False]]),
+        truncated=torch.zeros(3, 2, dtype=torch.bool),
+        valid=torch.ones(3, 2, dtype=torch.bool),
+        last_obs=torch.zeros(2, 2),
+        final_obs=torch.zeros(1, 2),
+        final_index=torch.tensor([1]),
+        starts=torch.zeros(2, dtype=torch.bool),
+    )
+    for name, index in changes.items():
+        getattr(rollout, name)[index] = False if name == "valid" else torch.nan
+    return rollout
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"obs": (0, 0, 1)}, "env 0, reset after 10 steps: obs"),
+        ({"obs": (1, 0, 0)}, "env 0, step 11: obs"),
+        ({"obs": (1, 1, 0)}, "env 1, reset after 11 steps: obs"),
+        ({"action": (1, 0, 0)}, "env 0, step 12: action"),
+        ({"reward": (2, 1)}, "env 1, step 13: reward"),
+        ({"last_obs": (1, 0)}, "env 1, step 13: obs"),
+        ({"final_obs": (0, 0)}, "env 1, step 11: obs"),
+        # The first in time, and what was acted on before the action, the action before the reward.
+        ({"obs": (2, 0), "reward": (1, 1)}, "env 1, step 12: reward"),
+        ({"obs": (2, 1), "reward": (1, 0), "action": (0, 0)}, "env 0, step 11: action"),
+        ({"obs": (1, 1), "action": (1, 0), "reward": (1, 0)}, "env 1, reset after 11 steps: obs"),
+        ({"action": (1, 1), "reward": (1, 0)}, "env 1, step 12: action"),
+        # A cell that is not valid: its observation follows a valid one in env 0, and nothing in env 1.
+        ({"valid": (1, 0), "obs": (1, 0)}, "env 0, step 11: obs"),
+        ({"valid": (1, 1), "obs": (1, 1)}, None),
+        ({"valid": (2, 0), "last_obs": 0}, None),
+        ({"valid": (0, 1), "final_obs": 0}, None),
+        ({"valid": (1, 0), "action": (1, 0), "reward": (1, 0)}, None),
+    ],
+)
+def test_the_first_fault_of_a_rollout(changes: Any, text: str | None) -> None:
+    rollout, actions = small_rollout(**changes), ValueRange(BOX)
+    if text is None:
+        check_rollout(rollout, 10, actions, "")
+        return
+    with pytest.raises(NonFiniteError, match=f"^{text} = nan; a hint$"):
+        check_rollout(rollout, 10, actions, "; a hint")
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
