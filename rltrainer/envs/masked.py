@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.rules import as_python, is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
@@ -82,12 +83,14 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             if self.base_seed is None or not self._is_first_reset:
                 return [None] * self.num_envs
             return [derive_seed(self.base_seed, i, 0) for i in range(self.num_envs)]
-        if isinstance(seed, int):
-            return [seed + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
+        first = as_python(seed)
+        if is_int(first):
+            return [first + i for i in range(self.num_envs)]
+        seeds = list(map(as_python, seed)) if isinstance(seed, Sequence | np.ndarray) else []
+        if len(seeds) != self.num_envs:
             rule = f"must hold one seed per env ({self.num_envs})"
             raise ParamsError(field_error_text(f"{type(self).__name__}.reset", "seed", rule, seed))
-        return seed
+        return seeds
 
     def _values_per_env(self, values: Any) -> Sequence[Any]:
         """Return one value per env: a list or tuple holds them, anything else is for all."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from rltrainer.rules import as_python
 from rltrainer.seeding import derive_seed
 
 
@@ -25,4 +26,4 @@ class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         if seed is None and self.base_seed is not None and self._is_first_reset:
             seed = derive_seed(self.base_seed, "reset", 0)
         self._is_first_reset = False
-        return super().reset(seed=seed, options=options)
+        return super().reset(seed=as_python(seed), options=options)

@@ -187,6 +187,16 @@ def test_integers_of_numpy_count_everything() -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("backend", ["sync", "native"])
+def test_envs_are_reset_with_seeds_of_numpy(backend: Any) -> None:
+    envs = rl.make_vec("CartPole-v1", 2, backend=backend)
+    first = envs.reset(seed=5)[0]
+    assert np.array_equal(envs.reset(seed=np.int64(5))[0], first)
+    if backend == "sync":
+        assert np.array_equal(envs.reset(seed=[np.int64(5), np.int64(6)])[0], first)  # type: ignore[arg-type]
+    envs.close()
+
+
 def test_a_large_seed_is_folded_into_the_range_of_torch() -> None:
     rl.seed(2**64 + 5)
     folded = torch.rand(1)
