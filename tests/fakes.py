@@ -26,14 +26,17 @@ class CountingEnv(gym.Env[Any, Any]):
         self.observation_space = OBS_SPACE
         self.action_space = action_space or gym.spaces.Discrete(2)
         self.length, self.truncates, self.reward = length, truncates, reward
+        self.num_resets = self.num_steps = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self.num_resets += 1
         self.step_count, self.number = 0, float((seed or 0) % 100)
         return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.step_count += 1
+        self.num_steps += 1
         ended = self.step_count >= self.length
         return self._obs(), self.reward, ended and not self.truncates, ended and self.truncates, {}
 

@@ -17,25 +17,16 @@ from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.trainers.test_order_and_counts import on_policy_trainer
 
 
-class ResetCountingEnv(CountingEnv):
-    """Counts its resets and steps, and does not like to be stepped after its end."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length=length)
-        self.num_resets = self.num_steps = 0
-
-    def reset(self, **options: Any) -> Any:
-        self.num_resets += 1
-        return super().reset(**options)
+class StrictEnv(CountingEnv):
+    """Does not like to be stepped after its end."""
 
     def step(self, action: Any) -> Any:
-        self.num_steps += 1
         assert self.step_count < self.length, "stepped after its end"
         return super().step(action)
 
 
 def make(lengths: list[int], backend: str) -> Any:
-    factories = [lambda length=length: ResetCountingEnv(length) for length in lengths]
+    factories = [lambda length=length: StrictEnv(length) for length in lengths]
     if backend == "sync":
         todo = iter(factories)
         return rl.make_vec(lambda: next(todo)(), len(lengths), backend="sync", seed=1)
@@ -154,6 +145,19 @@ def test_workers_rest_too() -> None:
         envs.close()
 
 
+def test_workers_are_reset_once_per_episode() -> None:
+    envs = rl.make_vec(CountingEnv, 3, backend="workers", seed=1, num_workers=2)
+    try:
+        one = rl.Collector(tiny_actor_critic(envs), envs)
+        for k in range(1, 3):
+            one.reset(first_episode=True)
+            one.collect(num_episodes=4)  # two of the first, one of each other
+            assert counts(envs, "num_resets") == [2 * k, k, k]
+            assert counts(envs, "num_steps") == [10 * k, 5 * k, 5 * k]
+    finally:
+        envs.close()
+
+
 def test_envs_that_rest_wait_for_a_reset() -> None:
     """Whoever steps the envs by hand afterwards is told, and does not look at a frozen observation for ever."""
     envs = make([2, 9], "sync")
@@ -173,7 +177,7 @@ class Endless(CountingEnv):
 
 def test_a_limit_truncates_what_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
     todo = iter([3, 10**9])
-    envs = rl.make_vec(lambda: ResetCountingEnv(next(todo)), 2, backend="sync", seed=1)
+    envs = rl.make_vec(lambda: StrictEnv(next(todo)), 2, backend="sync", seed=1)
     buffer = rl.ReplayBuffer(100, envs.single_observation_space, envs.single_action_space, num_envs=2)
     one = rl.Collector(tiny_actor_critic(envs), envs, buffer, max_episode_steps=7)
     stats = one.collect(num_episodes=4)
