@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rltrainer.algorithms.optimizer import Optimizer
 from rltrainer.errors import CheckpointError
 from rltrainer.nets.normalizer import RunningMoments
+from rltrainer.nets.policy import UnitBoxPolicy
 from rltrainer.seeding import generator_problem, set_generator
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
@@ -65,11 +66,15 @@ def _check_module(name: str, module: nn.Module, saved: State) -> None:
             _try_extra_state(f"{name}.{key}", module.get_submodule(key[: -len("._extra_state")]), saved[key])
         else:
             check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED)
-    for path, moments in module.named_modules():
-        if isinstance(moments, RunningMoments):
-            for key in (f"{path}.var".lstrip("."), f"{path}.count".lstrip(".")):
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(part, RunningMoments):
+            for key in (f"{prefix}var", f"{prefix}count"):
                 if (saved[key] < 0).any():
                     raise CheckpointError(f"{name}.{key}: is negative")
+        problem = part.other_bounds(saved, prefix) if isinstance(part, UnitBoxPolicy) else None
+        if problem:
+            raise CheckpointError(f"{name}.{problem}. {AS_SAVED}")
 
 
 def _try_extra_state(name: str, module: nn.Module, saved: Any) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar
 
 import gymnasium as gym
@@ -178,6 +178,21 @@ class UnitBoxPolicy(Policy):
         require_floats(type(self).__name__, action_space)
         self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
         self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
+
+    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
+        """Return a sentence if a state was saved by a policy with other bounds of actions, else None."""
+        for name in ("action_low", "action_high"):
+            saved, own = state.get(prefix + name), getattr(self, name)
+            if isinstance(saved, Tensor) and saved.tolist() != own.tolist():
+                return f"{prefix}{name}: expected {own.tolist()}, found {saved.tolist()}: actions have other bounds"
+        return None
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Load no other bounds than those of the action space; the networks mean shares of them."""
+        problem = self.other_bounds(state_dict, prefix)
+        if problem:
+            raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def scale(self, action: Tensor) -> Tensor:
         """Map (-1, 1) to the bounds of the action space."""

@@ -1,15 +1,17 @@
 """What an algorithm's constructor and `run_training` refuse, and what they say."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
-from tests.fakes import counting_envs, tiny_actor_critic
+from rltrainer.errors import CheckpointError, ParamsError
+from tests.fakes import OBS_SPACE, counting_envs, tiny_actor_critic
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 ENVS = counting_envs()
@@ -121,3 +123,17 @@ def test_run_training_says_where_hyperparameters_belong() -> None:
     trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
     with pytest.raises(ParamsError, match="OnPolicyTrainer.algorithm: must be of class OnPolicyAlgorithm; got"):
         rl.SAC(SQUASHED).run_training(trainer_params)
+
+
+BOXED = [(rl.SAC, rl.SquashedActorCritic), (rl.TD3, rl.DeterministicActorCritic)]
+
+
+@pytest.mark.parametrize(("cls", "policy_cls"), BOXED)
+def test_an_algorithm_for_other_bounds_of_actions_is_not_loaded(tmp_path: Any, cls: Any, policy_cls: Any) -> None:
+    spaces = [gym.spaces.Box(-high, high, (1,), np.float32) for high in (1.0, 2.0)]
+    own, other = (cls(policy_cls.for_spaces(OBS_SPACE, space, hidden_sizes=(4,))) for space in spaces)
+    other.save(tmp_path / "other.safetensors")
+    before = copy.deepcopy(own.policy.state_dict())
+    with pytest.raises(CheckpointError, match=rf"{cls.__name__}.policy.action_low: expected \[-1.0\], found \[-2.0\]"):
+        own.load(tmp_path / "other.safetensors")
+    assert all(torch.equal(own.policy.state_dict()[name], before[name]) for name in before)

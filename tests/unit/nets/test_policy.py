@@ -264,3 +264,17 @@ def test_an_action_space_that_does_not_fit_is_refused(
 def test_an_observation_space_that_no_tensor_holds_is_refused(cls: type[Policy], action_space: gym.Space[Any]) -> None:
     with pytest.raises(SpaceError, match=r"unsupported space Text"):
         cls.for_spaces(spaces.Text(3), action_space)
+
+
+@pytest.mark.parametrize("cls", [DeterministicActorCritic, SquashedActorCritic, GaussianActorCritic])
+def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[Policy]) -> None:
+    # They stand for shares of the range: on a wider one they would never use the rest of it.
+    wide = spaces.Box(2 * BOX.low, 2 * BOX.high)
+    own, other, same = (cls.for_spaces(OBS, space, hidden_sizes=(4,)) for space in (BOX, wide, BOX))
+    before = copy.deepcopy(own.state_dict())
+    text = r"load_state_dict: action_low: expected \[-1.0, 0.0\], found \[-2.0, 0.0\]: actions have other bounds"
+    with pytest.raises(SpaceError, match=f"{cls.__name__}.{text}"):
+        own.load_state_dict(other.state_dict())
+    assert all(torch.equal(own.state_dict()[name], before[name]) for name in before)
+    own.load_state_dict(same.state_dict())
+    assert all(torch.equal(own.state_dict()[name], same.state_dict()[name]) for name in before)
