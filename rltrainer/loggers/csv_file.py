@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import FileLogger
 from rltrainer.loggers.line_file import LineFile
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
@@ -74,11 +75,11 @@ class CSVLogger(FileLogger):
     def _close(self) -> None:
         self._file.close()
 
-    def _file_sizes(self) -> dict[str, int]:
-        return {"csv": self._file.size()}
+    def _measure_files(self) -> dict[str, Extent]:
+        return {"csv": self._file.extent()}
 
-    def _continue_files(self, sizes: dict[str, int]) -> None:
-        self._file.cut(sizes["csv"])
+    def _file_at(self, place: Path, name: str) -> Path | None:
+        return place if name == "csv" else None
 
 
 def _params_file(path: Path) -> Path:

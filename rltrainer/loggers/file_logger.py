@@ -1,13 +1,19 @@
 """What loggers that write files share: each run has a file or folder of its own."""
 
 import logging
+import os
+import warnings
 from abc import abstractmethod
 from pathlib import Path
 from typing import Unpack
 
+from rltrainer.loggers.event_file import EVENT_FILES
+from rltrainer.loggers.extent import Extent, ends_with_step
 from rltrainer.loggers.logger import Logger, LoggerOptions
+from rltrainer.loggers.logger_state import LoggerState
 from rltrainer.loggers.progress import Progress
 from rltrainer.loggers.run_path import RunPath
+from rltrainer.types import Load
 
 
 class FileLogger(Logger):
@@ -63,9 +69,50 @@ class FileLogger(Logger):
         logging.getLogger("rltrainer").info("%s: goes on with the log at %s", type(self).__name__, self.path)
         return True
 
-    def _return_to_place(self, name: str | None) -> None:
-        self._move(self._runs.named(name))
+    @abstractmethod
+    def _file_at(self, place: Path, name: str) -> Path | None:
+        """Return a file of the log at this place by the name that a checkpoint gives it, which is not trusted."""
+
+    def _prepare_files(self, state: LoggerState) -> Load | None:
+        place, sizes = self._runs.named(state.place), {}
+        for name, known in state.files.items():
+            file = self._file_at(place, name)
+            if file is None:
+                continue
+            size = known if isinstance(known, int) else known.size
+            if not file.is_file():
+                if size:
+                    text = f"{file}: the log is missing, at the checkpoint it had {size} bytes."
+                    warnings.warn(f"{text} It goes on without the missing rows.", RuntimeWarning, stacklevel=5)
+            elif _is_continued(file, known, state.last_step):
+                sizes[file] = size
+            elif size or file.stat().st_size:
+                text = f"{file}: is not the log that the checkpoint knows, and is left as it is."
+                warnings.warn(f"{text} The run takes a log of its own.", RuntimeWarning, stacklevel=5)
+                return None
+
+        def load() -> None:
+            self._move(place)
+            for file, size in sizes.items():
+                if file.stat().st_size > size:
+                    os.truncate(file, size)
+            self._hide_rows_after(state.last_step)
+
+        return load
+
+    def _hide_rows_after(self, step: int) -> None:
+        """Hide rows of later steps that are in files begun after a checkpoint."""
+        return
 
     def _move(self, path: Path) -> None:
         self._close()
         self._runs.path = path
+
+
+def _is_continued(file: Path, known: int | Extent, last_step: int) -> bool:
+    """Whether a file begins with what a checkpoint knows of it."""
+    if isinstance(known, Extent):
+        return known.is_of(file)
+    # Older checkpoints know the size only; no two event files have one name.
+    is_long = file.stat().st_size >= known
+    return is_long and (file.name.startswith(EVENT_FILES) or (known > 0 and ends_with_step(file, known, last_step)))

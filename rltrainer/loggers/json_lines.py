@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import FileLogger
 from rltrainer.loggers.line_file import LineFile
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
@@ -67,8 +68,8 @@ class JSONLinesLogger(FileLogger):
     def _close(self) -> None:
         self._file.close()
 
-    def _file_sizes(self) -> dict[str, int]:
-        return {"json_lines": self._file.size()}
+    def _measure_files(self) -> dict[str, Extent]:
+        return {"json_lines": self._file.extent()}
 
-    def _continue_files(self, sizes: dict[str, int]) -> None:
-        self._file.cut(sizes["json_lines"])
+    def _file_at(self, place: Path, name: str) -> Path | None:
+        return place if name == "json_lines" else None

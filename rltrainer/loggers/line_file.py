@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers.append_file import AppendFile
+from rltrainer.loggers.extent import Extent
 
 
 class LineFile:
@@ -86,16 +87,13 @@ class LineFile:
         if file is not None:
             file.close()
 
-    def size(self) -> int:
-        """Return the bytes of the file that stay; 0 if there is none."""
-        found = self.path.stat().st_size if self.path.exists() else 0
-        return found if self._keep is None else min(found, self._keep)
-
-    def cut(self, size: int) -> None:
-        """Remove what was written after the file had `size` bytes."""
-        self.close()
-        self._keep = None
-        cut_file(self.path, size)
+    def extent(self) -> Extent:
+        """Return how far the file was written: its whole lines that stay."""
+        if not self.path.is_file():
+            return Extent.of(self.path, 0)
+        with open(self.path, "rb", buffering=0) as file:
+            end = _end_of_last_line(file)
+        return Extent.of(self.path, end if self._keep is None else min(end, self._keep))
 
     def lines(self, path: Path) -> Iterator[str]:
         """Yield the whole lines of such a file without their ends; warn of a last line that was cut short."""
@@ -120,17 +118,6 @@ class LineFile:
             file.close()
             raise
         return file
-
-
-def cut_file(path: Path, size: int) -> None:
-    """Cut a log back to `size` bytes; warn if it is missing or shorter than that, and leave it alone."""
-    found = path.stat().st_size if path.is_file() else None
-    if found is not None and found > size:
-        os.truncate(path, size)
-    elif (found or 0) < size:
-        state = "is missing" if found is None else f"has {found} bytes"
-        text = f"{path}: the log {state}, at the checkpoint it had {size} bytes. It goes on without the missing rows."
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _end_of_last_line(file: FileIO, chunk_size: int = 4096) -> int:

@@ -8,15 +8,17 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, TypedDict
 
 from rltrainer.errors import field_error_text
 from rltrainer.every import Every
+from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
+from rltrainer.loggers.logger_state import LoggerState, MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
 from rltrainer.means import Means, Number, Part
 from rltrainer.rules import Flag, checked
+from rltrainer.typed_state import to_state
 from rltrainer.types import Load, State
 
 Kind = Literal["training", "test", "update", "epoch"]
@@ -222,9 +224,9 @@ class Logger(ABC):
 
     def state_dict(self) -> State:
         """Return where the last rows were, and how much of each file was written."""
-        sizes: dict[str, int] = {}
+        files: dict[str, Extent] = {}
         with self._guarded("measure its files", num_rows=0):
-            sizes = self._file_sizes()
+            files = self._measure_files()
         return {
             "logger": type(self).__name__,
             "last_step": self.last_step,
@@ -234,30 +236,43 @@ class Logger(ABC):
             "has_place": self._has_place,
             "has_params": self._has_params,
             "place": self._place_name(),
-            "files": sizes,
+            "files": to_state(files),
         }
-
-    def prepare_load(self, state: State) -> Load:
-        """Return what `load_state_dict` does."""
-        return partial(self.load_state_dict, state)
 
     def load_state_dict(self, state: State) -> None:
         """Continue a log: rows written after `state` was taken are removed.
 
+        A file that is not the log that the state knows is left alone, with a warning, and the run takes a new number.
         The state of another class of logger continues the intervals only, that of several loggers nothing.
+
+        Raises:
+            CheckpointError: it is no state of a logger; nothing was changed.
         """
-        if state["logger"] == "MultiLogger":
-            return
-        self.last_step, self._num_dropped = state["last_step"], state["num_dropped"]
-        for kind, interval in self._intervals.items():
-            interval.move_to(state["last"][kind])
-        for kind, means in self._gathered.items():
-            means.load(state.get("gathered", {}).get(kind, []))  # older states have none of these four
-        if state["logger"] == type(self).__name__:
-            self._has_place, self._has_params = state.get("has_place", True), state.get("has_params", True)
-            self._return_to_place(state.get("place"))
-            with self._guarded("continue its files", num_rows=0):
-                self._continue_files(state["files"])
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, warn of files that cannot be continued, and return what loads it."""
+        found = read_logger_state(state)
+        if isinstance(found, MultiLoggerState):
+            return lambda: None
+        continue_files: Load | None = None
+        if found.logger == type(self).__name__:
+            with self._guarded("compare its files with the checkpoint's", num_rows=0):
+                continue_files = self._prepare_files(found)
+
+        def load() -> None:
+            self.last_step, self._num_dropped = found.last_step, found.num_dropped
+            for kind, interval in self._intervals.items():
+                interval.move_to(found.last.get(kind))
+            for kind, means in self._gathered.items():
+                means.load([vars(part) for part in found.gathered.get(kind, [])])
+            self._has_place = self._has_params = False
+            if continue_files is not None:
+                with self._guarded("continue its files", num_rows=0):
+                    continue_files()
+                self._has_place, self._has_params = found.has_place, found.has_params
+
+        return load
 
     @abstractmethod
     def _write(self, kind: Kind, values: Row, step: int) -> None:
@@ -271,20 +286,20 @@ class Logger(ABC):
         """Release files."""
         return
 
-    def _file_sizes(self) -> dict[str, int]:
-        """Return the bytes written to each file, by name within the logger."""
+    def _measure_files(self) -> dict[str, Extent]:
+        """Return how far each file was written, by name within the logger."""
         return {}
 
-    def _continue_files(self, sizes: dict[str, int]) -> None:
-        """Cut the files back to what `_file_sizes` returned."""
-        return
+    def _prepare_files(self, state: LoggerState) -> Load | None:
+        """Compare the files with what a checkpoint knows; return what removes later rows, None for another log."""
+        return lambda: None
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         """Write what the run was told. May raise anything."""
         return
 
     def _place_name(self) -> str | None:
-        """Return what `_return_to_place` needs; None for a logger that writes no files."""
+        """Return the name of this run's log; None for a logger that writes no files."""
         return None
 
     def _take_new_place(self) -> None:
@@ -294,10 +309,6 @@ class Logger(ABC):
     def _take_newest_place(self, step: int) -> bool:
         """Go on with the log that was written to last, from this step on; return whether there is one."""
         return False
-
-    def _return_to_place(self, name: str | None) -> None:
-        """Go on with the log of this name, which comes from a checkpoint and is not trusted."""
-        return
 
     def _update_position(self, update_step: int, gradient_step: int | None) -> int:
         if gradient_step is None or self._intervals["update"].every.unit == "update_step":

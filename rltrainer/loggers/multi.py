@@ -6,9 +6,10 @@ from typing import Any, Literal
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.every import Every
 from rltrainer.loggers.logger import Kind, Logger, Row
+from rltrainer.loggers.logger_state import MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import Progress
 from rltrainer.means import Number
-from rltrainer.types import State
+from rltrainer.types import Load, State
 
 
 class MultiLogger(Logger):
@@ -114,13 +115,22 @@ class MultiLogger(Logger):
         """Return the states of all, in order."""
         return {"logger": "MultiLogger", "loggers": [logger.state_dict() for logger in self.loggers]}
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue each logger whose place in the list held one of its class; another one starts anew."""
-        if state["logger"] != "MultiLogger":
-            return
-        for logger, part in zip(self.loggers, state["loggers"], strict=False):
-            if part["logger"] == type(logger).__name__:
-                logger.load_state_dict(part)
+    def prepare_load(self, state: State) -> Load:
+        """Return what continues each logger whose place in the list held one of its class; others start anew."""
+        found = read_logger_state(state)
+        if not isinstance(found, MultiLoggerState):
+            return lambda: None
+        loads = [
+            logger.prepare_load(part)
+            for logger, part in zip(self.loggers, found.loggers, strict=False)
+            if part.get("logger") == type(logger).__name__
+        ]
+
+        def load() -> None:
+            for load_one in loads:
+                load_one()
+
+        return load
 
     def __repr__(self) -> str:
         return f"MultiLogger({', '.join(map(repr, self.loggers))})"

@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers.event_file import EVENT_FILES, EventFile
+from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import FileLogger
-from rltrainer.loggers.line_file import cut_file
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 from rltrainer.loggers.progress import Progress, parse_progress
 from rltrainer.loggers.run_path import RunPath
@@ -86,17 +86,15 @@ class TensorBoardLogger(FileLogger):
         if file is not None:
             file.close()
 
-    def _file_sizes(self) -> dict[str, int]:
-        return {file.name: file.stat().st_size for file in self._event_files()}
+    def _measure_files(self) -> dict[str, Extent]:
+        return {file.name: Extent.of(file, file.stat().st_size) for file in self._event_files()}
 
-    def _continue_files(self, sizes: dict[str, int]) -> None:
-        self._close()
-        for name, size in sizes.items():
-            # The names come from a checkpoint, which must not reach any other file.
-            if Path(name).name == name and name.startswith(EVENT_FILES):
-                cut_file(self.path / name, size)
+    def _file_at(self, place: Path, name: str) -> Path | None:
+        return place / name if Path(name).name == name and name.startswith(EVENT_FILES) else None
+
+    def _hide_rows_after(self, step: int) -> None:
         # Files begun after the checkpoint are left in place; TensorBoard hides their rows from this step on.
-        self._purge_step = self.last_step + 1
+        self._purge_step = step + 1
 
     def _event_files(self) -> list[Path]:
         return sorted(self.path.glob(f"{EVENT_FILES}*"))

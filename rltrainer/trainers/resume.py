@@ -120,12 +120,12 @@ def check_all(
     # A logger may be added or left out on a resume.
     if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
         raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
-    # The buffer goes after the collector, which restarts it; the log last, as its rows are all that would be lost.
-    order = sorted(parts.keys() & states.keys(), key=lambda name: (name == "logger", name == "buffer", name))
     try:
         run = from_state(run_state, states["trainer"], "trainer")
         check_same_run(path, run.params, settings)
-        return run, [parts[name].prepare_load(states[name]) for name in order]
+        # The log last, as its rows are all that would be lost. A run that had not begun begins with a log of its own.
+        names = parts.keys() & states.keys() - (set() if run.has_begun else {"logger"})
+        return run, [parts[name].prepare_load(states[name]) for name in sorted(names, key=lambda n: (n == "logger", n))]
     except (CheckpointError, ReplayBufferError) as error:
         text = str(error)
         raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text}") from error

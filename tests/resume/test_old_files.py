@@ -58,3 +58,23 @@ def test_an_old_buffer_file() -> None:
     buffer = rl.ReplayBuffer.load(file)
     assert (len(buffer), buffer.capacity, buffer.num_envs) == (30, 40, 2)
     assert_holds(buffer.state_dict(), file, "replay_buffer")
+
+
+def test_an_old_checkpoint_continues_its_log_and_no_other(tmp_path: Path) -> None:
+    saved = (CORPUS / "format_1" / "ppo.jsonl").read_bytes()
+    later = b'{"kind": "test", "step": 60, "test/score": 5.0}\n'
+    for name, data in (("log.jsonl", saved + later), ("other.jsonl", later * 50)):
+        path = tmp_path / name
+        path.write_bytes(data)
+        trainer = build("ppo", logger=rl.JSONLinesLogger(path))
+        if name == "other.jsonl":
+            with pytest.warns(RuntimeWarning, match="other.jsonl: is not the log that the checkpoint knows"):
+                trainer.restore(CORPUS / "format_1" / "ppo")
+            trainer.run()
+            assert path.read_bytes() == data
+            assert (tmp_path / "other-2.jsonl").exists()
+        else:
+            trainer.restore(CORPUS / "format_1" / "ppo")
+            assert path.read_bytes() == saved
+            trainer.run()
+            assert path.read_bytes().startswith(saved)

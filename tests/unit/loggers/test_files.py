@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rltrainer.errors import ParamsError
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.every import Every
 from rltrainer.loggers import CSVLogger, JSONLinesLogger
 
 FileLogger = CSVLogger | JSONLinesLogger
@@ -151,24 +152,151 @@ def test_a_state_taken_before_the_first_row_empties_the_log(make: Callable[..., 
 
 
 @both
-def test_a_missing_or_shorter_log_warns_and_goes_on(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+def test_a_missing_log_warns_and_goes_on(make: Callable[..., FileLogger], tmp_path: Path) -> None:
     logger = make(tmp_path / "log")
     run(logger, 1)
-    state = logger.state_dict()
     size = (tmp_path / "log").stat().st_size
-    short = make(tmp_path / "short")
-    short.log_test({"score": 1.0}, 0)
-    before = (tmp_path / "short").read_bytes()
-    text = rf"short: the log has {len(before)} bytes, at the checkpoint it had {size} bytes\. It goes on without"
-    with pytest.warns(RuntimeWarning, match=text):
-        short.load_state_dict(state)
-    assert (tmp_path / "short").read_bytes() == before
     missing = make(tmp_path / "missing")
     with pytest.warns(RuntimeWarning, match=rf"missing: the log is missing, at the checkpoint it had {size} bytes\."):
-        missing.load_state_dict(state)
+        missing.load_state_dict(logger.state_dict())
     run(missing, 2)
     assert missing.read_progress() is not None
     assert missing.num_dropped == 0
+
+
+def other_log(make: Callable[..., FileLogger], path: Path, kind: str) -> Callable[..., FileLogger]:
+    """Write a log that is not the one of `run(logger, 1)`, and return what makes its logger."""
+    other = make(path)
+    if kind == "shorter":
+        other.log_test({"score": 1.0}, 0)
+    elif kind == "longer":
+        run(other, 5, 6, 7, 8)
+    else:
+        run(other, 1, 2)
+        data = path.read_bytes()
+        changed = b"10.0" if kind == "one digit" else b"0.5"  # at the beginning, and at the end of the first epoch
+        path.write_bytes(data.replace(changed, b"10.1" if kind == "one digit" else b"0.6", 1))
+    return make
+
+
+@both
+@pytest.mark.parametrize("kind", ["shorter", "longer", "one digit", "another digit"])
+def test_another_log_is_left_alone_and_the_run_takes_a_new_number(
+    kind: str, make: Callable[..., FileLogger], tmp_path: Path
+) -> None:
+    logger, path = make(tmp_path / "log.txt"), tmp_path / "other.txt"
+    run(logger, 1)
+    resumed = other_log(make, path, kind)(path)
+    before = path.read_bytes()
+    with pytest.warns(RuntimeWarning, match=r"other.txt: is not the log that the checkpoint knows, and is left as it"):
+        resumed.load_state_dict(logger.state_dict())
+    resumed.begin_run(Every(1, "update_step"), is_new=False)
+    run(resumed, 2)
+    assert path.read_bytes() == before
+    assert resumed.path == tmp_path / "other-2.txt"
+    assert "200" in resumed.path.read_text()
+
+
+@both
+def test_a_log_that_goes_on_in_a_copy_of_the_file(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    logger = make(tmp_path / "log")
+    run(logger, 1)
+    state, begin = logger.state_dict(), (tmp_path / "log").read_bytes()
+    run(logger, 2)
+    (tmp_path / "copy").write_bytes((tmp_path / "log").read_bytes())
+    moved = make(tmp_path / "copy")
+    moved.load_state_dict(state)
+    assert (tmp_path / "copy").read_bytes() == begin
+
+
+@both
+def test_a_state_of_an_empty_log_empties_no_other(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    state = make(tmp_path / "log").state_dict()
+    other = make(tmp_path / "other")
+    run(other, 1)
+    before = (tmp_path / "other").read_bytes()
+    with pytest.warns(RuntimeWarning, match="other: is not the log that the checkpoint knows"):
+        make(tmp_path / "other").load_state_dict(state)
+    assert (tmp_path / "other").read_bytes() == before
+
+
+@both
+def test_a_long_log_is_compared_at_both_ends(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logger = make(path)
+    for step in range(8000):
+        logger.log_test({"score": float(step)}, step)
+    state, size = logger.state_dict(), path.stat().st_size
+    assert size > 2 * (1 << 16)
+    run(logger, 100)
+    whole = path.read_bytes()
+    for position in (30, size - 2):
+        path.write_bytes(whole[:position] + b"#" + whole[position + 1 :])
+        with pytest.warns(RuntimeWarning, match="is not the log that the checkpoint knows"):
+            make(path).load_state_dict(state)
+        assert path.stat().st_size == len(whole)
+    path.write_bytes(whole)
+    make(path).load_state_dict(state)
+    assert path.read_bytes() == whole[:size]
+
+
+@both
+def test_the_state_of_an_older_release_cuts_only_behind_a_line_of_its_step(
+    make: Callable[..., FileLogger], tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    logger = make(path)
+    run(logger, 1)
+    begin = path.read_bytes()
+    state = logger.state_dict()
+    (name,) = state["files"]
+    run(logger, 2)
+    whole = path.read_bytes()
+    # Inside a line, behind another step's line, at the beginning.
+    for size, last_step in ((len(begin) - 3, 100), (len(begin), 99), (0, 100), (len(whole) + 1, 100)):
+        with pytest.warns(RuntimeWarning, match="is not the log that the checkpoint knows"):
+            make(path).load_state_dict(state | {"files": {name: size}, "last_step": last_step})
+        assert path.read_bytes() == whole
+    make(path).load_state_dict(state | {"files": {name: len(begin)}, "last_step": 100})
+    assert path.read_bytes() == begin
+
+
+@both
+def test_a_line_cut_short_is_no_part_of_a_state(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    run(make(path), 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"200,test/sco")
+    logger = make(path)
+    state = logger.state_dict()
+    run(logger, 2)
+    make(path).load_state_dict(state)
+    assert path.read_bytes() == whole
+
+
+@both
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"last_step": "3"}, "logger.last_step: expected an integer, found '3' (str)"),
+        ({"num_dropped": -1}, "logger.num_dropped: expected a non-negative integer, found -1 (int)"),
+        ({"last": [1]}, "logger.last: expected a mapping, found [1] (list)"),
+        ({"files": {"csv": "all"}}, "logger.files.csv: expected an integer, found 'all' (str)"),
+        ({"gathered": {"update": [3]}}, "logger.gathered.update.0: expected a mapping, found 3 (int)"),
+        ({"place": 3}, "logger.place: expected text, found 3 (int)"),
+        ({"more": 3}, "logger.more: expected no field of LoggerState, found 3 (int)"),
+    ],
+)
+def test_what_is_no_state_changes_nothing(
+    make: Callable[..., FileLogger], change: dict[str, object], text: str, tmp_path: Path
+) -> None:
+    logger = make(tmp_path / "log")
+    run(logger, 1)
+    before = (logger.state_dict(), (tmp_path / "log").read_bytes())
+    with pytest.raises(CheckpointError) as caught:
+        logger.load_state_dict(logger.state_dict() | change)
+    assert str(caught.value) == text
+    assert (logger.state_dict(), (tmp_path / "log").read_bytes()) == before
 
 
 @both

@@ -1,0 +1,63 @@
+"""What a logger keeps in a checkpoint."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rltrainer.loggers.extent import Extent
+from rltrainer.means import Number
+from rltrainer.rules import NonNegativeInt, PositiveFloat
+from rltrainer.typed_state import from_state
+
+
+@dataclass
+class GatheredPart:
+    """What was gathered for the next row: means, and what they weigh."""
+
+    values: dict[str, Number]
+    weight: PositiveFloat
+    weights: dict[str, PositiveFloat]
+
+
+@dataclass
+class LoggerState:
+    """What `Logger.state_dict` returns.
+
+    Args:
+        logger: its class.
+        last_step: of the last row; -1 before.
+        last: where the last row of each kind was.
+        num_dropped: rows that could not be written.
+        files: how far each file was written; of older checkpoints the size only.
+        gathered: by kind of row.
+        has_place: whether a run was begun.
+        has_params: whether its params were written.
+        place: the name of its log.
+    """
+
+    logger: str
+    last_step: int
+    last: dict[str, NonNegativeInt | None]
+    num_dropped: NonNegativeInt
+    files: dict[str, NonNegativeInt | Extent]
+    gathered: dict[str, list[GatheredPart]] = field(default_factory=dict)
+    has_place: bool = True
+    has_params: bool = True
+    place: str | None = None
+
+
+@dataclass
+class MultiLoggerState:
+    """What `MultiLogger.state_dict` returns."""
+
+    logger: str
+    loggers: list[dict[str, Any]]
+
+
+def read_logger_state(state: object) -> LoggerState | MultiLoggerState:
+    """Check the state of a logger.
+
+    Raises:
+        CheckpointError: it is none; the text names the field.
+    """
+    is_multi = isinstance(state, dict) and state.get("logger") == "MultiLogger"
+    return from_state(MultiLoggerState, state, "logger") if is_multi else from_state(LoggerState, state, "logger")
