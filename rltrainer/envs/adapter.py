@@ -327,15 +327,14 @@ class EnvAdapter:
         float32 = torch.zeros(reward.shape, dtype=torch.float32, device=self._env_device)
         return EnvStep(None, float32, torch.zeros_like(terminated), torch.zeros_like(truncated))
 
-    def _void(self, result: EnvStep, rows: Rows) -> Any:
+    def _void(self, result: EnvStep, rows: Rows) -> Mask:
         """Mark the cells that their envs spent on a reset; return which are valid [N]."""
         valid = np.ones(self.num_envs, np.bool_)
         valid[rows] = False
-        if self._env_device is not None:
-            valid = torch.from_numpy(valid).to(self._env_device)  # type: ignore[assignment]  # tensors for a tensor env
-        result.reward[~valid] = 0.0
-        result.terminated &= valid
-        result.truncated &= valid
+        kept: Any = valid if self._env_device is None else torch.from_numpy(valid).to(self._env_device)
+        result.reward[~kept] = 0.0
+        result.terminated &= kept
+        result.truncated &= kept
         return valid
 
     def _finish(self, rows: Rows, info: dict[str, Any]) -> None:

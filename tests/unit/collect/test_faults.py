@@ -12,6 +12,7 @@ from rltrainer.collect.faults import check_rollout
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
 from rltrainer.spaces import ValueRange
 from tests.fakes import OBS_SPACE, CountingEnv, tiny_actor_critic
+from tests.unit.envs.scripted import SEED, ScriptedVectorEnv, TensorVectorEnv
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 STORED = "; nothing of this collection was stored"
@@ -22,16 +23,16 @@ class Faulty(CountingEnv):
 
     def __init__(self, what: str = "", when: int = -1, **options: Any) -> None:
         super().__init__(**options)
-        self.what, self.when, self.num_steps, self.is_over = what, when, 0, False
+        self.what, self.when, self.taken, self.is_over = what, when, 0, False
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         obs, info = super().reset(seed=seed)
-        return self._spoil(obs) if self.what == "reset" and self.num_steps == self.when else obs, info
+        return self._spoil(obs) if self.what == "reset" and self.taken == self.when else obs, info
 
     def step(self, action: Any) -> Any:
-        self.num_steps += 1
+        self.taken += 1
         obs, reward, *rest = super().step(action)
-        if self.num_steps == self.when:
+        if self.taken == self.when:
             obs = self._spoil(obs) if self.what == "obs" else obs
             reward = float("nan") if self.what == "reward" else reward
         return obs, reward, *rest
@@ -96,7 +97,7 @@ def test_what_a_reset_returns_is_looked_at(stores: str, num_steps: int) -> None:
     with pytest.raises(NonFiniteError, match=f"^env 1, reset after 5 steps: obs = nan{hint}$"):
         collect_often(one, num_steps)
     envs.envs[1].when = 0
-    envs.envs[1].num_steps = 0
+    envs.envs[1].taken = 0
     with pytest.raises(NonFiniteError, match=r"^env 1, reset after \d+ steps: obs = nan"):
         collector(envs, stores).collect(num_steps=2)
 
@@ -122,7 +123,7 @@ def test_the_leaf_of_a_tree_is_named() -> None:
 
         def _obs(self) -> Any:
             obs = super()._obs()
-            bad = np.array([np.inf, 0], np.float32) if self.num_steps == 2 else obs
+            bad = np.array([np.inf, 0], np.float32) if self.taken == 2 else obs
             return {"vec": obs, "pair": (bad,)}
 
         def _spoil(self, obs: Any) -> Any:
@@ -155,7 +156,7 @@ def test_an_env_that_fails_because_of_a_bad_observation(stores: str) -> None:
     with pytest.raises(NonFiniteError, match="^env 1, step 2: obs = nan"):
         one.collect(num_steps=12)
     envs.envs[1].what, envs.envs[1].length = "reset", 4
-    envs.envs[1].when = envs.envs[1].num_steps
+    envs.envs[1].when = envs.envs[1].taken
     with pytest.raises(NonFiniteError, match=r"^env 1, reset after \d steps: obs = nan"):
         one.collect(num_steps=12)
 
@@ -371,7 +372,29 @@ def test_a_nan_in_one_env_does_not_hide_behind_the_others_actions() -> None:
 
     envs = faulty_envs(Faulty("obs", 3, length=9, action_space=BOX), length=9, action_space=BOX)
     for stores in ("replay", "rollouts"):
-        envs.envs[1].num_steps = 0
+        envs.envs[1].taken = 0
         one = collector(envs, stores, Mixing.for_envs(envs, hidden_sizes=(4,)))
         with pytest.raises(NonFiniteError, match="^env 1, step 3: obs = nan"):
             one.collect(num_steps=12)
+
+
+@pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
+@pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
+def test_envs_of_tensors(mode: Any, stores: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    envs: Any = TensorVectorEnv(ScriptedVectorEnv(3, mode))
+    one = collector(envs, stores)
+    one.adapter.seed(SEED)
+    stats = one.collect(num_steps=30)
+    if stores == "replay":
+        assert len(one.buffer) == stats.num_collected_steps  # type: ignore[arg-type]  # a buffer
+    step = envs.step
+
+    def bad_step(action: Any) -> Any:
+        obs, *rest = step(action)
+        obs = obs.clone()
+        obs[1, 0] = torch.nan
+        return obs, *rest
+
+    monkeypatch.setattr(envs, "step", bad_step)
+    with pytest.raises(NonFiniteError, match=r"^env 1, (step|reset after) 1[12].*: obs = nan"):
+        one.collect(num_steps=9)
