@@ -74,7 +74,7 @@ class Adam:
                 [v for v, p in zip(part, self.parameters, strict=True) if p.requires_grad] for part in (mean, square)
             )
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
-            list(trained), [gradient.contiguous() for gradient in gradients], mean, square, [],
+            list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [],
             [self.num_steps] * len(trained),
             lr=self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False,

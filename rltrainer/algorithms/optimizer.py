@@ -132,7 +132,7 @@ class Optimizer:
 
     def _can_walk_memory(self) -> bool:
         """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
-        return self._is_on_host and all(p.is_contiguous() for p in self.parameters)
+        return self._is_on_host and all(map(Tensor.is_contiguous, self.parameters))
 
     def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Look at the gradients and decide: what is quickest where looking costs nothing."""
