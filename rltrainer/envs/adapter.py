@@ -115,8 +115,9 @@ class EnvAdapter:
         return {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the views anew."""
+        """Take the views anew; other adapters of a copied env ask for the list of the copy."""
         vars(self).update(state)
+        self._last_reset_by = _LAST_RESET_BY.setdefault(self.envs.unwrapped, self._last_reset_by)
         if self._now is not None:
             self.obs, self.obs_tensor = self._now.obs, self._now.tensor
 

@@ -140,6 +140,11 @@ def test_collectors_that_take_turns_on_one_buffer(seed: int, mode: str) -> None:
             one.attach_buffer(buffer)
         elif what == 2:
             one.collect(num_episodes=int(rng.integers(1, 4)))
+        elif what == 4:
+            collectors = copy.deepcopy(collectors)
+            buffer, one = collectors[0].buffer, collectors[rng.integers(3)]
+        elif what == 5:
+            one = rl.Collector(policy, collectors[0].envs, buffer)
         elif what == 3:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="envs .*they start a new episode instead")
