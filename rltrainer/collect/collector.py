@@ -1,7 +1,6 @@
 """The collector: the only place that steps envs."""
 
 import copy
-import logging
 import time
 from typing import Any
 
@@ -12,26 +11,20 @@ from torch import Tensor
 from rltrainer.collect.arguments import check_counts, require_same_spaces
 from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.episodes import EpisodeCounter
-from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.collect.random_action import random_action
 from rltrainer.collect.stats import CollectStats
+from rltrainer.collect.watch import Watch
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.cells import to_array
-from rltrainer.envs import EnvAdapter, EnvStep
-from rltrainer.envs.memory import all_finite
+from rltrainer.envs import EnvAdapter
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import switch_to_eval
 from rltrainer.rules import PositiveInt, checked
 from rltrainer.seeding import Integer, derive_seed, generator_problem, make_generator, set_generator
-from rltrainer.spaces import ValueRange
 from rltrainer.typed_state import from_state
 from rltrainer.types import Load, Rollout, State
-
-LONG_EPISODE = 100_000
-"""Steps after which an episode that others wait for is worth a word."""
-NOTHING_STORED = "; nothing of this collection was stored"
 
 
 class Collector:
@@ -83,16 +76,14 @@ class Collector:
         require_same_spaces("policy", policy, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
-        self._actions = ValueRange(self.adapter.action_space)
         # Stands for the envs' unbroken run; a new one says to every buffer that nothing is continued.
         self._stream = object()
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, policy.device)
         self.num_rows = 0
-        self._episodes = EpisodeCounter(self.num_envs)
+        self._count_episodes()
         self._needs_reset = True
-        self._has_warned = False
 
     @property
     def envs(self) -> gym.vector.VectorEnv[Any, Any, Any]:
@@ -211,8 +202,8 @@ class Collector:
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         other.buffer = other.rollout_buffer = buffer
         other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
-        other._episodes, other._needs_reset = EpisodeCounter(self.num_envs), True
-        self._needs_reset = True
+        other._count_episodes()
+        other._needs_reset = self._needs_reset = True
         with self.adapter.aside(derive_seed(seed, "env")):
             other.collect(num_steps=num_rows * self.num_envs, random=True)
         self.num_rows = other.num_rows  # the envs have taken these steps, whoever counts them
@@ -282,8 +273,7 @@ class Collector:
         try:
             self._step_rows(num_steps, random, explore)
         except Exception:
-            # NaN in an observation makes a policy or an env fail in ways of its own: say what was first.
-            self._check_what_was_acted_on(num_rows_before)
+            self._watch.name_cause(self.rollout_buffer, num_rows_before)
             raise
 
     def _step_rows(self, num_steps: int | None, random: bool, explore: bool) -> None:
@@ -294,7 +284,7 @@ class Collector:
         must_look = buffer is None
         while not episodes.is_complete if stop is None else self.num_rows < stop:
             if must_look:
-                self._check_first_obs()
+                self._watch.check_first_obs(self.num_rows)
             try:
                 action = self._choose(random, explore)
                 env_action = adapter.to_env(action)
@@ -313,21 +303,15 @@ class Collector:
                 stored = env_action if stores_env_action else to_array(action)
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
             else:
-                self._check_row(step, env_action, counted)
+                self._watch.check_row(step, env_action, counted, self.num_rows)
                 must_look = step.finished is not None
             adapter.advance(episodes.open)
-            if stop is None and (self.num_rows - first) % LONG_EPISODE == 0:
-                self._warn_of_long_episode()
+            if stop is None:
+                self._watch.warn_of_long_episode(self.num_rows - first)
 
-    def _warn_of_long_episode(self) -> None:
-        """Say once that an episode may never end."""
-        env, num_steps = self._episodes.longest()
-        if num_steps < LONG_EPISODE or self._has_warned:
-            return
-        self._has_warned = True
-        text = "Collector.collect(num_episodes=...): env %d is %d steps into an episode and still waits for its end. "
-        hint = "Give it a time limit (gymnasium.wrappers.TimeLimit), or Collector(..., max_episode_steps=...)."
-        logging.getLogger("rltrainer").warning(text + hint, env, num_steps)
+    def _count_episodes(self) -> None:
+        self._episodes = EpisodeCounter(self.num_envs)
+        self._watch = Watch(self.adapter, self._episodes)
 
     def _check_limit(self, num_episodes: int) -> None:
         """Check that an env whose episode was truncated need not begin another, if it cannot be reset by itself."""
@@ -349,11 +333,9 @@ class Collector:
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
-        if not rollout_buffer.is_finite():
-            self._check_rollout(rollout_buffer, num_rows_before)
+        is_replay = isinstance(buffer, ReplayBuffer)  # which looks at actions itself
+        self._watch.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
         if not isinstance(buffer, ReplayBuffer):
-            if not self.adapter.clips_samples and not rollout_buffer.holds_choices(self._actions):
-                self._check_rollout(rollout_buffer, num_rows_before)
             return
         row = rollout_buffer.single_row()
         try:
@@ -362,34 +344,5 @@ class Collector:
             else:
                 buffer.add_rollout(rollout_buffer.rollout(), stream=self._stream)
         except SpaceError:
-            self._check_rollout(rollout_buffer, num_rows_before)  # which knows env and step
+            self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
             raise
-
-    def _check_rollout(self, rollout_buffer: RolloutBuffer, num_rows_before: int) -> None:
-        check_rollout(rollout_buffer.rollout(), num_rows_before, self._actions, NOTHING_STORED)
-
-    def _check_what_was_acted_on(self, num_rows_before: int) -> None:
-        buffer = self.rollout_buffer
-        if buffer is None:  # each row was looked at when it came
-            return
-        if buffer.num_rows:
-            self._check_rollout(buffer, num_rows_before)
-        num_steps = num_rows_before + buffer.num_rows
-        check_obs(self.adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
-
-    def _check_row(self, step: EnvStep, env_action: Any, counted: Any) -> None:
-        """Look at a row that nobody stores."""
-        adapter = self.adapter
-        acts = all_finite(env_action) if adapter.clips_samples else self._actions.holds(to_array(env_action))
-        if acts and all_finite(step.reward) and adapter.next_obs_is_finite():
-            return
-        check_step(step, env_action, counted, self.num_rows, self._actions)
-        still_open = self._episodes.open
-        # An env that spent the step on its reset will act on what that returned.
-        seen = None if counted is None or still_open is None else counted | still_open
-        check_obs(step.next_obs, seen, self.num_rows, False, "")
-
-    def _check_first_obs(self) -> None:
-        """Look at the first observations of episodes that nobody stores."""
-        if not self.adapter.obs_is_finite():
-            check_obs(self.adapter.obs, self._episodes.open, self.num_rows, True, "")

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import rltrainer as rl
-from rltrainer.collect import collector as collector_module
+from rltrainer.collect import watch
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
@@ -246,7 +246,7 @@ def test_the_limit_is_a_positive_integer(value: Any) -> None:
 
 
 def test_a_long_wait_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(collector_module, "LONG_EPISODE", 10)
+    monkeypatch.setattr(watch, "LONG_EPISODE", 10)
     todo = iter([3, 25])
     envs = rl.make_vec(lambda: CountingEnv(length=next(todo)), 2, backend="sync", seed=1)
     one = rl.Collector(tiny_actor_critic(envs), envs)
@@ -261,7 +261,7 @@ def test_a_long_wait_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 def test_many_short_episodes_are_no_long_wait(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(collector_module, "LONG_EPISODE", 10)
+    monkeypatch.setattr(watch, "LONG_EPISODE", 10)
     envs = counting_envs(2, length=9)
     rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=8)
     rl.Collector(tiny_actor_critic(envs), envs).collect(num_steps=100)

@@ -1,0 +1,89 @@
+"""What a collector looks at while it steps envs, so that a fault is named where it began."""
+
+import logging
+from typing import Any
+
+from rltrainer.collect.episodes import EpisodeCounter
+from rltrainer.collect.faults import check_obs, check_rollout, check_step
+from rltrainer.data import RolloutBuffer
+from rltrainer.data.cells import to_array
+from rltrainer.envs import EnvAdapter, EnvStep
+from rltrainer.envs.memory import all_finite
+from rltrainer.spaces import ValueRange
+
+LONG_EPISODE = 100_000
+"""Steps after which an episode that others wait for is worth a word."""
+NOTHING_STORED = "; nothing of this collection was stored"
+
+
+class Watch:
+    """Looks for numbers that are not finite, choices that do not exist, and episodes that do not end.
+
+    What is stored is looked at as a whole, at the end of a collection; other rows when they come. All methods raise a
+    `NonFiniteError` or `SpaceError` that names env, step, leaf and value; `faults` says how.
+
+    Args:
+        adapter: of the envs.
+        episodes: of the collector.
+    """
+
+    def __init__(self, adapter: EnvAdapter, episodes: EpisodeCounter) -> None:
+        self._adapter, self._episodes = adapter, episodes
+        self._actions = ValueRange(adapter.action_space)
+        self._has_warned = False
+
+    def check_collected(self, buffer: RolloutBuffer, num_steps_before: int, holds_samples: bool) -> None:
+        """Look at a collection that is about to be handed on.
+
+        Args:
+            buffer: holds it.
+            num_steps_before: how many steps each env had taken before it.
+            holds_samples: whether nobody else looks at its actions.
+        """
+        is_good = buffer.is_finite()
+        if is_good and holds_samples and not self._adapter.clips_samples:
+            is_good = buffer.holds_choices(self._actions)
+        if not is_good:
+            self.name_fault(buffer, num_steps_before)
+
+    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
+        """Raise the first fault of a collection, if it has one."""
+        check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
+
+    def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
+        """Raise the fault that made a policy or env fail, if there is one: NaN in an observation has many effects."""
+        if buffer is None:  # each row was looked at when it came
+            return
+        if buffer.num_rows:
+            self.name_fault(buffer, num_steps_before)
+        num_steps = num_steps_before + buffer.num_rows
+        check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
+
+    def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: int) -> None:
+        """Look at a row that nobody stores; `num_steps` are the steps each env has taken, this one included."""
+        adapter = self._adapter
+        acts = all_finite(env_action) if adapter.clips_samples else self._actions.holds(to_array(env_action))
+        if acts and all_finite(step.reward) and adapter.next_obs_is_finite():
+            return
+        check_step(step, env_action, counted, num_steps, self._actions)
+        still_open = self._episodes.open
+        # An env that spent the step on its reset will act on what that returned.
+        seen = None if counted is None or still_open is None else counted | still_open
+        check_obs(step.next_obs, seen, num_steps, False, "")
+
+    def check_first_obs(self, num_steps: int) -> None:
+        """Look at the first observations of episodes that nobody stores."""
+        if not self._adapter.obs_is_finite():
+            check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
+
+    def warn_of_long_episode(self, num_rows: int) -> None:
+        """Say once that an episode may never end, in a collection of so many rows as yet."""
+        if num_rows % LONG_EPISODE or self._has_warned:
+            return
+        env, num_steps = self._episodes.longest()
+        if num_steps < LONG_EPISODE:
+            return
+        self._has_warned = True
+        text = "Collector.collect(num_episodes=...): env %d is %d steps into an episode and still waits for its end. "
+        hint = "Give it a time limit (gymnasium.wrappers.TimeLimit), or Collector(..., max_episode_steps=...)."
+        logging.getLogger("rltrainer").warning(text + hint, env, num_steps)
