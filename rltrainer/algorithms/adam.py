@@ -1,6 +1,5 @@
 """Adam, written twice: as one call on the CPU, and as tensor arithmetic for graphs and devices."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from rltrainer.errors import CheckpointError
 from rltrainer.functional.scalars import computed_once
-from rltrainer.typed_state import check_like
+from rltrainer.typed_state import LARGEST_INT, check_like
 from rltrainer.types import State
 
 
@@ -117,7 +116,7 @@ class Adam:
         for key in ("mean", "square", "num_steps"):
             check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
         lr = state.get("lr")
-        if type(lr) not in (int, float) or not 0 <= cast(float, lr) < math.inf:
+        if type(lr) not in (int, float) or not 0 <= cast(float, lr) < LARGEST_INT:
             raise CheckpointError(f"{name}.lr: expected a non-negative number, found {lr!r}")
         for key in ("square", "num_steps"):
             if (state[key] < 0).any():

@@ -120,10 +120,14 @@ class Optimizer:
             raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
         for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
             found = state.get(key, current[key])  # older files have neither
-            if found != current[key]:
+            is_plain = isinstance(found, list) and all(isinstance(item, str | bool) for item in found)
+            if not is_plain or found != current[key]:
                 hint = "Build the networks as when it was saved; freeze layers after loading."
                 raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
         self.rule.check_state_dict(name, state)
+        unknown = sorted(state.keys() - current.keys())
+        if unknown:
+            raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned and `check_state_dict` has checked; earlier faults are forgotten."""

@@ -24,6 +24,6 @@ class CollectorState:
 
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""
-        if not self.needs_reset and not self.adapter.get("is_started"):
+        if not self.needs_reset and self.adapter.get("is_started") is not True:
             return "needs_reset: expected True for envs that were not started, found False"
         return None

@@ -113,6 +113,6 @@ class CollectStats:
         """Return what is wrong with stats that were read from a file, or None."""
         is_sound = self.returns.dtype.kind in "fiu" and self.lengths.dtype == np.int64 and self.lengths.ndim == 1
         if is_sound and self.returns.ndim in (1, 2) and len(self.returns) == len(self.lengths):
-            return None
+            return None if (self.lengths >= 0).all() else "lengths: is negative"
         found = f"{self.returns.dtype} {self.returns.shape} and {self.lengths.dtype} {self.lengths.shape}"
         return f"expected returns and lengths of as many episodes, found {found}"

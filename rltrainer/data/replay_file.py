@@ -59,7 +59,7 @@ class Layout:
                 name: (tuple(declared["shape"]), EXTRA_DTYPES[declared["dtype"]])
                 for name, declared in state["extra"].items()
             }
-        except (SpaceError, KeyError, TypeError, AttributeError) as error:
+        except (SpaceError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ReplayBufferError(f"not the state of a replay buffer ({type(error).__name__}: {error})") from error
         for count in counts:
             require(type(count) is int and count > 0, f"capacity and num_envs: must be positive integers; got {counts}")
@@ -171,7 +171,7 @@ def check_generator_state(state: State, device: torch.device) -> None:
     try:
         load_generator(torch.Generator(device), state)
         require(isinstance(state["generator"]["has_own_seed"], bool), "generator: must say whether it was seeded")
-    except (RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
         text = f"generator: not the state of a generator ({type(error).__name__}: {error})"
         raise ReplayBufferError(text) from error
 

@@ -135,8 +135,8 @@ class RewardNormalizer(nn.Module):
         Raises:
             ValueError: it is no vector of finite numbers.
         """
-        if state.ndim != 1 or not state.is_floating_point() or not state.isfinite().all():
-            raise ValueError(f"expected finite numbers [N], found {state.dtype} {tuple(state.shape)}")
+        if state.ndim != 1 or state.dtype != self.moments.mean.dtype or not state.isfinite().all():
+            raise ValueError(f"expected finite float32 [N], found {state.dtype} {tuple(state.shape)}")
         self.running_return = state.clone().to(self.moments.mean.device) if len(state) else None
 
 

@@ -30,6 +30,13 @@ class LastEpisodes:
         returns, lengths = [*self.returns, *stats.returns.tolist()], [*self.lengths, *stats.lengths.tolist()]
         return LastEpisodes(returns[-NUM_EPISODES:], lengths[-NUM_EPISODES:])
 
+    def problem(self) -> str | None:
+        """Return what is wrong with episodes that were read from a file, or None."""
+        num_returns, num_lengths = len(self.returns), len(self.lengths)
+        if num_returns == num_lengths <= NUM_EPISODES:
+            return None
+        return f"expected as many returns as lengths, found {num_returns} and {num_lengths}"
+
 
 class RunLog:
     """Hands the numbers of a run to the logger and the progress bar, if there are any.
