@@ -60,12 +60,22 @@ def read_checkpoint(path: str | Path, mapped: Collection[str] = ()) -> dict[str,
         CheckpointError: the directory, the manifest or a file is missing, damaged or foreign; the text names it.
     """
     path = _absolute(path)
+    while True:
+        found = _identity(path)
+        try:
+            return _read_whole(path, mapped)
+        except CheckpointError:
+            if _identity(path) == found:  # else a save has just replaced it
+                raise
+
+
+def _read_whole(path: Path, mapped: Collection[str]) -> dict[str, State]:
     try:
         _recover(path)
         files = _read_manifest(path)
         found = set(os.listdir(path)) - {MANIFEST}
         for name in sorted(found ^ set(files)):
-            raise CheckpointError(f"{path / name}: {'missing' if name in files else 'not in the manifest'}")
+            raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
         for name, expected in files.items():
             _check_file(path / name, expected)
     except OSError as error:
@@ -122,8 +132,24 @@ def _rename(source: Path, path: Path) -> bool:
 
 def _require_replaceable(path: Path) -> None:
     """Raise a `CheckpointError` if anything would be lost but a checkpoint."""
-    if not os.path.lexists(path):
-        return
+    while (found := _identity(path)) is not None:
+        try:
+            return _check_replaceable(path)
+        except (CheckpointError, OSError):
+            if _identity(path) == found:  # else another save has just moved it
+                raise
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells whether it is still the same directory; None if there is none."""
+    try:
+        status = os.stat(path) if os.path.exists(path) else os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _check_replaceable(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         problem = "is a symbolic link" if path.is_symlink() else "is no directory"
         raise CheckpointError(f"{path}: {problem}, and only a checkpoint is replaced. Save to another path.")

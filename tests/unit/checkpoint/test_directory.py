@@ -235,6 +235,27 @@ def test_threads_that_save_to_one_path_do_not_disturb_each_other(tmp_path: Path)
     assert names(tmp_path) == ["checkpoint"]
 
 
+@pytest.mark.parametrize("act", ["save", "read"])
+def test_a_checkpoint_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
+    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, listdir, done = tmp_path / "checkpoint", os.listdir, []
+    write(path, 1)
+
+    def replace_first(folder: Any) -> list[str]:
+        if folder == path and not done:
+            done.append(1)
+            write(path, 2)
+            raise FileNotFoundError(errno.ENOENT, "gone")  # between the two renames of the other save
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", replace_first)
+    if act == "save":
+        write(path, 3)
+    assert number_in(path) == (3 if act == "save" else 2)
+    assert done == [1]
+
+
 def make_file(path: Path) -> None:
     path.write_text("precious")
 
