@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from rltrainer.collect import CollectStats
+from rltrainer.loggers.progress import Progress
 from rltrainer.rules import NonNegativeFloat, NonNegativeInt, PositiveInt
 from rltrainer.types import UpdateResult
 
@@ -61,6 +62,16 @@ class Best:
     return_: float | None = None
     return_std: float | None = None
     epoch: NonNegativeInt | None = None
+
+    def to_progress(self) -> Progress:
+        """Return it by the names that a log and `InfoStats` have for it."""
+        return {f"best_{name.strip('_')}": value for name, value in vars(self).items()}
+
+    @classmethod
+    def of_progress(cls, progress: Progress) -> "Best":
+        """Read it from a log."""
+        score, return_, return_std, epoch = (progress.get(name) for name in cls().to_progress())
+        return cls(score, return_, return_std, None if epoch is None else int(epoch))
 
     def problem(self) -> str | None:
         """Return what is wrong with a best that was read from a file, or None."""

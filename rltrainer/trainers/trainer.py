@@ -322,8 +322,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._epochs.append(stats)
         self._timing.add(stats.timing)
         self._record = None
-        best = {f"best_{name.strip('_')}": value for name, value in vars(self._best).items()}
-        progress = self._counters() | best | {"is_stopped": int(self._stop_reason == "stop_fn")}
+        is_stopped = {"is_stopped": int(self._stop_reason == "stop_fn")}
+        progress = self._counters() | self._best.to_progress() | is_stopped
         is_last = self._stop_reason is not None or self.epoch >= self.params.max_epochs
         self._log.ended_epoch(stats, record.score, self._best, progress, is_last)
         return stats
@@ -333,17 +333,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return {name: getattr(self, name) for name in names}
 
     def _info(self) -> InfoStats:
-        best = self._best
-        return InfoStats(
-            **cast(dict[str, Any], self._counters()),
-            best_score=best.score,
-            best_return=best.return_,
-            best_return_std=best.return_std,
-            best_epoch=best.epoch,
-            stop_reason=self._stop_reason,
-            timing=self._timing,
-            epochs=self._epochs,
-        )
+        numbers = cast(dict[str, Any], self._counters() | self._best.to_progress())
+        return InfoStats(**numbers, stop_reason=self._stop_reason, timing=self._timing, epochs=self._epochs)
 
     def _state(self) -> State:
         record = None if self._record is None else self._record.without_test()
@@ -376,13 +367,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             return
         for name in self._counters():
             setattr(self, name, int(progress[name] or 0))
-        best_epoch = progress.get("best_epoch")
-        self._best = Best(
-            score=progress.get("best_score"),
-            return_=progress.get("best_return"),
-            return_std=progress.get("best_return_std"),
-            epoch=None if best_epoch is None else int(best_epoch),
-        )
+        self._best = Best.of_progress(progress)
         self._stop_reason = "stop_fn" if progress["is_stopped"] else None
         self._note_progress()
         self._seed()
