@@ -8,10 +8,11 @@ from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rltrainer.algorithms.optimizer import Optimizer
 
-_REQUIRES_GRAD, _TENSOR_HOOKS, _IS_TRAINING = map(attrgetter, ("requires_grad", "_backward_hooks", "training"))
+_FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgetter("training")
 _HOOKS = attrgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -46,23 +47,41 @@ class Fingerprint:
         classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__))
         of_user = [cls for cls in classes if cls not in (object, nn.Module)]
         self._members = [vars(cls).values() for cls in of_user]
+        self._state: list[Any] = []
+        self._name, self._newest_hook, self._hook_list = "", -1, list[int]()
 
     def __call__(self) -> str:
         """Return the name of the current state."""
         members = list(itertools.chain.from_iterable(self._members))
-        state: tuple[Hashable, ...] = (
-            tuple(map(Tensor.data_ptr, self._tensors)),
-            tuple(map(_REQUIRES_GRAD, self._tensors)),
-            tuple(map(id, map(_TENSOR_HOOKS, self._tensors))),
-            tuple(itertools.chain.from_iterable(self._hooks)),  # each hook has a number of its own
-            tuple(map(id, members)),
-        )
+        # Compared as lists: most are the same objects, and a state that did not change is neither hashed nor named.
+        state = [
+            members,
+            list(map(Tensor.data_ptr, self._tensors)),
+            list(map(_FLAGS, self._tensors)),
+            self._hook_numbers(),
+        ]
         if self._is_recorded:
-            state += (tuple(map(_IS_TRAINING, self._modules)), _plain(vars(self._owner)))
-        if state not in self._names:
+            state += [list(map(_IS_TRAINING, self._modules)), [_plain(vars(self._owner))]]
+        if state != self._state:
+            self._state, self._name = state, self._find_name(state)
+        return self._name
+
+    def _hook_numbers(self) -> list[int]:
+        """Return the numbers of all hooks of the modules; each hook of a program has its own."""
+        newest = RemovableHandle.next_id
+        if newest != self._newest_hook or self._hook_list:  # else there were none, and none has come since
+            self._newest_hook = newest
+            self._hook_list = list(itertools.chain.from_iterable(self._hooks))
+        return self._hook_list
+
+    def _find_name(self, state: list[Any]) -> str:
+        members, memory, flags, *rest = state
+        flags = [(requires_grad, id(hooks)) for requires_grad, hooks in flags]
+        key = (tuple(map(id, members)), tuple(memory), tuple(flags), *map(tuple, rest))
+        if key not in self._names:
             # The members are kept, since another object may get the id of one that is gone.
-            self._names[state] = f"state {len(self._names)}", members
-        return self._names[state][0]
+            self._names[key] = f"state {len(self._names)}", members
+        return self._names[key][0]
 
 
 def _plain(value: Any) -> Hashable:

@@ -6,7 +6,7 @@ import logging
 import platform
 import re
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -113,15 +113,25 @@ class GradientStep:
         Returns:
             the result of each.
         """
+        if not self.is_compiled:
+            return self._run(steps)
+        # Lets the compiler trace `torch.autograd.grad`, which is off else.
+        config = torch._dynamo.config
+        before, config.trace_autograd_ops = config.trace_autograd_ops, True
+        try:
+            return self._run(steps)
+        finally:
+            config.trace_autograd_ops = before
+
+    def _run(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
         # An argument, so that the compiler and the graphs keep apart what they made for another state.
         state = "" if self._fingerprint is None else self._fingerprint()
-        with self._tracing():
-            if self._graph is None:
-                return [self._take(state, *args) for args in steps]
-            results, steps = [], iter(steps)
-            while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
-                results += self._graph(state, some)
-            return results
+        if self._graph is None:
+            return [self._take(state, *args) for args in steps]
+        results, steps = [], iter(steps)
+        while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
+            results += self._graph(state, some)
+        return results
 
     def _take_all(self, state: str, steps: list[tuple[Any, ...]]) -> list[Any]:
         return [self._take(state, *args) for args in steps]
@@ -150,19 +160,6 @@ class GradientStep:
             "_states": {},
         }
         return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
-
-    @contextlib.contextmanager
-    def _tracing(self) -> Iterator[None]:
-        """Around the gradient steps of an update: lets the compiler trace `torch.autograd.grad`, which is off else."""
-        if not self.is_compiled:
-            yield
-            return
-        config = torch._dynamo.config
-        before, config.trace_autograd_ops = config.trace_autograd_ops, True
-        try:
-            yield
-        finally:
-            config.trace_autograd_ops = before
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
