@@ -4,30 +4,30 @@ import dataclasses
 import enum
 import itertools
 from collections.abc import Hashable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_not
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from rltrainer.algorithms.optimizer import Optimizer
+from rltrainer.nets.module_tree import ModuleTree
 
 _FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgetter("training")
-_HOOKS = attrgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Fingerprint:
     """Names the state of an algorithm as far as a graph does not look at it: another state has another name.
 
-    Calling it costs some five microseconds, so it is called once per update. It looks at each parameter's memory,
-    `requires_grad` and hooks, at the modules' hooks, and at the methods of the classes of algorithm and policy.
-    A compiled step itself looks at the numbers, texts, lengths and functions that it has read. A recorded one looks at
-    nothing, so for it the modes of the modules and the plain attributes of the algorithm are in the name too.
+    Calling it costs some five microseconds, so it is called once per update. It looks at which modules and parameters
+    there are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at
+    the methods of the classes of algorithm and policy. A compiled step itself looks at the numbers, texts, lengths and
+    functions that it has read. A recorded one looks at nothing, so for it the modes of the modules and the plain
+    attributes of the algorithm are in the name too.
 
     Args:
         owner: the algorithm.
-        tensors: what its gradient step changes.
-        modules: its networks.
+        tensors: what its gradient step changes, but for target networks.
+        modules: its networks, but for target networks, which nobody changes.
         names: of the states that were seen before; new ones are added.
         is_recorded: the step runs as a CUDA graph.
     """
@@ -42,45 +42,39 @@ class Fingerprint:
     ) -> None:
         self._owner, self._names, self._is_recorded = owner, names, is_recorded
         self._tensors = [tensor for tensor in tensors if is_recorded or isinstance(tensor, nn.Parameter)]
-        self._modules = list(dict.fromkeys(part for module in modules for part in module.modules()))
-        self._hooks = [hooks for module in self._modules for hooks in _HOOKS(module)]
+        self._tree = ModuleTree(modules)
+        self._attributes = list(map(vars, self._tree.modules))
         classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__))
-        of_user = [cls for cls in classes if cls not in (object, nn.Module)]
-        self._members = [vars(cls).values() for cls in of_user]
-        self._state: list[Any] = []
-        self._name, self._newest_hook, self._hook_list = "", -1, list[int]()
+        self._classes = [vars(cls).values() for cls in classes if cls not in (object, nn.Module)]
+        self._seen, self._members, self._state = list[Any](), list[Any](), list[Any]()
+        self._name = ""
 
     def __call__(self) -> str:
         """Return the name of the current state."""
-        members = list(itertools.chain.from_iterable(self._members))
-        # Compared as lists: most are the same objects, and a state that did not change is neither hashed nor named.
+        seen, members = self._tree.look(), list(itertools.chain.from_iterable(self._classes))
+        # Compared as lists of mostly the same objects: a state that did not change is neither hashed nor named.
         state = [
-            members,
+            sum(map(len, self._attributes)),  # a method that is replaced in a module is one more
             list(map(Tensor.data_ptr, self._tensors)),
             list(map(_FLAGS, self._tensors)),
-            self._hook_numbers(),
         ]
         if self._is_recorded:
-            state += [list(map(_IS_TRAINING, self._modules)), [_plain(vars(self._owner))]]
-        if state != self._state:
-            self._state, self._name = state, self._find_name(state)
+            state += [list(map(_IS_TRAINING, self._tree.modules)), [_plain(vars(self._owner))]]
+        if seen is not self._seen or state != self._state or any(map(is_not, members, self._members)):
+            self._attributes = list(map(vars, self._tree.modules))
+            self._seen, self._members, self._state = seen, members, state
+            self._name = self._find_name()
         return self._name
 
-    def _hook_numbers(self) -> list[int]:
-        """Return the numbers of all hooks of the modules; each hook of a program has its own."""
-        newest = RemovableHandle.next_id
-        if newest != self._newest_hook or self._hook_list:  # else there were none, and none has come since
-            self._newest_hook = newest
-            self._hook_list = list(itertools.chain.from_iterable(self._hooks))
-        return self._hook_list
-
-    def _find_name(self, state: list[Any]) -> str:
-        members, memory, flags, *rest = state
+    def _find_name(self) -> str:
+        _, memory, flags, *rest = self._state
         flags = [(requires_grad, id(hooks)) for requires_grad, hooks in flags]
-        key = (tuple(map(id, members)), tuple(memory), tuple(flags), *map(tuple, rest))
+        num_attributes = sum(map(len, self._attributes))
+        objects = [*self._seen, *self._members]
+        key = (tuple(map(id, objects)), num_attributes, tuple(memory), tuple(flags), *map(tuple, rest))
         if key not in self._names:
-            # The members are kept, since another object may get the id of one that is gone.
-            self._names[key] = f"state {len(self._names)}", members
+            # The objects are kept, since another one may get the id of one that is gone.
+            self._names[key] = f"state {len(self._names)}", objects
         return self._names[key][0]
 
 

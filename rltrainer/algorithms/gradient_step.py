@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rltrainer.algorithms.fingerprint import Fingerprint
 from rltrainer.algorithms.step_graph import CudaRecorder, Recorder, StepGraph
+from rltrainer.nets.target import TargetNetwork
 from rltrainer.plan import PrecisionParams, UpdatePlan
 
 LONG_RUN = 100_000
@@ -91,8 +92,11 @@ class GradientStep:
         self._graph = None if recorder is None else StepGraph(self._take_all, self._state, recorder)
         self._fingerprint = None
         if self.is_compiled or is_recorded:
-            parts = self._owner, self._state(), self._modules()
-            self._fingerprint = Fingerprint(*parts, self._states, is_recorded)
+            targets = [module for module in self._modules() if isinstance(module, TargetNetwork)]
+            of_targets = {tensor for target in targets for tensor in target.parameters()}
+            modules = [module for module in self._modules() if module not in targets]
+            tensors = [tensor for tensor in self._state() if is_recorded or tensor not in of_targets]
+            self._fingerprint = Fingerprint(self._owner, tensors, modules, self._states, is_recorded)
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         """Return the number formats of the steps, for what is compared with their results."""
@@ -214,34 +218,38 @@ def _with_code_of_its_own(step: Step) -> Step:
     return compiled_step
 
 
-_OF_TORCH = re.compile(r"G\['__(import_torch|builtins)|\.torch\b|__dataclass_fields__")
-_OF_OPTIMIZER = re.compile(r"optimizer\b.*\.")
-_CONSTANT = ("CONSTANT_MATCH", "EQUALS_MATCH")
-_REPLACEABLE = (*_CONSTANT, "CLOSURE_MATCH", "ID_MATCH")
+_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|builtins)|\.torch\b|__dataclass_fields__")
+_OF_OURS = re.compile(r"^G\['__import_rltrainer_")
+_OF_NETWORKS = re.compile(r"\._(modules|parameters|buffers)\b|optimizer\b.*\.")
+_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
+_FUNCTIONS = ("CLOSURE_MATCH", "ID_MATCH")
+_NOT_LOOKED_AT = ("TENSOR_MATCH", "EMPTY_NN_MODULE_HOOKS_DICT", "DUPLICATE_INPUT")
 
 
 def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
     """Say what each call of a graph looks at again.
 
-    Of its arguments and torch's modes that is everything; of the algorithm and its networks the types, numbers, texts,
-    lengths, keys and replaced methods that the step has read; of modules and classes the numbers and functions. The
-    compiler would also look at torch, hooks and parameters: 20 us and more per gradient step. `Fingerprint` looks at
-    the latter two once per update.
+    Of its arguments and torch's modes that is everything; of the algorithm's own attributes types, numbers, texts,
+    lengths, keys, functions and replaced methods, as far as the step has read them; of networks, classes and programs
+    numbers, texts and functions. The compiler would ask for ten times as much, whose memory is cold after an env step:
+    some 50 us per gradient step. `Fingerprint` looks once per update at what is left.
     """
     return [_can_fail(guard.name, guard.guard_type) for guard in guards]
 
 
 def _can_fail(name: str, kind: str) -> bool:
     """Return whether a guard on this source may fail while nothing that `Fingerprint` looks at has changed."""
-    if _OF_TORCH.search(name):
+    if _OF_LIBRARIES.search(name):
         return False
+    if kind in _CONSTANTS:
+        return True
     if name.startswith("G[") or "type(" in name:
-        return kind in _REPLACEABLE
+        return kind in _FUNCTIONS and not _OF_OURS.search(name)
     # `step` is the method that `_with_code_of_its_own` closes over. Where a graph breaks, sources have other names.
     if name.startswith("step"):
-        if _OF_OPTIMIZER.search(name):
-            return kind in _CONSTANT
-        return kind not in ("TENSOR_MATCH", "EMPTY_NN_MODULE_HOOKS_DICT", "DUPLICATE_INPUT")
+        if _OF_NETWORKS.search(name):
+            return kind in _FUNCTIONS
+        return "__self__" in name and kind not in _NOT_LOOKED_AT
     return True
 
 

@@ -20,7 +20,7 @@ from rltrainer.envs import EnvAdapter
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
-from rltrainer.nets.modes import switch_to_eval
+from rltrainer.nets.modes import EvalMode
 from rltrainer.rules import PositiveInt, checked
 from rltrainer.seeding import Integer, derive_seed, generator_problem, make_generator, set_generator
 from rltrainer.typed_state import from_state
@@ -82,6 +82,7 @@ class Collector:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, policy.device)
         self.num_rows = 0
+        self._eval_mode = EvalMode(policy)
         self._count_episodes()
         self._needs_reset = True
 
@@ -166,7 +167,7 @@ class Collector:
         if self.rollout_buffer is not None:
             self.rollout_buffer.begin(self._stream)
         num_rows_before = self.num_rows
-        switched = switch_to_eval(self.policy)
+        switched = self._eval_mode.switch()
         try:
             self._step_envs(num_steps, random, explore)
             self._store(num_rows_before)

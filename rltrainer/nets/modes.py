@@ -9,6 +9,7 @@ from rltrainer.nets.critic import Critic
 from rltrainer.nets.encoder import ConvEncoder, Encoder, FlatEncoder, OneHotEncoder
 from rltrainer.nets.heads import CategoricalHead, GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.mlp import MLP, EnsembleLinear, EnsembleMLP, PerMember
+from rltrainer.nets.module_tree import ModuleTree
 from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer, RunningMoments
 from rltrainer.nets.q_network import DuelingHead, QNetwork
 
@@ -26,20 +27,28 @@ _WITHOUT_MODES = frozenset((*_OF_TORCH, *_OF_OURS))
 """Classes that compute the same in train and eval mode: exactly these, a subclass may do anything."""
 
 
-def switch_to_eval(policy: nn.Module) -> list[nn.Module]:
-    """Put a policy into eval mode, unless its mode makes no difference.
+class EvalMode:
+    """Puts a policy into eval mode while it acts, unless its mode makes no difference.
 
-    Looked at once per collection, which may be a single step: 2 us, and a policy may have been changed since the last.
-
-    Returns:
-        the modules that were in train mode, to be put back into it.
+    Args:
+        policy: may be changed between two collections.
     """
-    if not _depends_on_mode(policy):
-        return []
-    switched = [module for module in policy.modules() if module.training]
-    for module in switched:
-        module.training = False
-    return switched
+
+    def __init__(self, policy: nn.Module) -> None:
+        self._policy, self._tree = policy, ModuleTree([policy])
+        self._seen, self._matters = self._tree.look(), _depends_on_mode(policy)
+
+    def switch(self) -> list[nn.Module]:
+        """Return the modules that were in train mode, to be put back into it."""
+        seen = self._tree.look()
+        if seen is not self._seen:
+            self._seen, self._matters = seen, _depends_on_mode(self._policy)
+        if not self._matters:
+            return []
+        switched = [module for module in self._policy.modules() if module.training]
+        for module in switched:
+            module.training = False
+        return switched
 
 
 def _depends_on_mode(policy: nn.Module) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import rltrainer as rl
 from rltrainer.algorithms import gradient_step
 from rltrainer.algorithms.fingerprint import Fingerprint
+from rltrainer.nets.mlp import MLP
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
 from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 
@@ -222,6 +223,39 @@ def test_a_gradient_hook_of_a_parameter_that_is_added_later_is_called() -> None:
     algorithm.optimizer.rule.mean.zero_()
     algorithm.update(transitions(algorithm, seed=0))
     assert torch.equal(weight, before)
+
+
+NESTED: dict[str, Callable[[Any], Any]] = {
+    "another module": lambda layers: layers.activations.__setitem__(0, nn.ReLU()),
+    "a method of a leaf": lambda layers: setattr(layers.activations[0], "forward", lambda x: x * 3),
+    "a method": lambda layers: setattr(layers, "forward", lambda x: MLP.forward(layers, x) * 2),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_what_changes_deep_in_a_network_is_seen(name: str) -> None:
+    compiled, eager = make(rl.BC), make(rl.BC)
+    eager.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=False)))
+    losses = []
+    for algorithm in (compiled, eager):
+        algorithm.optimizer.schedule = 0.0
+        before = algorithm.update(transitions(algorithm, seed=0)).floats()["loss"]
+        NESTED[name](algorithm.policy.actor[1])
+        losses.append(algorithm.update(transitions(algorithm, seed=0)).floats()["loss"])
+        assert losses[-1] != before
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_a_parameter_that_was_replaced_is_no_longer_trained_in_silence() -> None:
+    algorithm = make(rl.BC)
+    algorithm.update(transitions(algorithm, seed=0))
+    layer = algorithm.policy.actor[1].layers[0]
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+    with (
+        pytest.warns(UserWarning, match="compiling the gradient step failed"),
+        pytest.raises(RuntimeError, match="appears to not have been used in the graph"),
+    ):
+        algorithm.update(transitions(algorithm, seed=0))
 
 
 def test_parameters_in_other_memory_are_seen() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.nets.modes import _depends_on_mode, switch_to_eval
+from rltrainer.nets.modes import EvalMode, _depends_on_mode
 
 OBS = gym.spaces.Dict(
     image=gym.spaces.Box(0, 255, (36, 36, 1), np.uint8),
@@ -38,7 +38,7 @@ def test_policies_of_ordinary_layers_are_left_alone(cls: Any, space: Any, option
     """None of their classes is missing in the list of those without modes, which would cost time at every step."""
     policy = cls.for_spaces(OBS, space, hidden_sizes=(8,), normalize_obs=True, **options)
     assert not _depends_on_mode(policy)
-    assert switch_to_eval(policy) == []
+    assert EvalMode(policy).switch() == []
     assert all(modes(policy))
 
 
@@ -85,7 +85,7 @@ def test_every_module_is_switched_where_one_may_look_at_its_mode(make: Any) -> N
     policy = make()
     policy.critic.eval()
     before = modes(policy)
-    switched = switch_to_eval(policy)
+    switched = EvalMode(policy).switch()
     assert not any(modes(policy))
     for module in switched:
         module.training = True
