@@ -20,9 +20,9 @@ class Fingerprint:
 
     Calling it costs some five microseconds, so it is called once per update. It looks at which modules and parameters
     there are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at
-    the methods of the classes of algorithm and policy. A compiled step itself looks at the numbers, texts, lengths and
-    functions that it has read. A recorded one looks at nothing, so for it the modes of the modules and the plain
-    attributes of the algorithm are in the name too.
+    the classes of the algorithm, the policy and a user's own modules. A compiled step itself looks at the numbers,
+    texts, lengths and functions that it has read. A recorded one looks at nothing, so for it the modes of the modules
+    and the plain attributes of the algorithm are in the name too.
 
     Args:
         owner: the algorithm.
@@ -44,8 +44,8 @@ class Fingerprint:
         self._tensors = [tensor for tensor in tensors if is_recorded or isinstance(tensor, nn.Parameter)]
         self._tree = ModuleTree(modules)
         self._attributes = list(map(vars, self._tree.modules))
-        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__))
-        self._classes = [vars(cls).values() for cls in classes if cls not in (object, nn.Module)]
+        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *map(type, self._tree.modules)))
+        self._classes = [vars(cls).values() for cls in classes if _is_looked_at(cls, owner)]
         self._seen, self._members, self._state = list[Any](), list[Any](), list[Any]()
         self._name = ""
 
@@ -76,6 +76,13 @@ class Fingerprint:
             # The objects are kept, since another one may get the id of one that is gone.
             self._names[key] = f"state {len(self._names)}", objects
         return self._names[key][0]
+
+
+def _is_looked_at(cls: type, owner: Any) -> bool:
+    """Return whether a class is the algorithm's, the policy's, or of a module of the user's own."""
+    if cls in type(owner).__mro__ or cls in type(owner.policy).__mro__:
+        return cls not in (object, nn.Module)
+    return not cls.__module__.startswith(("torch.", "rltrainer."))
 
 
 def _plain(value: Any) -> Hashable:

@@ -218,8 +218,7 @@ def _with_code_of_its_own(step: Step) -> Step:
     return compiled_step
 
 
-_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|builtins)|\.torch\b|__dataclass_fields__")
-_OF_OURS = re.compile(r"^G\['__import_rltrainer_")
+_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|import_rltrainer|builtins)|\.torch\b|__dataclass_fields__")
 _OF_NETWORKS = re.compile(r"\._(modules|parameters|buffers)\b|optimizer\b.*\.")
 _CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
 _FUNCTIONS = ("CLOSURE_MATCH", "ID_MATCH")
@@ -230,8 +229,8 @@ def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
     """Say what each call of a graph looks at again.
 
     Of its arguments and torch's modes that is everything; of the algorithm's own attributes types, numbers, texts,
-    lengths, keys, functions and replaced methods, as far as the step has read them; of networks, classes and programs
-    numbers, texts and functions. The compiler would ask for ten times as much, whose memory is cold after an env step:
+    lengths, keys, functions and replaced methods, as far as the step has read them; of networks and programs numbers,
+    texts and functions. The compiler would ask for ten times as much, whose memory is cold after an env step:
     some 50 us per gradient step. `Fingerprint` looks once per update at what is left.
     """
     return [_can_fail(guard.name, guard.guard_type) for guard in guards]
@@ -239,12 +238,12 @@ def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
 
 def _can_fail(name: str, kind: str) -> bool:
     """Return whether a guard on this source may fail while nothing that `Fingerprint` looks at has changed."""
-    if _OF_LIBRARIES.search(name):
+    if _OF_LIBRARIES.search(name) or "type(" in name:  # a guard on a class copies its whole dict
         return False
+    if name.startswith("G["):
+        return kind in (*_CONSTANTS, *_FUNCTIONS)
     if kind in _CONSTANTS:
-        return True
-    if name.startswith("G[") or "type(" in name:
-        return kind in _FUNCTIONS and not _OF_OURS.search(name)
+        return "._sizes[" not in name  # of an optimizer's parameters, which stay
     # `step` is the method that `_with_code_of_its_own` closes over. Where a graph breaks, sources have other names.
     if name.startswith("step"):
         if _OF_NETWORKS.search(name):

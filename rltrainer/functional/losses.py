@@ -22,12 +22,10 @@ def explained_variance(prediction: Tensor, target: Tensor, weight: Tensor) -> Te
 
     It is 0 where the target does not vary.
     """
-
-    def variance(x: Tensor) -> Tensor:
-        return weighted_mean((x - weighted_mean(x, weight)).square(), weight)
-
-    total = variance(target)
-    return torch.where(total > 0, 1 - variance(target - prediction) / total, 0.0)
+    both = torch.stack([target - prediction, target])
+    centred = both - (both @ weight / weight.sum()).unsqueeze(-1)
+    unexplained, total = (centred.square() @ weight).unbind()
+    return torch.where(total > 0, 1 - unexplained / total, 0.0)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
