@@ -1,4 +1,4 @@
-"""What a compiled or recorded gradient step depends on besides its arguments, in a form that can be compared."""
+"""A name for the state that a compiled or recorded gradient step depends on besides its arguments."""
 
 import dataclasses
 import enum
@@ -20,9 +20,9 @@ class Fingerprint:
 
     Calling it costs some five microseconds, so it is called once per update. It looks at which modules and parameters
     there are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at
-    the classes of the algorithm, the policy and a user's own modules. A compiled step itself looks at the numbers,
-    texts, lengths and functions that it has read. A recorded one looks at nothing, so for it the modes of the modules
-    and the plain attributes of the algorithm are in the name too.
+    the classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at
+    the numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so for it the modes of
+    the modules and the plain attributes of the algorithm are in the name too.
 
     Args:
         owner: the algorithm.
@@ -44,7 +44,8 @@ class Fingerprint:
         self._tensors = [tensor for tensor in tensors if is_recorded or isinstance(tensor, nn.Parameter)]
         self._tree = ModuleTree(modules)
         self._attributes = list(map(vars, self._tree.modules))
-        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *map(type, self._tree.modules)))
+        objects = (*self._tree.modules, *vars(owner).values())
+        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *map(type, objects)))
         self._classes = [vars(cls).values() for cls in classes if _is_looked_at(cls, owner)]
         self._seen, self._members, self._state = list[Any](), list[Any](), list[Any]()
         self._name = ""
@@ -60,7 +61,8 @@ class Fingerprint:
         ]
         if self._is_recorded:
             state += [list(map(_IS_TRAINING, self._tree.modules)), [_plain(vars(self._owner))]]
-        if seen is not self._seen or state != self._state or any(map(is_not, members, self._members)):
+        is_same = len(members) == len(self._members) and not any(map(is_not, members, self._members))
+        if seen is not self._seen or state != self._state or not is_same:
             self._attributes = list(map(vars, self._tree.modules))
             self._seen, self._members, self._state = seen, members, state
             self._name = self._find_name()
@@ -79,10 +81,10 @@ class Fingerprint:
 
 
 def _is_looked_at(cls: type, owner: Any) -> bool:
-    """Return whether a class is the algorithm's, the policy's, or of a module of the user's own."""
+    """Return whether a class is the algorithm's, the policy's, or a user's own of a module or attribute."""
     if cls in type(owner).__mro__ or cls in type(owner.policy).__mro__:
         return cls not in (object, nn.Module)
-    return not cls.__module__.startswith(("torch.", "rltrainer."))
+    return cls.__module__.partition(".")[0] not in ("builtins", "numpy", "rltrainer", "torch")
 
 
 def _plain(value: Any) -> Hashable:

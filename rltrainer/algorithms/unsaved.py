@@ -1,4 +1,4 @@
-"""Whether an algorithm holds state that a checkpoint would miss."""
+"""A look for state of an algorithm that a checkpoint would miss."""
 
 import random
 from collections.abc import Iterator

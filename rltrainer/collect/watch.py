@@ -1,4 +1,4 @@
-"""What a collector looks at while it steps envs, so that a fault is named where it began."""
+"""The eyes of a collector while it steps envs, so that a fault is named where it began."""
 
 import logging
 from typing import Any

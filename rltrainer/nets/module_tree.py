@@ -1,4 +1,4 @@
-"""Whether networks are still made of the same modules, asked once per collection and per update of a single step."""
+"""A cheap look at whether networks are still made of the same modules: asked at each collection and update."""
 
 import itertools
 from collections.abc import Sequence

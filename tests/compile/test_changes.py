@@ -33,6 +33,8 @@ class Kind(enum.Enum):
 class Settings:
     """A plain object of a user's."""
 
+    class_number = 1.0
+
     def __init__(self) -> None:
         self.number = 1.0
 
@@ -69,7 +71,9 @@ class Sums(rl.BC):
         loss = -self.policy.distribution(batch.obs).log_prob(batch.action).mean()
         self.optimizer.step(loss)
         total = self.number + sum(self.items) + sum(self.pair) + sum(self.table.values()) + len(self.names)
-        total += self.settings.number + self.function(-1.0) + self.method() + self.class_number
+        total += (
+            self.settings.number + self.settings.class_number + self.function(-1.0) + self.method() + self.class_number
+        )
         total += NUMBER + from_module(1.0) + self.kind.value + (100.0 if self.text == "x" else 0.0)
         return rl.UpdateResult({"total": self.module(torch.full((), float(total)))})
 
@@ -88,7 +92,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 OF_COMPILED_STEPS: dict[str, Callable[[Any], Any]] = {
     "a number of an object": lambda a: setattr(a.settings, "number", 5.0),
-    "another object": lambda a: setattr(a, "settings", types.SimpleNamespace(number=7.0)),
+    "another object": lambda a: setattr(a, "settings", types.SimpleNamespace(number=7.0, class_number=1.0)),
     "a function": lambda a: setattr(a, "function", lambda x: 50.0),
     "a number of a module": lambda a: setattr(a.module, "number", 5.0),
     "another module": lambda a: setattr(a, "module", Subtracts()),
@@ -97,6 +101,7 @@ OF_COMPILED_STEPS: dict[str, Callable[[Any], Any]] = {
 }
 OF_CLASSES: dict[str, tuple[Any, str, Any]] = {
     "a class attribute": (Sums, "class_number", 5.0),
+    "a class attribute of an object": (Settings, "class_number", 5.0),
     "a method of the class": (Sums, "method", lambda self: 20.0),
     "a number of the program": (__name__, "NUMBER", 5.0),
     "a function of the program": (__name__, "from_module", lambda x: 50.0),
@@ -265,6 +270,18 @@ def test_parameters_in_other_memory_are_seen() -> None:
     assert fingerprint() == before
     weight = algorithm.policy.actor[1].layers[0].weight
     weight.data = weight.data.t().contiguous().t()
+    assert fingerprint() != before
+
+
+def test_a_method_that_is_added_to_a_class_is_another_state() -> None:
+    class Own(nn.Identity):
+        """The last class that is looked at."""
+
+    algorithm = make()
+    algorithm.module.part = Own()
+    fingerprint = Fingerprint(algorithm, algorithm._tensors(), algorithm._modules(), {}, is_recorded=False)
+    before = fingerprint()
+    Own.more = 1  # type: ignore[attr-defined]  # added
     assert fingerprint() != before
 
 
