@@ -32,7 +32,7 @@ from rltrainer.algorithms import (
 from rltrainer.collect import Collector, CollectStats, SequenceSummaryStats
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.envs import make_vec
-from rltrainer.every import Every
+from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
 from rltrainer.nets import (
     Actor,

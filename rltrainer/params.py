@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any, NoReturn, Self, get_type_hints
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import Rule, as_python, must_be, rules_of
 from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
-from rltrainer.rules import Rule, as_python, must_be, rules_of
 from rltrainer.schedules import SCHEDULES
 
 if TYPE_CHECKING:  # sensai ships no types, and a type checker accepts anything of a class with a parent it cannot see
@@ -50,9 +50,9 @@ class Params(ToStringMixin):
             if value is not given:
                 object.__setattr__(self, name, value)  # frozen; JSON has no numbers of NumPy
             if rules and not any(rule.accepts(value) for rule in rules):
-                self.refuse(name, must_be(rules))
+                self.raise_invalid(name, must_be(rules))
 
-    def refuse(self, field: str, rule: str, hint: str = "") -> NoReturn:
+    def raise_invalid(self, field: str, rule: str, hint: str = "") -> NoReturn:
         """Raise a `ParamsError` about this field's value."""
         raise ParamsError(field_error_text(type(self).__name__, field, rule, getattr(self, field), hint))
 

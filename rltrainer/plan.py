@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from rltrainer.field_rules import Flag, PositiveInt
 from rltrainer.params import Params
-from rltrainer.rules import Flag, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rltrainer.errors import ParamsError, field_error_text, readable
-from rltrainer.rules import FiniteFloat, checked
+from rltrainer.field_rules import FiniteFloat, checked
 
 Schedule = Callable[[float], float]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.rules import Rule, checked, is_int
+from rltrainer.field_rules import Rule, checked, is_int
 
 GENERATOR_STATE_SIZES = (16, 5056)
 """Bytes of the state of a generator on CUDA and on the CPU."""

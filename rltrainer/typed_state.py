@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import CheckpointError
-from rltrainer.rules import Rule
+from rltrainer.field_rules import Rule
 
 T = TypeVar("T")
 LARGEST_INT = 2**62

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from rltrainer.field_rules import NonNegativeInt, PositiveInt
 from rltrainer.means import Part, floats, merge
-from rltrainer.rules import NonNegativeInt, PositiveInt
 from rltrainer.tree import Tree, map_tree
 
 State = dict[str, Any]

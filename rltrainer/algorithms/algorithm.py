@@ -11,21 +11,21 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rltrainer.algorithms.adam import Adam
-from rltrainer.algorithms.gradient_step import GradientStep
-from rltrainer.algorithms.loading import check_part, load_part, part_state
-from rltrainer.algorithms.optimizer import Optimizer, OptimizerFactory
-from rltrainer.algorithms.scheduled_value import ScheduledValue
-from rltrainer.algorithms.unsaved import check_all_is_saved
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
+from rltrainer.field_rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
 from rltrainer.plan import UpdatePlan
-from rltrainer.rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
+from rltrainer.updates.adam import Adam
+from rltrainer.updates.compiled_step import CompiledStep
+from rltrainer.updates.optimizer import Optimizer, OptimizerFactory
+from rltrainer.updates.part_state import check_part, load_part, part_state
+from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.updates.unsaved_state import check_all_is_saved
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,7 +89,7 @@ class Algorithm(ABC):
         self.plan = UpdatePlan()
         self.device = policy.device
         self.generator = make_generator(None, self.device)
-        self._gradient_step = GradientStep(self, self._step, self._tensors, self._modules)
+        self._compiled_step = CompiledStep(self, self._step, self._tensors, self._modules)
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
@@ -103,8 +103,8 @@ class Algorithm(ABC):
                 nothing was changed.
         """
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
-        is_capturable = all(isinstance(optimizer.rule, Adam) for optimizer in self._optimizers())
-        self._gradient_step.attach(plan, is_capturable)
+        is_capturable = all(isinstance(optimizer.method, Adam) for optimizer in self._optimizers())
+        self._compiled_step.attach(plan, is_capturable)
         self.policy.progress = plan.progress
         runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
         self.plan = dataclasses.replace(plan, runtime=runtime)
@@ -116,12 +116,12 @@ class Algorithm(ABC):
     @property
     def is_compiled(self) -> bool:
         """Whether gradient steps run as a compiled graph."""
-        return self._gradient_step.is_compiled
+        return self._compiled_step.is_compiled
 
     @property
     def has_cuda_graph(self) -> bool:
         """Whether gradient steps run as CUDA graphs."""
-        return self._gradient_step.has_cuda_graph
+        return self._compiled_step.has_cuda_graph
 
     def seed(self, seed: int) -> None:
         """Seed the generator of minibatches and noise."""
@@ -225,7 +225,7 @@ class Algorithm(ABC):
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""
-        rates = {name: value.rule.lr for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        rates = {name: value.method.lr for name, value in vars(self).items() if isinstance(value, Optimizer)}
         return {f"{name.removesuffix('optimizer').rstrip('_')}_lr".lstrip("_"): lr for name, lr in rates.items()}
 
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
@@ -235,7 +235,7 @@ class Algorithm(ABC):
 
     def _take_steps(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
         """Take the gradient steps of an update, given the arguments of each."""
-        results = self._gradient_step.run(steps)
+        results = self._compiled_step.run(steps)
         for result in results:
             if not isinstance(result, UpdateResult):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'

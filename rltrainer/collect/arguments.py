@@ -4,7 +4,7 @@ from typing import Any
 
 from rltrainer.envs import EnvAdapter
 from rltrainer.errors import ParamsError, SpaceError
-from rltrainer.rules import PositiveInt, checked
+from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.spaces import describe_mismatch
 
 

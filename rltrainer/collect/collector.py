@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from rltrainer.collect.arguments import check_counts, require_same_spaces
+from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
-from rltrainer.collect.episodes import EpisodeCounter
+from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.random_action import random_action
-from rltrainer.collect.stats import CollectStats
 from rltrainer.collect.watch import Watch
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.cells import to_array
+from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text
+from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
-from rltrainer.rules import PositiveInt, checked
 from rltrainer.seeding import Integer, derive_seed, generator_problem, make_generator, set_generator
 from rltrainer.typed_state import from_state
 from rltrainer.types import Load, Rollout, State

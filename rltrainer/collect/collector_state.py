@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rltrainer.rules import NonNegativeInt
+from rltrainer.field_rules import NonNegativeInt
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.data.cells import to_array
+from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvStep
 from rltrainer.errors import NonFiniteError, SpaceError
 from rltrainer.spaces import ValueRange

@@ -3,12 +3,12 @@
 import logging
 from typing import Any
 
-from rltrainer.collect.episodes import EpisodeCounter
+from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.data import RolloutBuffer
-from rltrainer.data.cells import to_array
+from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
-from rltrainer.envs.memory import all_finite
+from rltrainer.envs.adapter.observation_memory import all_finite
 from rltrainer.spaces import ValueRange
 
 LONG_EPISODE = 100_000

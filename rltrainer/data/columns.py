@@ -8,7 +8,7 @@ import torch
 
 from rltrainer.data.storage import Spec, Storage, space_specs
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.rules import as_python, is_int
+from rltrainer.field_rules import as_python, is_int
 from rltrainer.tree import Tree, leaves
 
 Extra = Mapping[str, tuple[tuple[int, ...], torch.dtype]]

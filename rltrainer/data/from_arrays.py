@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.data.cells import Cells, outside_text
+from rltrainer.data.incoming_cells import Cells, outside_text
 from rltrainer.data.storage import Spec, matching_leaves
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange, leaf_spaces

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from rltrainer.atomic_write import write_errors
-from rltrainer.data.cells import cells_of_rollout, to_array
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.finite import check_finite
 from rltrainer.data.from_arrays import cells_from_arrays
-from rltrainer.data.memory import check_fits
+from rltrainer.data.incoming_cells import cells_of_rollout, to_array
+from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import (
     FILE_KIND,
     Layout,
@@ -31,7 +31,7 @@ from rltrainer.data.ring import Ring
 from rltrainer.data.spread import spread
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked
+from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
@@ -167,16 +167,16 @@ class ReplayBuffer:
         starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
         starts |= self._ring.differs_from_head(map_tree(lambda x: x[0], rollout.obs))
         if starts.any():
-            self._ring.cut(starts)
+            self._ring.break_trace(starts)
         self._ring.store(cells)
 
-    def cut(self, envs: Array | None = None) -> None:
+    def break_trace(self, envs: Array | None = None) -> None:
         """End the traces: what is stored next does not continue what was stored last.
 
         Args:
             envs: [N] bool, which envs; None cuts all.
         """
-        self._ring.cut(envs)
+        self._ring.break_trace(envs)
 
     def sample(self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99) -> Transitions:
         """Draw transitions uniformly, with replacement.
@@ -266,7 +266,7 @@ class ReplayBuffer:
         cells = cells_from_arrays(specs, (observation_space, action_space), columns, next_observations)
         buffer = cls(len(cells.source), observation_space, action_space, device=device, seed=seed)
         buffer._ring.store(cells)
-        buffer.cut()
+        buffer.break_trace()
         return buffer
 
     def state_dict(self) -> State:
@@ -371,10 +371,10 @@ class ReplayBuffer:
         if num_left_out > 0:
             text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
             logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(other), self.capacity)
-        self._ring.cut(None)
+        self._ring.break_trace(None)
         for cells in spread(other._ring, self._ring, CHUNK_SIZE):
             self._ring.store(cells)
-        self._ring.cut(None)
+        self._ring.break_trace(None)
 
     def _layout(self) -> Layout:
         return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)

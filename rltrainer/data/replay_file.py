@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.cells import outside_text, to_array
 from rltrainer.data.columns import EXTRA_DTYPES
-from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
+from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.ring import Ring
+from rltrainer.data.state_checks import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import describe_mismatch, from_plain, to_plain

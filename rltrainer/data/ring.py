@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.cells import Cells, outside_text, to_array
 from rltrainer.data.columns import make_columns
 from rltrainer.data.final_observations import FinalObservations
+from rltrainer.data.incoming_cells import Cells, outside_text, to_array
+from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array
-from rltrainer.data.windows import n_step_windows
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, leaves
@@ -76,14 +76,14 @@ class Ring:
         """Return how many cells each env holds [N]."""
         return np.minimum(self.written, self.cells_per_env)
 
-    def cut(self, envs: Array | None) -> None:
+    def break_trace(self, envs: Array | None) -> None:
         """End the traces of some envs [N] bool, or all, before the next cell is written."""
         self.cut_mask |= True if envs is None else envs
         self._has_cut = True
 
     def turn_to(self, stream: object | None) -> None:
         """End all traces: what is stored next is of another stream."""
-        self.cut(None)
+        self.break_trace(None)
         self.stream = stream
 
     def add(

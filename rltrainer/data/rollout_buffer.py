@@ -6,14 +6,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.cells import to_array
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, make_columns, require_device, require_extra
-from rltrainer.data.memory import check_fits
-from rltrainer.data.named_state import check_leaves, check_tensor, require, tree_of
+from rltrainer.data.incoming_cells import to_array
+from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.row_writer import RowWriter
+from rltrainer.data.state_checks import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.storage import Array, Spec, Storage
 from rltrainer.errors import ReplayBufferError
-from rltrainer.rules import PositiveInt, checked
+from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree, named_leaves
 from rltrainer.types import Rollout, State
@@ -134,7 +134,7 @@ class RolloutBuffer:
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated))
 
-    def cut(self, envs: Array | None = None) -> None:
+    def break_trace(self, envs: Array | None = None) -> None:
         """End the traces: what is stored next does not continue what was stored last.
 
         Args:

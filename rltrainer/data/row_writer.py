@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.data.cells import outside_text, to_array
+from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.storage import Storage, matching_leaves
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import ValueRange

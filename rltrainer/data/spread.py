@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rltrainer.data.cells import Cells
+from rltrainer.data.incoming_cells import Cells
 from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array
 

@@ -1,7 +1,7 @@
 """Vector envs, and the adapter between them and a policy: the only place that knows autoreset modes."""
 
-from rltrainer.envs.adapter import EnvAdapter
-from rltrainer.envs.env_step import EnvStep
+from rltrainer.envs.adapter.adapter import EnvAdapter
+from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.make_vec import make_vec
 
 __all__ = ["EnvAdapter", "EnvStep", "make_vec"]

@@ -13,13 +13,13 @@ import gymnasium as gym
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
-from rltrainer.envs.envpool import EnvPoolVectorEnv
-from rltrainer.envs.native import NativeVectorEnv
-from rltrainer.envs.single_env import Env
-from rltrainer.envs.sync import SyncVectorEnv
-from rltrainer.envs.workers import WorkerVectorEnv
+from rltrainer.envs.backends.envpool import EnvPoolVectorEnv
+from rltrainer.envs.backends.native import NativeVectorEnv
+from rltrainer.envs.backends.single_env import Env
+from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
-from rltrainer.rules import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, checked
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 

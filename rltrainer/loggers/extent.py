@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltrainer.rules import NonNegativeInt
+from rltrainer.field_rules import NonNegativeInt
 
 NUM_BYTES = 1 << 16
 """So many at the beginning and at the end of what was written are compared: a look at a long log costs nothing."""

@@ -1,8 +1,8 @@
 """When a row of a kind is due: its interval, and where the last row was."""
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.every import Every, Unit
-from rltrainer.rules import as_python, is_int
+from rltrainer.field_rules import as_python, is_int
+from rltrainer.interval import Every, Unit
 
 STEP_UNITS: tuple[Unit, ...] = ("env_step", "gradient_step")
 UPDATE_UNITS: tuple[Unit, ...] = ("update_step", "gradient_step")

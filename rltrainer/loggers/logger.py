@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypedDict
 
 from rltrainer.errors import field_error_text
-from rltrainer.every import Every
+from rltrainer.field_rules import Flag, checked
+from rltrainer.interval import Every
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.logger_state import LoggerState, MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
 from rltrainer.means import Means, Number, Part
-from rltrainer.rules import Flag, checked
 from rltrainer.typed_state import to_state
 from rltrainer.types import Load, State
 

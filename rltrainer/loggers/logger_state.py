@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rltrainer.field_rules import NonNegativeInt, PositiveFloat
 from rltrainer.loggers.extent import Extent
 from rltrainer.means import Number
-from rltrainer.rules import NonNegativeInt, PositiveFloat
 from rltrainer.typed_state import from_state
 
 

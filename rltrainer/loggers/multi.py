@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.every import Every
+from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.loggers.logger_state import MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import Progress

@@ -7,6 +7,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from rltrainer.field_rules import Flag, Sizes, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
@@ -14,7 +15,6 @@ from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, Activation, orthogonal_
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
-from rltrainer.rules import Flag, Sizes, checked
 from rltrainer.tree import Tree
 
 SQRT_2 = 2**0.5

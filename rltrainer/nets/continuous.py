@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rltrainer.field_rules import PositiveInt, Sizes, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
@@ -15,7 +16,6 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import UnitBoxPolicy
-from rltrainer.rules import PositiveInt, Sizes, checked
 from rltrainer.tree import Tree
 
 

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.field_rules import NonNegativeFloat, Rule, Scheduled, UnitFloat
 from rltrainer.params import Params
-from rltrainer.rules import NonNegativeFloat, Rule, Scheduled, UnitFloat
 from rltrainer.schedules import value_at
 
 

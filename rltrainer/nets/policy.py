@@ -12,11 +12,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.field_rules import Flag, checked
 from rltrainer.names import check_arguments
 from rltrainer.nets.exploration import Exploration
 from rltrainer.nets.normalizer import ObsNormalizer
 from rltrainer.plan import no_progress
-from rltrainer.rules import Flag, checked
 from rltrainer.spaces import require_floats
 from rltrainer.tree import Tree
 

@@ -9,13 +9,13 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.field_rules import Flag, Sizes, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.policy import Policy
-from rltrainer.rules import Flag, Sizes, checked
 from rltrainer.tree import Tree
 
 

@@ -15,7 +15,7 @@ class TargetNetwork(nn.Module):
     Args:
         online: the network to copy; its device is kept.
         tau: step towards the online network in (0, 1]; 1 copies it.
-        interval: follow at every `interval`-th call only (Mnih et al. 2015 copy every 10,000 gradient steps).
+        interval: update at every `interval`-th call only (Mnih et al. 2015 copy every 10,000 gradient steps).
     """
 
     num_calls: Tensor
@@ -38,7 +38,7 @@ class TargetNetwork(nn.Module):
         return self.network(*args)
 
     @torch.no_grad()
-    def follow(self, online: nn.Module) -> None:
+    def update(self, online: nn.Module) -> None:
         """Move towards the online network, in place."""
         self.num_calls += 1
         if self.interval > 1 and (torch.compiler.is_compiling() or not self.num_calls.is_cpu):

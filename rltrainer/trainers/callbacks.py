@@ -4,8 +4,8 @@ from typing import Any
 
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.rules import as_python
-from rltrainer.trainers.params import TrainerParams
+from rltrainer.field_rules import as_python
+from rltrainer.trainers.trainer_params import TrainerParams
 
 
 def call(params: TrainerParams, field: str, *args: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
-from rltrainer.trainers.stats import Best, EpochStats
+from rltrainer.trainers.run_stats import Best, EpochStats
 
 
 class ProgressBar:

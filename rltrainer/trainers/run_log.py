@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
-from rltrainer.every import Every
+from rltrainer.interval import Every
 from rltrainer.loggers.progress import Progress
-from rltrainer.trainers.params import TrainerParams
 from rltrainer.trainers.progress_bar import ProgressBar
-from rltrainer.trainers.stats import Best, EpochStats
+from rltrainer.trainers.run_stats import Best, EpochStats
+from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 
 NUM_EPISODES = 100

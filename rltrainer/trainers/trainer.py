@@ -14,16 +14,16 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.collect import Collector
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import AnyPath, checked
 from rltrainer.plan import UpdatePlan
-from rltrainer.rules import AnyPath, checked
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
-from rltrainer.trainers.epoch import EpochRecord
-from rltrainer.trainers.params import TrainerParams
-from rltrainer.trainers.resume import Counters, RunState, check_all, plain_fields
+from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.run_log import RunLog
-from rltrainer.trainers.stats import Best, EpochStats, InfoStats, Timing
+from rltrainer.trainers.run_state import Counters, RunState, check_all, plain_fields
+from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats, Timing
 from rltrainer.trainers.threads import choose_num_threads, torch_threads
+from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import to_state
 from rltrainer.types import State, UpdateResult
 
@@ -68,7 +68,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self.algorithm, self.params = algorithm, params
         for field, collector in self._collectors().items():
             if collector.policy is not algorithm.policy:
-                params.refuse(
+                params.raise_invalid(
                     field, "must use the algorithm's policy", "Make it with Collector(algorithm.policy, envs)."
                 )
         self._check_data()
@@ -86,7 +86,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             ParamsError: it has a logger: two runs cannot write one log.
         """
         if self.params.logger is not None:
-            self.params.refuse("logger", "must be None in a trainer that is copied", "Two runs cannot write one log.")
+            self.params.raise_invalid(
+                "logger", "must be None in a trainer that is copied", "Two runs cannot write one log."
+            )
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.algorithms import gradient_step
-from rltrainer.algorithms.fingerprint import Fingerprint
+from rltrainer.updates import compiled_step
 from rltrainer.nets.mlp import MLP
+from rltrainer.updates.fingerprint import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
-from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 
 COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 NUMBER = 1.0
@@ -138,9 +138,9 @@ def assert_seen(algorithm: Any, change: Callable[[], Any]) -> None:
     before = total(algorithm)
     assert total(algorithm) == before
     change()
-    algorithm._gradient_step.is_compiled, was_compiled = False, algorithm.is_compiled
+    algorithm._compiled_step.is_compiled, was_compiled = False, algorithm.is_compiled
     expected = float(algorithm.gradient_step(transitions(algorithm, seed=0)).floats()["total"])
-    algorithm._gradient_step.is_compiled = was_compiled
+    algorithm._compiled_step.is_compiled = was_compiled
     assert total(algorithm) == expected != before
 
 
@@ -225,7 +225,7 @@ def test_a_gradient_hook_of_a_parameter_that_is_added_later_is_called() -> None:
     weight = algorithm.policy.actor[1].layers[0].weight
     before = weight.detach().clone()
     weight.register_hook(torch.zeros_like)
-    algorithm.optimizer.rule.mean.zero_()
+    algorithm.optimizer.method.mean.zero_()
     algorithm.update(transitions(algorithm, seed=0))
     assert torch.equal(weight, before)
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo
+from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.resume.runs import build, digest
-from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -283,7 +283,7 @@ def test_many_algorithms_in_one_process_are_all_compiled() -> None:
     for i in range(10):
         one = rl.BC(policy, rl.BCParams(max_grad_norm=1.0 + i))
         one.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True)))
-        one._gradient_step._compiled = torch.compile(_own_code(one), backend="eager")
+        one._compiled_step._compiled = torch.compile(_own_code(one), backend="eager")
         update(one, seed=i)
     assert counters["stats"]["unique_graphs"] == 10
 
@@ -300,7 +300,7 @@ def test_a_second_algorithm_of_a_process_is_compiled_for_its_own_sizes() -> None
 
 
 def _own_code(algorithm: Any) -> Any:
-    from rltrainer.algorithms.gradient_step import _with_code_of_its_own
+    from rltrainer.updates.compiled_step import _with_code_of_its_own
 
     return _with_code_of_its_own(algorithm._step)
 

@@ -285,7 +285,7 @@ def test_a_learning_rate_schedule_follows_progress(name: str) -> None:
     optimizer.schedule = rl.LinearSchedule(1e-3, 0.0)
     algorithm.attach(rl.UpdatePlan(progress=lambda: 0.25))
     update(algorithm)
-    assert optimizer.rule.lr == pytest.approx(7.5e-4)
+    assert optimizer.method.lr == pytest.approx(7.5e-4)
 
 
 @pytest.mark.parametrize("name", ALL)

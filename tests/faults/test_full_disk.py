@@ -40,10 +40,10 @@ def test_a_save_that_the_disk_refuses_is_loud_and_harmless(
         save(tmp_path / str(i))
     before = contents(tmp_path)
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
+    def fail(*args: Any, **kwargs: Any) -> Any:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("builtins.open" if function == "open" else f"os.{function}", refuse)
+    monkeypatch.setattr("builtins.open" if function == "open" else f"os.{function}", fail)
     for i, (save, error) in enumerate(saves):
         with pytest.raises(error) as caught:
             save(tmp_path / str(i))

@@ -17,7 +17,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.envs import EnvAdapter, make_vec
-from rltrainer.envs.workers import WorkerVectorEnv
+from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError
 from rltrainer.seeding import derive_seed
 from tests.faults.envs import FaultyEnv, StuckEnv, refuse_to_make

@@ -83,7 +83,7 @@ def fingerprint(trainer: Any, log: Path) -> Any:
         digest(trainer),
         None if trainer.params.logger is None else json.dumps(trainer.params.logger.state_dict(), default=str),
         log.read_bytes() if log.exists() else b"",
-        [optimizer.rule.lr for optimizer in trainer.algorithm._optimizers()],
+        [optimizer.method.lr for optimizer in trainer.algorithm._optimizers()],
         [(c.adapter._clock.state_dict(), c._needs_reset, c.adapter.is_fresh) for c in collectors],
         torch.get_rng_state().sum().item(),
         (trainer._is_started, trainer._continues, trainer._runtime),

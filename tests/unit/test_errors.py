@@ -28,7 +28,7 @@ def named() -> None: ...
         (-1, "-1"),
         ("x", "'x'"),
         ([1, None], "[1, None]"),
-        (rl.PPOParams, "<class 'rltrainer.algorithms.ppo.PPOParams'>"),
+        (rl.PPOParams, "<class 'rltrainer.algorithms.policy_gradient.ppo.PPOParams'>"),
         (named, "<function named>"),
         (Plain(), "<tests.unit.test_errors.Plain object>"),
         (Plain().method, "<bound method Plain.method of <tests.unit.test_errors.Plain object>>"),

@@ -13,8 +13,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
-from rltrainer.params import Params
-from rltrainer.rules import (
+from rltrainer.field_rules import (
     FiniteFloat,
     Flag,
     NonNegativeInt,
@@ -24,6 +23,7 @@ from rltrainer.rules import (
     UnitFloat,
     a_callable,
 )
+from rltrainer.params import Params
 from rltrainer.schedules import LinearSchedule
 
 
@@ -45,7 +45,7 @@ class TinyParams(Params):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_size is not None and self.warmup > self.batch_size:
-            self.refuse("warmup", "must be at most batch_size", "Lower it.")
+            self.raise_invalid("warmup", "must be at most batch_size", "Lower it.")
 
 
 class Hook:

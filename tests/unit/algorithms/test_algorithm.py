@@ -26,7 +26,7 @@ WRITE = "Write PPOParams(lr=..., ...)."
     [
         (
             lambda: rl.PPO(ACTOR_CRITIC, rl.PPOParams),  # type: ignore[arg-type]  # what is tested, below too
-            f"PPO.params: must be of class PPOParams; got <class 'rltrainer.algorithms.ppo.PPOParams'> (type). {WRITE}",
+            f"PPO.params: must be of class PPOParams; got {rl.PPOParams!r} (type). {WRITE}",
         ),
         (
             lambda: rl.PPO(ACTOR_CRITIC, {"lr": 1}),  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ RULE = "PPO.run_training.params: must be trainer params, such as OnPolicyTrainer
 @pytest.mark.parametrize(
     ("params", "got"),
     [
-        (rl.OnPolicyTrainerParams, "got <class 'rltrainer.trainers.on_policy.OnPolicyTrainerParams'> (type)"),
+        (rl.OnPolicyTrainerParams, "got <class 'rltrainer.trainers.on_policy_trainer.OnPolicyTrainerParams'> (type)"),
         (None, "got None (NoneType)"),
         ({}, "got {} (dict)"),
     ],

@@ -106,7 +106,7 @@ def test_whatever_the_system_refuses_is_an_error_with_path_and_cause(
     while True:
         num_calls = 0
 
-        def refuse(*args: Any, call: int = call, **kwargs: Any) -> Any:
+        def fail(*args: Any, call: int = call, **kwargs: Any) -> Any:
             nonlocal num_calls
             num_calls += 1
             if num_calls == call + 1:
@@ -114,7 +114,7 @@ def test_whatever_the_system_refuses_is_an_error_with_path_and_cause(
             return function(*args, **kwargs)
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, name, refuse)
+            patch.setattr(os, name, fail)
             try:
                 write(path, call + 1)
             except CheckpointError as error:

@@ -48,7 +48,7 @@ def test_three_step_windows_worked_by_hand() -> None:
     buffer = make_buffer(8)
     for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, truncated=True), cell(10, 8.0, 11)):
         add_step(buffer, None, [step])
-    buffer.cut()
+    buffer.break_trace()
     for step in (cell(20, 16.0, 21), cell(21, 32.0, 22)):
         add_step(buffer, None, [step])
     assert found(buffer.sample(400, n_step=3, gamma=0.5)) == {
@@ -76,9 +76,9 @@ def test_steps_equal_brute_force(seed: int, num_envs: int) -> None:
     for step in range(40):
         if rng.random() < 0.1:
             mask = rng.random(num_envs) < 0.5
-            buffer.cut(mask)
+            buffer.break_trace(mask)
             for env in np.flatnonzero(mask):
-                reference.cut(env)
+                reference.break_trace(env)
         add_step(buffer, reference, world.step()[0])
         if step % 5 == 0 or step > 34:
             for n_step in (1, 2, 3, 20):
@@ -94,10 +94,10 @@ def test_rollouts_equal_brute_force(seed: int, num_envs: int, p_invalid: float) 
     buffer, reference = make_buffer(7 * num_envs, num_envs), Reference(7, num_envs)
     for _ in range(15):
         if rng.random() < 0.3:
-            buffer.cut()
+            buffer.break_trace()
             world.restart()
             for env in range(num_envs):
-                reference.cut(env)
+                reference.break_trace(env)
         rows = [world.step() for _ in range(rng.choice([1, 1, 2, 5, 12]))]
         buffer.add_rollout(make_rollout(rows))
         for cells, valid in rows:
@@ -133,7 +133,7 @@ def test_a_cell_before_an_invalid_one_keeps_its_successor() -> None:
     ]
     buffer = make_buffer(16, 2)
     add_step(buffer, None, [cell(70, 1.0, 71), cell(80, 1.0, 81)])
-    buffer.cut(np.array([True, False]))
+    buffer.break_trace(np.array([True, False]))
     buffer.add_rollout(make_rollout(rows))
     next_obs = {obs: values[2] for obs, values in found(buffer.sample(300)).items()}
     assert next_obs == {70: 71, 80: 81, 0: 1, 5: 6, 110: 111}
@@ -395,7 +395,7 @@ def test_tensor_writes_give_the_same_as_array_writes() -> None:
         world.p_invalid = 0.0
         for _ in range(9):
             add_step(buffer, None, world.step()[0])
-        buffer.cut()
+        buffer.break_trace()
         add_step(buffer, None, world.step()[0])
     assert found(buffers[1].sample(500, n_step=2)) == found(buffers[0].sample(500, n_step=2))
 
@@ -455,14 +455,14 @@ def test_unsupported_spaces() -> None:
 
 def test_a_buffer_that_cannot_fit_says_so_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     # A cell takes 8 + 8 + 4 + 2 bytes and a slot of 4: 26; with the spare row 1001 of them.
-    monkeypatch.setattr("rltrainer.data.memory.available_bytes", lambda device: 26_025)
+    monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device: 26_025)
     with pytest.raises(ReplayBufferError) as error:
         make_buffer(1000)
     assert str(error.value) == (
         "ReplayBuffer.capacity: needs 2.6e-05 GB of memory on cpu, 2.6e-05 GB are available; got 1000 (int). "
         "Make it smaller."
     )
-    monkeypatch.setattr("rltrainer.data.memory.available_bytes", lambda device: 26_026)
+    monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device: 26_026)
     make_buffer(1000)
     with pytest.raises(ReplayBufferError, match="RolloutBuffer.num_steps: needs"):
         RolloutBuffer(2000, 1, OBS, ACTION)
@@ -606,11 +606,11 @@ def test_extend_appends_streams_in_order_and_cuts() -> None:
         add_step(other, None, cells)
     buffer.extend(other)
     for env in (0, 1, 2):  # each env of the other one keeps its newest three
-        reference.cut(env % 2)
+        reference.break_trace(env % 2)
         for cells in steps[2:]:
             reference.add(env % 2, cells[env])
-    reference.cut(0)
-    reference.cut(1)
+    reference.break_trace(0)
+    reference.break_trace(1)
     assert_holds(buffer, reference, 3)
     for _ in range(3):
         add_step(buffer, reference, world.step()[0])

@@ -73,7 +73,7 @@ def test_what_follows_a_load_starts_a_new_trace(tmp_path: Path) -> None:
     loaded = ReplayBuffer.load(tmp_path / "b")
     assert_holds(loaded, reference, 3)
     world.restart()
-    reference.cut(0)
+    reference.break_trace(0)
     for _ in range(3):
         add_step(loaded, reference, world.step()[0])
         assert_holds(loaded, reference, 3)
@@ -89,7 +89,7 @@ def test_a_state_goes_on_where_it_was() -> None:
     for buffer, its_world in ((one, world), (other, reference_world)):
         for i in range(12):
             if i == 5:
-                buffer.cut(np.array([True, False, False]))
+                buffer.break_trace(np.array([True, False, False]))
             add_step(buffer, None, its_world.step()[0])
     assert same(one, other, ignored="")
     assert found(one.sample(400, n_step=4)) == found(other.sample(400, n_step=4))
@@ -97,7 +97,7 @@ def test_a_state_goes_on_where_it_was() -> None:
 
 def test_a_pending_cut_is_part_of_the_state() -> None:
     buffer, _ = filled(3)
-    buffer.cut(np.array([False, True, False]))
+    buffer.break_trace(np.array([False, True, False]))
     other, _ = filled(0)
     other.load_state_dict(buffer.state_dict())
     assert other.state_dict()["cut"].tolist() == [False, True, False]
@@ -140,7 +140,7 @@ def test_another_layout_keeps_the_transitions(tmp_path: Path, num_steps: int, ca
 def test_a_short_file_of_a_huge_buffer_loads_into_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, _ = filled(2, capacity=3_000_000)
     buffer.save(tmp_path / "b")
-    monkeypatch.setattr("rltrainer.data.memory.available_bytes", lambda device: 100_000)
+    monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device: 100_000)
     with pytest.raises(ReplayBufferError, match="ReplayBuffer.capacity: needs 0.078 GB of memory on cpu"):
         ReplayBuffer.load(tmp_path / "b")
     assert len(ReplayBuffer.load(tmp_path / "b", capacity=300)) == len(buffer)

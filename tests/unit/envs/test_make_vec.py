@@ -11,8 +11,8 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from rltrainer.envs import EnvAdapter, make_vec
-from rltrainer.envs.native import NativeVectorEnv
-from rltrainer.envs.sync import SyncVectorEnv
+from rltrainer.envs.backends.native import NativeVectorEnv
+from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from rltrainer.seeding import derive_seed
 from tests.unit.envs.scripted import ScriptedEnv

@@ -3,8 +3,8 @@
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from rltrainer.algorithms.adam import Adam
 from rltrainer.functional.scalars import computed_once
+from rltrainer.updates.adam import Adam
 
 
 def test_a_graph_takes_no_power_in_a_loop_over_a_vector() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rltrainer.errors import CheckpointError, ParamsError
-from rltrainer.every import Every
+from rltrainer.interval import Every
 from rltrainer.loggers import CSVLogger, JSONLinesLogger
 
 FileLogger = CSVLogger | JSONLinesLogger

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltrainer.errors import ParamsError
-from rltrainer.every import Every
+from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
 from rltrainer.loggers.logger import Kind, Row
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rltrainer.every import Every
+from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
 from rltrainer.loggers.run_path import RunPath
 

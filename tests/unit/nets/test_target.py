@@ -29,21 +29,21 @@ def weight_of(target: TargetNetwork) -> float:
 
 def test_target_moves_by_tau() -> None:
     target, online = TargetNetwork(Scale(1.0), tau=0.25), Scale(3.0)
-    target.follow(online)
+    target.update(online)
     assert weight_of(target) == 1.5  # 0.75 * 1 + 0.25 * 3
-    target.follow(online)
+    target.update(online)
     assert weight_of(target) == 1.875  # 0.75 * 1.5 + 0.25 * 3
 
 
 def test_tau_one_copies() -> None:
     target, online = TargetNetwork(Scale(1.0), tau=1.0), Scale(0.1)
-    target.follow(online)
+    target.update(online)
     assert torch.equal(target.network.weight, online.weight)
 
 
 def test_buffers_are_copied_whatever_tau() -> None:
     target = TargetNetwork(Scale(0.0, offset=1.0), tau=0.5)
-    target.follow(Scale(0.0, offset=9.0))
+    target.update(Scale(0.0, offset=9.0))
     assert weight_of(target) == 9.0
 
 
@@ -53,8 +53,8 @@ def test_target_is_a_copy_that_changes_in_place() -> None:
     parameter = target.network.weight
     with torch.no_grad():
         online.weight.fill_(5.0)
-    assert weight_of(target) == 1.0, "nothing moves before follow"
-    target.follow(online)
+    assert weight_of(target) == 1.0, "nothing moves before update"
+    target.update(online)
     assert target.network.weight is parameter
     assert parameter.item() == 5.0
 
@@ -66,7 +66,7 @@ def test_target_follows_at_every_interval_th_call(interval: int) -> None:
     for call in range(1, 7):
         with torch.no_grad():
             online.weight.fill_(call)
-        target.follow(online)
+        target.update(online)
         followed.append(weight_of(target))
     # interval 3: 0 0 3 3 3 6
     assert followed == [call // interval * interval for call in range(1, 7)]
@@ -84,19 +84,19 @@ def test_target_is_not_trained() -> None:
 
 def test_online_network_stays_trainable_and_unmoved() -> None:
     online = Scale(3.0)
-    TargetNetwork(online, tau=0.5).follow(online)
+    TargetNetwork(online, tau=0.5).update(online)
     assert online.weight.requires_grad
     assert online.weight.item() == 3.0
 
 
 def test_state_round_trip_keeps_weights_and_position_in_the_interval() -> None:
     target, online = TargetNetwork(Scale(1.0), tau=1.0, interval=3), Scale(7.0)
-    target.follow(online)
-    target.follow(online)
+    target.update(online)
+    target.update(online)
     restored = TargetNetwork(Scale(4.0), tau=1.0, interval=3)
     restored.load_state_dict(copy.deepcopy(target.state_dict()))
     assert weight_of(restored) == 1.0
-    restored.follow(online)
+    restored.update(online)
     assert weight_of(restored) == 7.0, "the third call, counted over both"
 
 
@@ -127,6 +127,6 @@ def test_batch_norm_of_a_target_takes_the_running_statistics_of_the_online_netwo
     target = TargetNetwork(online, tau=0.5)
     for _ in range(200):
         online(torch.tensor([[1.0], [5.0]]))  # mean 3, unbiased variance 8
-    target.follow(online)
+    target.update(online)
     assert target(torch.tensor([[3.0], [3.0 + 8**0.5]])).flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-4)
     assert int(target.network[0].num_batches_tracked) == 200, "targets move no statistics"

@@ -21,7 +21,7 @@ class OnPolicyWithRates(ScriptedOnPolicy):
         self.rates: list[float] = []
 
     def gradient_step(self, batch: Any) -> rl.UpdateResult:
-        self.rates.append(self.optimizer.rule.lr)
+        self.rates.append(self.optimizer.method.lr)
         return super().gradient_step(batch)
 
 
@@ -34,7 +34,7 @@ class OffPolicyWithRates(ScriptedOffPolicy):
         self.rates: list[float] = []
 
     def gradient_step(self, batch: Any, noise: Any = None) -> rl.UpdateResult:
-        self.rates.append(self.optimizer.rule.lr)
+        self.rates.append(self.optimizer.method.lr)
         return super().gradient_step(batch, noise)
 
 

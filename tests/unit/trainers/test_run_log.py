@@ -147,7 +147,7 @@ def test_learning_rates_and_temperature_are_logged(name: str, names: set[str]) -
     assert all(names <= set(values) for _, values in rows)
     optimizer = next(value for key, value in vars(trainer.algorithm).items() if key.endswith("optimizer"))
     found = [values[sorted(names & {"lr", "actor_lr"})[0]] for _, values in rows]
-    assert found[-1] == optimizer.rule.lr
+    assert found[-1] == optimizer.method.lr
     assert found == sorted(found, reverse=True)
     assert found[0] > found[-1]
 

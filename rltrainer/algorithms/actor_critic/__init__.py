@@ -1,0 +1,1 @@
+"""Off-policy algorithms with an actor beside their critics."""

@@ -1,0 +1,84 @@
+"""The skeleton of an off-policy update: sampled transitions in, one gradient step for each batch of them."""
+
+import dataclasses
+from abc import abstractmethod
+from typing import Any
+
+from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
+from rltrainer.data import ReplayBuffer
+from rltrainer.field_rules import PositiveInt
+from rltrainer.nets.policy import Policy
+from rltrainer.types import Transitions, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OffPolicyParams(AlgorithmParams):
+    """Hyperparameters that all off-policy algorithms have."""
+
+    n_step: PositiveInt = 1
+    """Env steps that a target looks ahead before it bootstraps."""
+
+
+class OffPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from transitions of any origin: a replay buffer that grows, or one from a file.
+
+    A subclass implements `gradient_step`, and `draw_noise` if it needs random numbers there.
+
+    Args:
+        policy: the policy to train.
+        params: the hyperparameters; None takes the defaults.
+    """
+
+    params_class = OffPolicyParams
+    params: OffPolicyParams
+
+    def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
+        super().__init__(policy, params)
+        self.n_step = self.params.n_step
+
+    @abstractmethod
+    def gradient_step(self, batch: Transitions, noise: Any) -> UpdateResult:
+        """Take one gradient step.
+
+        Args:
+            batch: transitions [B] with normalised observations and actions in the scale of the networks.
+            noise: what `draw_noise` returned for this step.
+        """
+
+    def draw_noise(self, batch: Transitions) -> Any:
+        """Return the random numbers that `gradient_step` needs, drawn from `self.generator`; by default none."""
+        return None
+
+    def prepare(self, buffer: ReplayBuffer) -> None:
+        """Take statistics from the data that offline training will use; a second call changes nothing more."""
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.reset()
+            for obs in buffer.observations():
+                self.policy.obs_normalizer.update(obs)
+
+    def update(self, transitions: Transitions) -> UpdateResult:
+        """Update from sampled transitions.
+
+        Args:
+            transitions: [B] for one gradient step, [K, B] for K in order.
+
+        Returns:
+            metrics averaged over the gradient steps; `td_error` [B] or [K, B].
+
+        Raises:
+            NonFiniteError: a gradient was not finite; that step was not applied. See `check_faults`.
+        """
+        self._begin_update()
+        transitions = transitions.to(self.device)
+        is_single = transitions.reward.dim() == 1
+        batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
+        results = self._take_steps((batch, self.draw_noise(batch)) for batch in batches)
+        self._end_update()
+        return results[0] if is_single else UpdateResult.mean(results)
+
+    def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
+        obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
+        action = self.policy.unscale(batch.action)
+        if obs is not batch.obs or next_obs is not batch.next_obs or action is not batch.action:
+            batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action)
+        return self.gradient_step(batch, noise)

@@ -1,0 +1,1 @@
+"""Algorithms that learn from data they cannot add to."""

@@ -1,0 +1,70 @@
+"""Behaviour cloning (Pomerleau 1991): supervised learning of the data's actions."""
+
+import dataclasses
+from typing import Any, cast
+
+from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.errors import ParamsError
+from rltrainer.field_rules import PositiveFloat, Scheduled
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.nets import Policy
+from rltrainer.nets.stochastic import Stochastic, is_stochastic
+from rltrainer.types import Transitions, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class BCParams(OffPolicyParams):
+    """Hyperparameters of behaviour cloning.
+
+    Raises:
+        ParamsError: `gamma` or `n_step` is given; they would do nothing.
+    """
+
+    lr: PositiveFloat | Scheduled = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("gamma", "n_step"):
+            if getattr(self, name) != getattr(OffPolicyParams, name):
+                self.raise_invalid(name, "must be left out", "Behaviour cloning uses no rewards.")
+
+
+class BC(OffPolicyAlgorithm):
+    """Maximises the likelihood of the data's actions; discrete and continuous alike.
+
+    Only the policy's actor is trained.
+
+    Args:
+        policy: any stochastic policy: `Actor`, `ActorCritic`, `SquashedActorCritic`, `GaussianActorCritic`, or your own
+            with a `distribution` and an `actor`.
+        params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the policy has no `distribution` or no `actor`.
+    """
+
+    params_class = BCParams
+    policy: Any  # a Policy that is Stochastic: no type says both
+    params: BCParams
+
+    def __init__(self, policy: Stochastic, params: BCParams | None = None) -> None:
+        super().__init__(cast(Policy, policy), params)
+        if not is_stochastic(policy):
+            rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
+            raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
+        self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:
+        """Return fields of `OfflineTrainerParams` that train well: `**rl.BC.recommended()`.
+
+        256 transitions per gradient step (the BC of the TD3+BC paper).
+        """
+        return {"batch_size": 256}
+
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
+        """Take one step on -log pi(action|obs)."""
+        loss = -weighted_mean(self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight)
+        self.optimizer.step(loss)
+        return UpdateResult({"loss": loss.detach()})

@@ -1,0 +1,61 @@
+"""TD3+BC (Fujimoto & Gu 2021, A Minimalist Approach to Offline Reinforcement Learning)."""
+
+import dataclasses
+
+from torch import Tensor
+
+from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
+from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.data import ReplayBuffer
+from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.nets import DeterministicActorCritic
+from rltrainer.types import Transitions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TD3BCParams(TD3Params):
+    """Hyperparameters of TD3+BC. The paper also normalises observations: build the policy with `normalize_obs=True`."""
+
+    lr: PositiveFloat | Scheduled = 3e-4
+    alpha: PositiveFloat = 2.5
+    """Weight of the value against staying close to the data."""
+    obs_std_eps: NonNegativeFloat = 1e-3
+    """Added to the standard deviations by which a policy with `normalize_obs=True` divides (section 5)."""
+
+
+class TD3BC(TD3):
+    """TD3 whose actor also imitates the data.
+
+    Args:
+        policy: deterministic actor and critics.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    params_class = TD3BCParams
+    params: TD3BCParams
+
+    def __init__(self, policy: DeterministicActorCritic, params: TD3BCParams | None = None) -> None:
+        super().__init__(policy, params)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
+        """Return fields of `OfflineTrainerParams` that train well: `**rl.TD3BC.recommended()`.
+
+        256 transitions per gradient step, of which the paper takes a million (table 3).
+        """
+        return {"batch_size": 256}
+
+    def prepare(self, buffer: ReplayBuffer) -> None:
+        """Take the statistics of the data; the epsilon becomes part of them, so that the policy's file holds it."""
+        super().prepare(buffer)
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.add_to_std(self.params.obs_std_eps)
+
+    def actor_loss(self, batch: Transitions) -> Tensor:
+        """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
+        action = self.actor(batch.obs)
+        q = self.critic(batch.obs, action)[0]
+        scale = self.params.alpha / weighted_mean(q.detach().abs(), batch.weight)
+        imitation = (action - batch.action).square().mean(-1)
+        return weighted_mean(imitation - scale * q, batch.weight)

@@ -1,0 +1,128 @@
+"""A2C: advantage actor-critic (Mnih et al. 2016, Asynchronous Methods for Deep RL; the synchronous variant)."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.algorithm import AlgorithmParams
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
+from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
+from rltrainer.functional.returns import gae
+from rltrainer.nets import ActorCritic
+from rltrainer.tree import map_tree
+from rltrainer.types import Rollout, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class A2CParams(AlgorithmParams):
+    """Hyperparameters of A2C. Its references use RMSprop, where the default here is Adam: `optimizer=rl.rms_prop`."""
+
+    lr: PositiveFloat | Scheduled = 7e-4
+    gae_lambda: UnitFloat = 1.0
+    """Lambda of generalised advantage estimation: 0 gives one-step advantages, 1 Monte-Carlo ones."""
+    value_coef: NonNegativeFloat = 0.5
+    """Weight of the critic's loss."""
+    entropy_coef: NonNegativeFloat = 0.0
+    """Weight of the entropy bonus."""
+    normalize_advantage: Flag = False
+    """Standardise the advantages of each minibatch."""
+    max_grad_norm: PositiveFloat | None = 0.5
+    adam_eps: PositiveFloat = 1e-5
+
+
+class A2C(OnPolicyAlgorithm):
+    """Policy gradient with a learned value as baseline; actor and critic share one optimizer.
+
+    Args:
+        policy: actor and state-value critic.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    policy_class = ActorCritic
+    params_class = A2CParams
+    policy: ActorCritic
+    params: A2CParams
+
+    def __init__(self, policy: ActorCritic, params: A2CParams | None = None) -> None:
+        super().__init__(policy, params)
+        self.optimizer = self.make_optimizer(self.params, policy=policy)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.A2C.recommended(envs)`.
+
+        5 steps of each env, used once and at once (the paper's t_max; Stable-Baselines3).
+        """
+        num_envs, _ = look_at(envs, cls)
+        return {"collection_step_num_env_steps": 5 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
+
+    def process(self, rollout: Rollout) -> Samples:
+        """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
+        obs = self.policy.normalize(rollout.obs)
+        value, next_value = self._values(rollout)
+        reward = self._normalized_reward(rollout)
+        gamma, lambda_ = self.params.gamma, self.params.gae_lambda
+        advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
+        weight = rollout.valid.to(value.dtype)
+        obs, action, advantage, return_, value, weight, extra = map_tree(
+            lambda x: x.flatten(0, 1), (obs, rollout.action, advantage, return_, value, weight, rollout.extra)
+        )
+        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), weight, extra)
+
+    def gradient_step(self, batch: Samples) -> UpdateResult:
+        """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""
+        distribution = self.policy.distribution(batch.obs)
+        log_prob = distribution.log_prob(batch.action)
+        policy_loss = weighted_mean(self.policy_loss(log_prob, batch), batch.weight)
+        value_loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
+        entropy = weighted_mean(distribution.entropy(), batch.weight)
+        loss = policy_loss + self.params.value_coef * value_loss
+        if self.params.entropy_coef > 0:  # without it, the backward pass leaves the entropy out
+            loss = loss - self.params.entropy_coef * entropy
+        self.optimizer.step(loss)
+        losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        metrics = {name: value.detach() for name, value in losses.items()}
+        return UpdateResult({**metrics, **self.policy_change(log_prob.detach(), batch)})
+
+    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
+        """Return what to log of how far the policy is from the one that collected; part of the gradient step."""
+        return {}
+
+    def measure(self, samples: Samples) -> dict[str, Tensor]:
+        """Return how much of the returns' variance the critic explained before this update."""
+        return {"explained_variance": explained_variance(samples.value, samples.return_, samples.weight)}
+
+    def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
+        """Return -A log pi(a|s) per cell [B] (Mnih et al. 2016, algorithm S3)."""
+        return -self.advantage(batch) * log_prob
+
+    def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
+        """Return the squared error of the critic per cell [B]."""
+        return (batch.return_ - value).square()
+
+    def advantage(self, batch: Samples) -> Tensor:
+        """Return the advantages [B], standardised if the params say so."""
+        return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
+
+    def observe(self, rollout: Rollout) -> None:
+        """Merge the rollout into the statistics of observations and rewards."""
+        super().observe(rollout)
+        if self.policy.reward_normalizer is not None:
+            self.policy.reward_normalizer.update(rollout, self.params.gamma)
+
+    def _normalized_reward(self, rollout: Rollout) -> Tensor:
+        normalizer = self.policy.reward_normalizer
+        return rollout.reward if normalizer is None else normalizer(rollout.reward)
+
+    def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Return V(obs) and V(next_obs) [T, N]; every observation goes through the critic once."""
+        shape = rollout.reward.shape
+        flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
+        everything = map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs)
+        values = self.policy.value(self.policy.normalize(everything))
+        value, last, final = torch.split(values, [shape.numel(), shape[1], len(rollout.final_index)])
+        value = value.view(shape)
+        return value, rollout.successors(value, last, final)

@@ -1,0 +1,96 @@
+"""PPO (Schulman et al. 2017, Proximal Policy Optimization Algorithms): A2C with a clipped surrogate loss."""
+
+import dataclasses
+
+from torch import Tensor
+
+from rltrainer.algorithms.on_policy_algorithm import Samples
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
+from rltrainer.functional.losses import clipped_surrogate, weighted_mean
+from rltrainer.nets import ActorCritic
+from rltrainer.types import Rollout
+from rltrainer.updates.scheduled_value import ScheduledValue
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class PPOParams(A2CParams):
+    """Hyperparameters of PPO."""
+
+    lr: PositiveFloat | Scheduled = 3e-4
+    gae_lambda: UnitFloat = 0.95
+    normalize_advantage: Flag = True
+    clip: PositiveFloat | Scheduled = 0.2
+    """The probability ratio is clipped to [1 - clip, 1 + clip]."""
+    value_clip: PositiveFloat | None = None
+    """The critic moves at most this far from its old value before its loss is cut; None does not clip."""
+
+
+class PPO(A2C):
+    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs.
+
+    Args:
+        policy: actor and state-value critic.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    params_class = PPOParams
+    params: PPOParams
+
+    def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
+        super().__init__(policy, params)
+        self.clip = ScheduledValue(self.params.clip, self.device)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.PPO.recommended(envs)`.
+
+        Vectors: 2048 env steps, minibatches of 64, 10 repetitions (the paper's table 3, and Stable-Baselines3 in one
+        env); at least 32 steps of each env, in 32 minibatches as there. Images: 128 steps of each env in 4 minibatches,
+        4 repetitions (RL Zoo's Atari; the paper's table 5 has 3).
+        """
+        num_envs, has_images = look_at(envs, cls)
+        num_steps = 128 * num_envs if has_images else max(2048, 32 * num_envs)
+        return {
+            "collection_step_num_env_steps": num_steps,
+            "batch_size": num_steps // (4 if has_images else 32),
+            "update_step_num_repetitions": 4 if has_images else 10,
+        }
+
+    def process(self, rollout: Rollout) -> Samples:
+        """Add the log-probability under the policy that collected the data.
+
+        In the number formats of the gradient steps, so that the ratio of probabilities is 1 before the first of them.
+        """
+        samples = super().process(rollout)
+        with self._compiled_step.precision():
+            samples.log_prob = self.policy.distribution(samples.obs).log_prob(samples.action)
+            if self.params.value_clip is not None and self.plan.precision.amp is not None:
+                samples.value = self.policy.value(samples.obs)  # what the critic may move away from
+        return samples
+
+    def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
+        """Return the clipped surrogate per cell [B] (eq. 7)."""
+        return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
+
+    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
+        """Return `approx_kl`, KL(old || new) by Schulman's estimator k3, (r - 1) - log r, and `clip_fraction`.
+
+        r is the probability ratio; the fraction is of cells where |r - 1| > clip. Source: Schulman 2020, Approximating
+        KL Divergence, http://joschu.net/blog/kl-approx.html.
+        """
+        log_ratio = log_prob - batch.log_prob
+        change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
+        return {
+            "approx_kl": weighted_mean(change - log_ratio, batch.weight),
+            "clip_fraction": weighted_mean((change.abs() > self.clip.value).float(), batch.weight),
+        }
+
+    def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
+        """Return the squared error per cell [B], the larger of the plain and the clipped one."""
+        plain = super().value_loss(value, batch)
+        if self.params.value_clip is None:
+            return plain
+        clipped = batch.value + (value - batch.value).clamp(-self.params.value_clip, self.params.value_clip)
+        return plain.maximum(super().value_loss(clipped, batch))

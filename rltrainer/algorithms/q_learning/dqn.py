@@ -1,0 +1,81 @@
+"""DQN (Mnih et al. 2015, Human-level control through deep reinforcement learning)."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
+from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
+from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled, UnitFloat
+from rltrainer.functional.losses import huber, weighted_mean
+from rltrainer.nets import EpsilonGreedy, QNetwork
+from rltrainer.nets.target import TargetNetwork
+from rltrainer.schedules import LinearSchedule
+from rltrainer.types import Transitions, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DQNParams(OffPolicyParams):
+    """Hyperparameters of DQN."""
+
+    lr: PositiveFloat | Scheduled = 1e-3
+    epsilon: UnitFloat | Scheduled = LinearSchedule(1.0, 0.05, until=0.2)
+    """Probability of a random action while collecting, or a schedule of it."""
+    tau: UnitFloat = 1.0
+    """Step of the target network towards the online one; 1 copies it."""
+    target_update_interval: PositiveInt = 500
+    """Gradient steps between two steps of the target network."""
+    max_grad_norm: PositiveFloat | None = 10.0
+
+
+class DQN(OffPolicyAlgorithm):
+    """Q-learning with a neural network, a replay buffer and a target network.
+
+    Args:
+        policy: the action values.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    policy_class = QNetwork
+    params_class = DQNParams
+    policy: QNetwork
+    params: DQNParams
+
+    def __init__(self, policy: QNetwork, params: DQNParams | None = None) -> None:
+        super().__init__(policy, params)
+        self.policy.exploration = EpsilonGreedy(self.params.epsilon)
+        self.target_critic = TargetNetwork(policy.critic, self.params.tau, self.params.target_update_interval)
+        self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
+        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.DQN.recommended(envs)`.
+
+        Vectors: a gradient step of 64 transitions for every two samples, after 1,000 random ones (RL Zoo's CartPole).
+        Images: one of 32 for every four, after 50,000 (the paper's table of hyperparameters).
+        """
+        _, has_images = look_at(envs, cls)
+        return {
+            "collection_step_num_env_steps": 4,
+            "batch_size": 32 if has_images else 64,
+            "update_step_num_gradient_steps_per_sample": 0.25 if has_images else 0.5,
+            "warmup_num_env_steps": 50_000 if has_images else 1000,
+        }
+
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
+        """Regress Q(obs, action) to reward + discount * next value."""
+        with torch.no_grad():
+            target = batch.reward + batch.discount * self.next_value(batch)
+        q = self.policy.critic(batch.obs).gather(1, batch.action.unsqueeze(1)).squeeze(1)
+        td_error = target - q
+        loss = weighted_mean(huber(td_error), batch.weight)
+        self.optimizer.step(loss)
+        self.target_critic.update(self.policy.critic)
+        return UpdateResult({"loss": loss.detach(), "q": q.detach().mean()}, td_error=td_error.detach())
+
+    def next_value(self, batch: Transitions) -> Tensor:
+        """Return max_a Q_target(next_obs, a) [B]."""
+        q: Tensor = self.target_critic(batch.next_obs)
+        return q.amax(1)

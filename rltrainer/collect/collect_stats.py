@@ -1,0 +1,118 @@
+"""What a collection reports: counts, and the returns and lengths of the episodes that ended in it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from rltrainer.errors import ParamsError
+from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class SequenceSummaryStats:
+    """Summary of a sequence of numbers; `std` is the population's."""
+
+    mean: float
+    std: float
+    max: float
+    min: float
+
+    @classmethod
+    def of(cls, values: Array) -> Self | None:
+        """Summarise an array; None if it is empty."""
+        if values.size == 0:
+            return None
+        return cls(float(values.mean()), float(values.std()), float(values.max()), float(values.min()))
+
+
+@dataclass(frozen=True, repr=False)
+class CollectStats:
+    """Statistics of one collection, or of several merged.
+
+    Args:
+        num_collected_steps: valid cells, those that hold a transition.
+        num_env_steps: cells in all; more than the valid ones where an env spends a step on its reset.
+        returns: undiscounted sums of raw rewards [E], or [E, A] for A agents, in the order in which episodes ended.
+        lengths: steps of those episodes [E].
+        collect_time: seconds.
+    """
+
+    num_collected_steps: NonNegativeInt
+    num_env_steps: NonNegativeInt
+    returns: Array
+    lengths: Array
+    collect_time: NonNegativeFloat
+
+    def __repr__(self) -> str:
+        return f"CollectStats({self.summary()})"
+
+    def summary(self) -> str:
+        """Return the counts and the mean and standard deviation of returns and lengths, in words."""
+        parts = [f"{self.num_env_steps:,} env steps", f"{self.num_collected_episodes:,} episodes"]
+        for name, stat in (("return", self.returns_stat), ("length", self.lengths_stat)):
+            parts += [] if stat is None else [f"{name} {stat.mean:.4g} +- {stat.std:.3g}"]
+        return ", ".join([*parts, f"{self.collect_time:.3g} s"])
+
+    @property
+    def num_collected_episodes(self) -> int:
+        """How many episodes ended."""
+        return len(self.lengths)
+
+    @property
+    def returns_stat(self) -> SequenceSummaryStats | None:
+        """Summary of the returns; None without an episode."""
+        return SequenceSummaryStats.of(self.returns)
+
+    @property
+    def lengths_stat(self) -> SequenceSummaryStats | None:
+        """Summary of the lengths; None without an episode."""
+        return SequenceSummaryStats.of(self.lengths)
+
+    @property
+    def collect_speed(self) -> float:
+        """Env steps per second."""
+        return self.num_env_steps / self.collect_time if self.collect_time > 0 else 0.0
+
+    @classmethod
+    def merge(cls, parts: "list[CollectStats]") -> "CollectStats":
+        """Join collections that followed one another."""
+        with_episodes = [part for part in parts if part.num_collected_episodes] or parts
+        return cls(
+            num_collected_steps=sum(part.num_collected_steps for part in parts),
+            num_env_steps=sum(part.num_env_steps for part in parts),
+            returns=np.concatenate([part.returns for part in with_episodes]),
+            lengths=np.concatenate([part.lengths for part in with_episodes]),
+            collect_time=sum(part.collect_time for part in parts),
+        )
+
+    def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
+        """Return the same stats with one return per episode.
+
+        Args:
+            reduction: from returns [E, A] to [E]; not called where there is one agent.
+
+        Raises:
+            ParamsError: there are several agents and no reduction, or it returned another shape.
+        """
+        if self.returns.ndim == 1:
+            return self
+        field = "TrainerParams.multi_agent_return_reduction"
+        if reduction is None:
+            num_agents = self.returns.shape[1]
+            raise ParamsError(f"{field}: must be given for envs with {num_agents} agents; got None (NoneType)")
+        reduced = np.asarray(reduction(self.returns))
+        if reduced.shape != self.lengths.shape:
+            raise ParamsError(f"{field}: must return shape {self.lengths.shape}; got shape {reduced.shape}")
+        return replace(self, returns=reduced)
+
+    def problem(self) -> str | None:
+        """Return what is wrong with stats that were read from a file, or None."""
+        is_sound = self.returns.dtype.kind in "fiu" and self.lengths.dtype == np.int64 and self.lengths.ndim == 1
+        if is_sound and self.returns.ndim in (1, 2) and len(self.returns) == len(self.lengths):
+            return None if (self.lengths >= 0).all() else "lengths: is negative"
+        found = f"{self.returns.dtype} {self.returns.shape} and {self.lengths.dtype} {self.lengths.shape}"
+        return f"expected returns and lengths of as many episodes, found {found}"

@@ -1,0 +1,1 @@
+"""What stands between a vector env and everything else."""

@@ -1,0 +1,79 @@
+"""What the env receives for a policy's action."""
+
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.envs.adapter.checks import describe
+from rltrainer.errors import NonFiniteError, SpaceError
+from rltrainer.spaces import LEAF_SPACES, leaf_shape, stored_dtype
+
+
+class ActionConverter:
+    """Clips to the bounds of a Box, casts to the dtype of the action space, moves to where the env is.
+
+    Args:
+        space: the single action space.
+        num_envs: N.
+        env_device: the device of an env that takes tensors; None if it takes NumPy arrays.
+
+    Attributes:
+        clips_samples: whether a policy's sample and what the env receives may be different floats; a rollout keeps the
+            sample. Integers are stored as the env receives them.
+
+    Raises:
+        SpaceError: the space is a Dict, Tuple or something stranger.
+    """
+
+    def __init__(self, space: gym.Space[Any], num_envs: int, env_device: torch.device | None = None) -> None:
+        if not isinstance(space, LEAF_SPACES):
+            names = ", ".join(cls.__name__ for cls in LEAF_SPACES)
+            raise SpaceError(f"unsupported action space {space}: must be {names}")
+        self._space, self._shape = space, (num_envs, *leaf_shape(space))
+        self._env_device = env_device
+        self._dtype = np.dtype(space.dtype)
+        self._torch_dtype = torch.from_numpy(np.empty(0, self._dtype)).dtype
+        self._is_bounded = False
+        self.clips_samples = stored_dtype(space).is_floating_point
+        self._rounds = isinstance(space, gym.spaces.Box) and not self.clips_samples
+        if isinstance(space, gym.spaces.Box) and np.isfinite([space.low, space.high]).any():
+            self._is_bounded = True
+            self._low, self._high = space.low, space.high
+            self._low_tensor = torch.from_numpy(self._low).to(env_device)
+            self._high_tensor = torch.from_numpy(self._high).to(env_device)
+
+    def __call__(self, action: Tensor) -> Any:
+        """Convert actions [N, ...]; the result shares the action's memory where nothing has to change.
+
+        Raises:
+            SpaceError: the action is no tensor of this shape, or holds floats where choices are asked for.
+            NonFiniteError: it holds NaN or infinity, which no integer can stand for.
+        """
+        if not isinstance(action, Tensor) or action.shape != self._shape:
+            self._raise(action)
+        if action.dtype is not self._torch_dtype:
+            self._check_dtype(action)
+        if self._env_device is not None:
+            action = action.detach().to(self._env_device, self._torch_dtype)
+            return action.clamp(self._low_tensor, self._high_tensor) if self._is_bounded else action
+        array: np.ndarray[Any, Any] = action.numpy() if action.is_cpu else action.cpu().numpy()
+        if self._is_bounded:
+            # Not into memory of our own: envs keep the last action they were given.
+            array = np.minimum(np.maximum(array, self._low), self._high)
+        return array if array.dtype == self._dtype else array.astype(self._dtype)
+
+    def _check_dtype(self, action: Tensor) -> None:
+        is_choice = not isinstance(self._space, gym.spaces.Box)
+        if action.is_complex() or (is_choice and action.is_floating_point()):
+            self._raise(action)
+        if self._rounds and not bool(torch.isfinite(action).all()):
+            env = int((~torch.isfinite(action)).nonzero()[0, 0])
+            raise NonFiniteError(f"env {env}: the policy chose {action[env].tolist()!r}; actions must be finite")
+
+    def _raise(self, action: Any) -> NoReturn:
+        expected = f"{str(stored_dtype(self._space)).removeprefix('torch.')} {self._shape}"
+        found = f"a tensor {describe(action)}" if isinstance(action, Tensor) else describe(action)
+        raise SpaceError(f"the policy's actions: expected a tensor {expected}, got {found}")

@@ -1,0 +1,395 @@
+"""Between a vector env and everything else: the only place that knows autoreset modes, seeds of episodes, dtypes."""
+
+import contextlib
+import copy
+import logging
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.envs.adapter.actions import ActionConverter
+from rltrainer.envs.adapter.autoreset import find_autoreset, layers
+from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward
+from rltrainer.envs.adapter.env_step import EnvStep
+from rltrainer.envs.adapter.episode_seeds import AdapterState, EpisodeClock, Mask, Rows
+from rltrainer.envs.adapter.observation_memory import ObsMemory, copy_tree, device_of, take_rows
+from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
+from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.spaces import leaf_spaces
+from rltrainer.tree import Tree, map_tree
+from rltrainer.typed_state import from_state
+from rltrainer.types import Load, State
+
+_LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
+"""Which adapter was the last to reset each vector env: a list of its key, which all adapters of the env share."""
+
+
+class EnvAdapter:
+    """Steps any vector env so that every autoreset mode looks the same.
+
+    ```
+    adapter.reset()
+    while ...:
+        env_action = adapter.to_env(policy.act(adapter.obs_tensor))
+        step = adapter.step(env_action)        # adapter.obs is still what was acted on
+        buffer.add(adapter.obs, env_action, step.reward, step.next_obs, ...)
+        adapter.advance()                      # adapter.obs is what to act on next
+    ```
+
+    Where single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
+    env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
+    episode, and no cell is lost. Other envs reset themselves and are seeded as a whole.
+
+    gymnasium's sync env in mode SAME_STEP hands out a reference to the final observation and then resets the env: an
+    env that writes all its observations into one array destroys it. Use another mode for such an env.
+
+    Args:
+        envs: the vector env; numpy arrays or torch tensors.
+        device: where the policy is.
+
+    Attributes:
+        obs: tree [N, ...], the observation to act on: the env's arrays or tensors, floats as float32, choices as
+            int64, in memory of the adapter's own.
+        obs_tensor: the same as tensors on `device`; on the CPU in the same memory.
+
+    Raises:
+        ParamsError: `envs` is no vector env.
+        SpaceError: a space is not supported.
+        EnvError: the autoreset mode is not one of gymnasium's.
+    """
+
+    obs: Tree
+    obs_tensor: Tree
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
+        _require_vector_env(envs)
+        self.envs = envs
+        self.num_envs = envs.num_envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        # torch.device("cuda") and the device of a tensor on it are not equal; this one is the tensor's.
+        self.device = torch.empty(0, device=device).device
+        self._space = leaf_spaces(self.observation_space)
+        self._convert = ActionConverter(self.action_space, self.num_envs)
+        self._autoreset = find_autoreset(envs)
+        seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
+        explicit_seed = next((seed for seed in seeds if seed is not None), None)
+        self._has_explicit_seed = explicit_seed is not None
+        self._clock = EpisodeClock(self.num_envs, explicit_seed)
+        self._env_device: torch.device | None = None
+        self._now: ObsMemory | None = None
+        self._next: ObsMemory
+        self._result: EnvStep | None = None
+        # Envs that will spend the next step on their reset, and envs whose next episode begins with `advance`.
+        self._resetting: Rows | None = None
+        self._starting: Rows | None = None
+        self._first_obs: Tree = None
+        self._has_truncated = False
+        self._resumes = False  # whether a loaded state waits for its reset
+        self._key = object()
+        self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EnvAdapter":
+        """Copy the envs and where they are.
+
+        Raises:
+            EnvError: they cannot be copied, such as those that live in other processes.
+        """
+        try:
+            copy.deepcopy(self.envs, memo)
+        except Exception as error:
+            hint = "Make a collector with envs of its own."
+            raise EnvError(f"{self.envs} cannot be copied ({type(error).__name__}: {error}). {hint}") from error
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the memory once: `obs` and `obs_tensor` are views of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the views anew; other adapters of a copied env ask for the list of the copy."""
+        vars(self).update(state)
+        self._last_reset_by = _LAST_RESET_BY.setdefault(self.envs.unwrapped, self._last_reset_by)
+        if self._now is not None:
+            self.obs, self.obs_tensor = self._now.obs, self._now.tensor
+
+    def seed(self, seed: int) -> None:
+        """Set what the seeds of the next reset and episodes derive from, unless `make_vec(seed=...)` said it."""
+        if not self._has_explicit_seed:
+            self._clock.seed = seed
+
+    def reset(self, first_episode: bool = False) -> None:
+        """Start all envs anew, each with the next episode that it has not stepped in yet.
+
+        Args:
+            first_episode: go back to the first episodes and their seeds.
+        """
+        self._clock.restart(first_episode)
+        self._restart()
+
+    @contextlib.contextmanager
+    def aside(self, seed: int) -> Iterator[None]:
+        """Let envs be stepped inside as if it never happened: in episodes seeded by `seed`, and counted elsewhere.
+
+        The next reset starts the episodes that it would have started without; it has to come before the next step.
+        """
+        clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
+        try:
+            yield
+        finally:
+            self._clock = clock
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return what the env receives for a policy's action [N, ...].
+
+        A Box's values are clipped to its bounds; the dtype is the action space's; arrays for an env of arrays,
+        tensors on its device for an env of tensors. Shares the action's memory where nothing has to change.
+        """
+        return self._convert(action)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all envs are where the last reset put them."""
+        return self._now is not None and self._clock.num_steps == 0
+
+    @property
+    def can_reset_one(self) -> bool:
+        """Whether single envs can be reset while the others go on."""
+        return self._autoreset.is_masked
+
+    @property
+    def clips_samples(self) -> bool:
+        """Whether an action and what `to_env` makes of it may be different floats."""
+        return self._convert.clips_samples
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other adapter has reset these envs since this one did: they are still where it left them."""
+        return self._last_reset_by[0] is self._key
+
+    def obs_is_finite(self) -> bool:
+        """Return whether all numbers of `obs` are finite; only after `reset`."""
+        assert self._now is not None, "reset was called"
+        return self._now.is_finite()
+
+    def next_obs_is_finite(self) -> bool:
+        """Return whether all numbers of the last step's `next_obs` are finite; only before `advance`."""
+        return self._next.is_finite()
+
+    def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
+        """Step all envs; `obs` keeps what was acted on until `advance`.
+
+        Args:
+            env_action: what `to_env` returned.
+            max_episode_steps: an episode that gets as long as this is truncated; None lets it go on.
+
+        Raises:
+            SpaceError: at the first step, what the vector env returns does not fit its spaces.
+            EnvError: `reset` was not called, or the final observation of an episode is missing.
+        """
+        if self._now is None:
+            raise EnvError("EnvAdapter.step: reset must be called first")
+        obs, reward, terminated, truncated, info = self.envs.step(env_action)
+        if self._result is None:
+            self._result = self._first_result(obs, reward, terminated, truncated)
+        result, memory = self._result, self._next
+        memory.write(obs)
+        result.next_obs = memory.obs
+        copy_tree(result.reward, reward)
+        copy_tree(result.terminated, terminated)
+        copy_tree(result.truncated, truncated)
+        reset_rows = self._resetting
+        result.valid = None if reset_rows is None else self._void(result, reset_rows)
+        if RESTARTED in info:
+            # The envs report a truncation; no transition took place.
+            result.valid = ~info[RESTARTED]
+        done = result.terminated | result.truncated
+        if self._env_device is not None:
+            done = done.cpu().numpy()
+        self._clock.num_steps += 1
+        finished = result.finished = np.flatnonzero(done) if np.count_nonzero(done) else None
+        if finished is not None:
+            self._finish(finished, info)
+        if self._autoreset.spends_step:
+            self._starting, self._resetting = reset_rows, finished
+        else:
+            self._starting = finished
+        if max_episode_steps is not None:
+            self._truncate(result, max_episode_steps)
+        return result
+
+    def advance(self, wanted: Mask | None = None) -> None:
+        """Make the successors the current observations; where an episode ended, the first of the next one.
+
+        Args:
+            wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
+                next `reset`, if they are ours or there is nothing more to step for; else they go on uncounted.
+        """
+        if self._now is None:
+            raise EnvError("EnvAdapter.advance: reset must be called first")
+        self._now, self._next = self._next, self._now
+        self.obs, self.obs_tensor = self._now.obs, self._now.tensor
+        if self._starting is not None:
+            starting = self._starting if wanted is None else self._leave_unwanted(self._starting, wanted)
+            if len(starting):
+                self._begin(self._now, starting)
+            self._starting = None
+        self._now.upload()
+
+    def state_dict(self) -> State:
+        """Return where each env is: episode, steps within it; and what the seeds derive from."""
+        clock = self._clock.state_dict()
+        if self._autoreset.is_masked:
+            # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
+            clock |= {"num_steps": 0, "num_resets": 0}
+        return {"is_started": self._now is not None or self._resumes, "clock": clock}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go to where `state_dict` found each env, if it was at the start of an episode; `resume` then resets them.
+
+        An env in the middle of an episode, or one that cannot be reset by itself, starts a new episode, with a
+        warning.
+
+        Raises:
+            CheckpointError: the state is of another number of envs, or none; nothing was changed.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, warn of envs that cannot go on where they were, and return what loads it."""
+        found = from_state(AdapterState, state, "adapter")
+        found.clock.check(self.num_envs)
+        found.warn(self._autoreset.is_masked)
+
+        def load() -> None:
+            self._clock.load_state_dict(found.clock)
+            self._now, self._resumes = None, found.is_started
+            if found.is_started:
+                self._clock.restart()
+
+        return load
+
+    def resume(self) -> None:
+        """Reset the envs to where a state that was loaded has put them; nothing if that is done."""
+        if self._resumes:
+            self._restart()
+
+    def close(self) -> None:
+        """Close the envs; never raises."""
+        try:
+            self.envs.close()
+        except Exception as error:
+            logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
+
+    def _restart(self) -> None:
+        """Reset all envs, with the seeds of the episodes where the clock is."""
+        is_masked = self._autoreset.is_masked
+        every = np.arange(self.num_envs)
+        seed: Any = self._clock.episode_seeds(every) if is_masked else self._clock.reset_seed()
+        obs, _ = self.envs.reset(seed=seed)
+        self._last_reset_by[0] = self._key
+        memory = self._now or self._allocate(obs)
+        memory.write(obs)
+        memory.upload()
+        self._now, self.obs, self.obs_tensor = memory, memory.obs, memory.tensor
+        self._starting, self._resumes = None, False
+        if not is_masked:
+            self._resetting = None
+        elif self._resetting is not None:
+            # These will spend the next step on the reset that was due, and begin this episode once more after it.
+            self._clock.postpone(self._resetting)
+
+    def _allocate(self, obs: Tree) -> ObsMemory:
+        check_obs("vector env obs", self._space, obs, (self.num_envs,))
+        self._env_device = device_of(obs)
+        self._convert = ActionConverter(self.action_space, self.num_envs, self._env_device)
+        layout = (self._space, self.num_envs, self.device, self._env_device)
+        self._next = ObsMemory.allocate(*layout)
+        return ObsMemory.allocate(*layout)
+
+    def _first_result(self, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> EnvStep:
+        batch = (self.num_envs,)
+        check_obs("vector env obs", self._space, obs, batch)
+        check_reward("vector env reward", reward, batch)
+        check_flag("vector env terminated", terminated, batch)
+        check_flag("vector env truncated", truncated, batch)
+        if self._env_device is None:
+            return EnvStep(
+                None, np.zeros(reward.shape, np.float32), np.zeros(batch, np.bool_), np.zeros(batch, np.bool_)
+            )
+        float32 = torch.zeros(reward.shape, dtype=torch.float32, device=self._env_device)
+        return EnvStep(None, float32, torch.zeros_like(terminated), torch.zeros_like(truncated))
+
+    def _void(self, result: EnvStep, rows: Rows) -> Mask:
+        """Mark the cells that their envs spent on a reset; return which are valid [N]."""
+        valid = np.ones(self.num_envs, np.bool_)
+        valid[rows] = False
+        kept: Any = valid if self._env_device is None else torch.from_numpy(valid).to(self._env_device)
+        result.reward[~kept] = 0.0
+        result.terminated &= kept
+        result.truncated &= kept
+        return valid
+
+    def _finish(self, rows: Rows, info: dict[str, Any]) -> None:
+        """Count the episodes that ended; put their final observations where the next episodes' first ones came."""
+        self._clock.finish(rows, delay=int(self._autoreset.spends_step))
+        if not self._autoreset.has_final_info:
+            return
+        if not self._autoreset.is_masked:
+            self._first_obs = take_rows(self._next.obs, rows)
+        for n in rows.tolist():
+            row = map_tree(lambda leaf, n=n: leaf[n], info["final_obs"]) if "final_obs" in info else None
+            if row is None:
+                raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
+            self._next.write_row(n, row)
+
+    def _truncate(self, result: EnvStep, max_steps: int) -> None:
+        """End the episodes that are as long as they may be, as a time limit in the env would."""
+        rows = np.flatnonzero(self._clock.episode_steps >= max_steps)
+        if not len(rows):
+            return
+        if not self._has_truncated:
+            self._has_truncated = True
+            text = "env %d: its episode was truncated after %d steps (max_episode_steps); later ones are not named"
+            logging.getLogger("rltrainer").warning(text, rows[0], max_steps)
+        result.truncated[rows.tolist()] = True
+        result.finished = rows if result.finished is None else np.union1d(result.finished, rows)
+        self._clock.finish(rows, delay=0)
+        if self._autoreset.is_masked:  # else the envs go on; nobody counts them
+            self._starting = rows if self._starting is None else np.union1d(self._starting, rows)
+
+    def _leave_unwanted(self, rows: Rows, wanted: Mask) -> Rows:
+        """Leave the envs whose episode ended and that shall begin no other; return those that must begin the next."""
+        unwanted = rows[~wanted[rows]]
+        self._clock.leave(unwanted)
+        if not wanted.any():
+            return rows[:0]
+        if not isinstance(self.envs.unwrapped, MaskedVectorEnv):
+            return rows  # a step steps all of them
+        self.envs.unwrapped.park(unwanted)
+        return rows[wanted[rows]]
+
+    def _begin(self, memory: ObsMemory, rows: Rows) -> None:
+        """Write the first observations of the episodes that begin now."""
+        if self._autoreset.is_masked:
+            mask = np.zeros(self.num_envs, np.bool_)
+            mask[rows] = True
+            seeds: Any = self._clock.episode_seeds(rows)
+            obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})
+            memory.write_rows(rows, take_rows(obs, rows))
+        elif self._autoreset.has_final_info:
+            memory.write_rows(rows, self._first_obs)
+
+
+def _require_vector_env(envs: object) -> None:
+    if not isinstance(envs, gym.vector.VectorEnv):
+        rule, hint = "must be a gymnasium.vector.VectorEnv", "rltrainer.make_vec makes one."
+        raise ParamsError(field_error_text("EnvAdapter", "envs", rule, envs, hint))

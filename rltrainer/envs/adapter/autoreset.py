@@ -1,0 +1,72 @@
+"""How a vector env starts the next episode of an env whose episode ended."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import NormalizeObservation
+
+from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
+from rltrainer.errors import EnvError
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Autoreset:
+    """What the adapter has to know of a vector env.
+
+    Args:
+        is_masked: single envs can be reset, each with its seed, by `options={"reset_mask": mask}`.
+        spends_step: after its last step an env spends one step on its reset, which cannot be prevented.
+        has_final_info: `step` returns the next episode's first observation, the final one is in its info.
+    """
+
+    is_masked: bool
+    spends_step: bool
+    has_final_info: bool
+
+
+def find_autoreset(envs: VectorEnv) -> Autoreset:
+    """Find out by class where gymnasium's or ours is at the bottom, else by the metadata.
+
+    Raises:
+        EnvError: the metadata names no autoreset mode.
+    """
+    mode = _mode(envs)
+    inner = envs.unwrapped
+    is_known = isinstance(inner, MaskedVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
+    # gymnasium's normaliser of observations refuses masked resets.
+    is_refused = any(isinstance(layer, NormalizeObservation) for layer in layers(envs))
+    is_masked = (is_known and not is_refused) or mode is AutoresetMode.DISABLED
+    # Without shared memory, gymnasium's workers do not take back a pending autoreset when they are reset.
+    is_stubborn = isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
+    return Autoreset(
+        is_masked=is_masked,
+        spends_step=mode is AutoresetMode.NEXT_STEP and (is_stubborn or not is_masked),
+        has_final_info=mode is AutoresetMode.SAME_STEP,
+    )
+
+
+def layers(envs: VectorEnv) -> Iterator[VectorEnv]:
+    """Yield a vector env and what it wraps, outermost first."""
+    yield envs
+    while isinstance(envs, gym.vector.VectorWrapper):
+        envs = envs.env
+        yield envs
+
+
+def _mode(envs: VectorEnv) -> AutoresetMode:
+    mode = envs.metadata.get("autoreset_mode")
+    if mode is None:
+        text = f"{envs} does not say how it resets (metadata['autoreset_mode']): taken for NEXT_STEP"
+        warnings.warn(text, stacklevel=4)
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        text = f"{envs}: metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode; got {mode!r}"
+        raise EnvError(text) from error

@@ -1,0 +1,146 @@
+"""Where each env is in its sequence of episodes, and the seeds that follow from it."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rltrainer.errors import CheckpointError
+from rltrainer.field_rules import NonNegativeInt
+from rltrainer.seeding import derive_seed, draw_seed
+from rltrainer.types import State
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+FAR = np.iinfo(np.int64).max
+"""A step that never comes."""
+
+
+class EpisodeClock:
+    """Counts episodes and steps of N envs.
+
+    Args:
+        num_envs: N.
+        seed: what all seeds derive from; None until `seed` or the first seed that is asked for.
+    """
+
+    def __init__(self, num_envs: int, seed: int | None) -> None:
+        self.seed = seed
+        self.num_envs = num_envs
+        self._episode = np.zeros(num_envs, np.int64)
+        # Both are counted since the last whole reset, so that one number per step is enough.
+        self.num_steps = 0
+        self._began = np.zeros(num_envs, np.int64)
+        self._num_resets = 0
+        self._left: Mask | None = None
+
+    @property
+    def episode_steps(self) -> Rows:
+        """How many steps each env is into its episode [N]; 0 while its reset is due."""
+        return np.maximum(self.num_steps - self._began, 0)
+
+    def finish(self, rows: Rows, delay: int) -> None:
+        """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
+        if self._left is not None:
+            rows = rows[~self._left[rows]]
+        self._episode[rows] += 1
+        self._began[rows] = self.num_steps + delay
+
+    def leave(self, rows: Rows) -> None:
+        """Count nothing more of these envs, which are at an episode's end, until the next restart."""
+        if self._left is None:
+            self._left = np.zeros(self.num_envs, np.bool_)
+        self._left[rows] = True
+        self._began[rows] = FAR
+
+    def postpone(self, rows: Rows) -> None:
+        """Let these envs' episodes begin one step from now."""
+        self._began[rows] = self.num_steps + 1
+
+    def restart(self, first_episode: bool = False) -> Mask:
+        """Go to each env's next episode that nobody stepped in, or to its very first.
+
+        Returns:
+            which envs were in the middle of an episode [N].
+        """
+        is_cut: Mask = self.episode_steps > 0
+        self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + is_cut
+        self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
+        self.num_steps = 0
+        self._began = np.zeros(self.num_envs, np.int64)
+        self._left = None
+        return is_cut
+
+    def reset_seed(self) -> int:
+        """Return the seed of the last whole reset."""
+        return derive_seed(self._root(), "reset", self._num_resets)
+
+    def episode_seeds(self, rows: Rows) -> list[int | None]:
+        """Return the seeds of these envs' episodes, None for the other envs."""
+        seeds: list[int | None] = [None] * self.num_envs
+        for n in rows.tolist():
+            seeds[n] = derive_seed(self._root(), n, int(self._episode[n]))
+        return seeds
+
+    def state_dict(self) -> State:
+        """Return seed, episodes and steps."""
+        return {
+            "seed": self.seed,
+            "episode": self._episode.tolist(),
+            "episode_step": self.episode_steps.tolist(),
+            "num_steps": self.num_steps,
+            "num_resets": self._num_resets,
+        }
+
+    def load_state_dict(self, state: "ClockState") -> None:
+        """Restore what `state_dict` returned and `ClockState.check` has checked."""
+        self.seed, self._left = state.seed, None
+        self._episode = np.array(state.episode, np.int64)
+        self.num_steps = state.num_steps
+        self._began = self.num_steps - np.array(state.episode_step, np.int64)
+        self._num_resets = state.num_resets
+
+    def _root(self) -> int:
+        if self.seed is None:
+            self.seed = draw_seed()
+        return self.seed
+
+
+@dataclass
+class ClockState:
+    """What `EpisodeClock.state_dict` returns."""
+
+    seed: int | None
+    episode: list[NonNegativeInt]
+    episode_step: list[NonNegativeInt]
+    num_steps: NonNegativeInt
+    num_resets: NonNegativeInt
+
+    def check(self, num_envs: int) -> None:
+        """Check that it is of N envs.
+
+        Raises:
+            CheckpointError: it is of another number.
+        """
+        for found in (len(self.episode), len(self.episode_step)):
+            if found != num_envs:
+                raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
+
+
+@dataclass
+class AdapterState:
+    """What `EnvAdapter.state_dict` returns."""
+
+    is_started: bool
+    clock: ClockState
+
+    def warn(self, is_masked: bool) -> None:
+        """Name the envs that cannot go on where they were; `is_masked` says whether one can be reset by itself."""
+        steps, has_stepped = np.array(self.clock.episode_step), self.clock.num_steps > 0
+        lost = np.flatnonzero(steps > 0 if is_masked else np.full(len(steps), has_stepped))
+        if self.is_started and len(lost):
+            why = "were in the middle of an episode" if is_masked else "cannot be reset one by one"
+            text = f"envs {lost.tolist()} {why}: they start a new episode instead of going on"
+            warnings.warn(text, stacklevel=4)

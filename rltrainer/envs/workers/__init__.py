@@ -1,0 +1,1 @@
+"""Vector envs that step in worker processes."""

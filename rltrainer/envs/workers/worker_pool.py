@@ -1,0 +1,205 @@
+"""The worker processes of a vector env: started, asked all at the same time, started anew, ended."""
+
+import logging
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+
+from rltrainer import errors
+from rltrainer.envs.backends.single_env import Env, failure_text
+from rltrainer.envs.workers.shared_arrays import SharedArrays
+from rltrainer.envs.workers.worker import GRACE, Worker, WorkerLostError, end_workers
+from rltrainer.envs.workers.worker_envs import Failure
+from rltrainer.envs.workers.worker_process import DESCRIBE, REMAKE
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.tree import Tree
+
+
+class WorkerPool:
+    """Worker processes, each with a slice of N envs.
+
+    They end with `end`, when nobody holds the pool any more, and with the interpreter.
+
+    Args:
+        factories: one per env.
+        num_workers: how many processes at most; None takes as many as this process may use cores.
+        start_method: of `multiprocessing`; None takes "forkserver" where there is one, else "spawn".
+        step_timeout: seconds that one env may take for a command.
+        max_restarts: how many failures lead to a restart instead of an exception, in all.
+
+    Attributes:
+        workers: empty after the end.
+        num_restarts: failures so far that led to a restart.
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Env]],
+        num_workers: int | None,
+        start_method: str | None,
+        step_timeout: float | None,
+        max_restarts: int,
+    ) -> None:
+        self.num_restarts, self.max_restarts = 0, max_restarts
+        self._factories, self._step_timeout = list(factories), step_timeout
+        self._context = _make_context(start_method)
+        self._attachment: tuple[SharedArrays, Tree, Tree] | None = None
+        self.workers: list[Worker] = []
+        self._owner = os.getpid()
+        weakref.finalize(self, end_workers, self.workers, self._owner)
+        try:
+            count = min(num_workers or _num_cores(), len(factories))
+            self._stay_awake = count <= _num_cores()
+            for rows in np.array_split(np.arange(len(factories)), count):
+                self.workers.append(self._start(len(self.workers), range(rows[0], rows[-1] + 1)))
+            self.descriptions = self._describe(self.workers)
+        except BaseException:
+            self.end(grace=0.5)
+            raise
+
+    def attach(self, arrays: SharedArrays, spaces: Tree, action_spaces: Tree) -> None:
+        """Let all workers map the shared arrays."""
+        self._attachment = arrays, spaces, action_spaces
+        for worker in self.workers:
+            worker.attach(*self._attachment)
+
+    def end(self, grace: float = GRACE) -> None:
+        """End all workers; see `end_workers`."""
+        end_workers(self.workers, self._owner, grace)
+
+    def ask(
+        self, when: str, command: bytes, arguments: list[tuple[Worker, tuple[Any, ...]]], restarts: bool = False
+    ) -> tuple[list[tuple[Worker, Any]], set[int]]:
+        """Ask workers for the same thing, all at the same time.
+
+        Args:
+            when: what they do, for errors: `step 12`.
+            command: one of `worker_process`.
+            arguments: by worker.
+            restarts: make envs that fail anew.
+
+        Returns:
+            the answers, and which envs were made anew: theirs, if their worker died, are missing among the answers.
+
+        Raises:
+            EnvError: an env failed, or one more than may be restarted; after a death or time-out all workers end.
+        """
+        if not self.workers:
+            raise EnvError("WorkerVectorEnv: its workers have ended, by close or by a failed env; make a new one")
+
+        def watch() -> None:
+            """Find out that another worker has died while this one is busy; a restart comes when it is its turn."""
+            for worker, _ in arguments:
+                if worker.is_busy and not restarts:
+                    worker.check()
+
+        results = []
+        failed: list[Failure] = []
+        renewed: set[int] = set()
+        try:
+            for worker, values in arguments:
+                worker.send(when, command, *values)
+            for worker, _ in arguments:
+                try:
+                    result, failures = worker.receive(watch)
+                    results.append((worker, result))
+                    failed += failures
+                except WorkerLostError as error:
+                    if not restarts:
+                        raise
+                    renewed |= self._replace(worker, error)
+        except RLTrainerError:
+            self.end(grace=0.5)
+            raise
+        for failure in failed:
+            if not restarts or failure.is_ours:
+                raise _error_of(failure, when)
+            renewed |= self._remake(failure.env, _error_of(failure, when))
+        return results, renewed
+
+    def _replace(self, worker: Worker, error: WorkerLostError) -> set[int]:
+        """Start a lost worker anew; return its envs."""
+        self._forgive(error)
+        end_workers([worker], self._owner, grace=0.0)
+        new = self._start(worker.number, worker.envs)
+        self.workers[worker.number] = new
+        self._describe([new])
+        assert self._attachment is not None, "only an attached worker is asked for what can be done again"
+        new.attach(*self._attachment)
+        return set(worker.envs)
+
+    def _remake(self, i: int, error: RLTrainerError) -> set[int]:
+        """Let the worker of env i make it anew."""
+        try:
+            self._forgive(error)
+            worker = next(worker for worker in self.workers if i in worker.envs)
+            worker.send("the making of an env", REMAKE, [i])
+            for failure in worker.receive()[1]:
+                raise _error_of(failure, "the making of an env")
+        except RLTrainerError:
+            self.end(grace=0.5)
+            raise
+        return {i}
+
+    def _forgive(self, error: RLTrainerError) -> None:
+        """Count a failure.
+
+        Raises:
+            EnvError: this one is too many.
+        """
+        limit = self.max_restarts
+        if self.num_restarts >= limit:
+            raise EnvError(f"{error}\n(after {self.num_restarts} restarts; max_restarts={limit})") from error
+        self.num_restarts += 1
+        logging.getLogger("rltrainer").warning("restart %d of %d: %s", self.num_restarts, limit, error)
+
+    def _start(self, number: int, envs: range) -> Worker:
+        factories = self._factories[envs.start : envs.stop]
+        return Worker(self._context, factories, envs.start, number, self._step_timeout, self._stay_awake)
+
+    def _describe(self, workers: Sequence[Worker]) -> list[tuple[Any, ...]]:
+        """Let workers make their envs, all at the same time."""
+        for worker in workers:
+            worker.send("the making of the envs", DESCRIBE)
+        descriptions = []
+        for worker in workers:
+            description, failures = worker.receive()
+            for failure in failures:
+                raise _error_of(failure, "the making of the envs")
+            descriptions.append(description)
+        return descriptions
+
+
+def _make_context(start_method: str | None) -> BaseContext:
+    methods = multiprocessing.get_all_start_methods()
+    method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+    if method not in methods:
+        rule = f"must be one of {', '.join(map(repr, methods))}, or None"
+        raise ParamsError(field_error_text("make_vec", "start_method", rule, start_method))
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one
+        # than this process did.
+        known = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
+        context.set_forkserver_preload([*dict.fromkeys([*known, "torch", "gymnasium"])])
+    return context
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _error_of(failure: Failure, when: str) -> RLTrainerError:
+    """Return the exception that tells of a failure in a worker."""
+    trace = f"\n\nIn the worker process:\n{failure.traceback}"
+    if not failure.is_ours:
+        return EnvError(failure_text(failure.env, when, failure.type_name, failure.message) + trace)
+    kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError)
+    return kind(failure.message + (trace if kind is EnvError and failure.traceback else ""))

@@ -1,0 +1,39 @@
+"""Intervals: how often something is due, counted in a named unit."""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import Rule, checked, is_finite
+from rltrainer.names import did_you_mean
+
+PositiveNumber = Annotated[float, Rule("a positive number", lambda v: is_finite(v) and v > 0)]
+Unit = Literal["env_step", "gradient_step", "update_step", "training_step", "epoch", "second"]
+
+
+@dataclass(frozen=True)
+class Every:
+    """Each `n` of `unit`; due when a multiple of `n` was crossed.
+
+    Raises:
+        ParamsError: `n` is not positive, or the unit is unknown.
+    """
+
+    n: int | float
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", checked("Every", "n", self.n, PositiveNumber))  # frozen
+        if not isinstance(self.unit, str) or self.unit not in get_args(Unit):
+            rule = f"must be one of {get_args(Unit)}"
+            hint = did_you_mean(str(self.unit), get_args(Unit)).strip()
+            raise ParamsError(field_error_text("Every", "unit", rule, self.unit, hint))
+
+    def crossed(self, before: float, now: float) -> bool:
+        """Return whether a multiple of `n` lies in (before, now]."""
+        return now // self.n > before // self.n
+
+    def now(self, count: float) -> float:
+        """Return the position in this unit: the given count, or the clock where the unit is a second."""
+        return time.monotonic() if self.unit == "second" else count

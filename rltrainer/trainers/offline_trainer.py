@@ -1,0 +1,137 @@
+"""Offline training: the same algorithms, on a buffer that does not change."""
+
+import dataclasses
+import time
+from typing import Annotated, Any
+
+from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
+from rltrainer.data import ReplayBuffer
+from rltrainer.errors import CheckpointError, SpaceError
+from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
+from rltrainer.seeding import derive_seed, generator_problem, set_generator
+from rltrainer.spaces import describe_mismatch
+from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.trainers.trainer import Trainer
+from rltrainer.trainers.trainer_params import TrainerParams
+from rltrainer.typed_state import from_state
+from rltrainer.types import Load, State
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OfflineTrainerParams(TrainerParams):
+    """What the offline trainer can be told."""
+
+    buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer)] = dataclasses.field(compare=False)
+    """The data."""
+    batch_size: PositiveInt = 64
+    """Transitions per gradient step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.buffer) == 0:
+            self.raise_invalid("buffer", "must hold transitions", "It is empty.")
+
+    @property
+    def planned_num_steps(self) -> int:
+        """Gradient steps of the whole run."""
+        return self.max_epochs * self.epoch_num_steps
+
+    @property
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the whole run."""
+        return self.planned_num_steps
+
+    @property
+    def gradient_batch_size(self) -> int:
+        """Transitions of a gradient step."""
+        return self.batch_size
+
+    def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":
+        """Return an `OfflineTrainer`."""
+        return OfflineTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
+
+
+class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
+    """Trains an off-policy algorithm from a saved buffer; a training step is one gradient step.
+
+    Args:
+        algorithm: an off-policy algorithm.
+        params: how to train it.
+
+    Raises:
+        SpaceError: the buffer holds other spaces than the policy's.
+        NonFiniteError: the buffer holds NaN or infinity.
+    """
+
+    algorithm_class = OffPolicyAlgorithm
+    params_class = OfflineTrainerParams
+    step_unit = "gradient_step"
+
+    def _check_data(self) -> None:
+        buffer = self.params.buffer
+        for name in ("observation_space", "action_space"):
+            expected, found = getattr(self.algorithm.policy, name), getattr(buffer, name)
+            mismatch = describe_mismatch(
+                f"OfflineTrainerParams.buffer.{name}", expected, found, with_bounds=name == "action_space"
+            )
+            if mismatch:
+                raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
+        buffer.check_finite()
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.algorithm.prepare(self.params.buffer)
+
+    def _training_step(self, record: EpochRecord) -> None:
+        started = time.perf_counter()
+        algorithm, buffer = self.algorithm, self.params.buffer
+        transitions = buffer.sample(self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma)
+        result = algorithm.update(transitions)
+        if result.td_error is not None:
+            buffer.update_priorities(transitions.index, result.td_error)
+        record.num_training_steps += 1
+        self._note_update(record, result, time.perf_counter() - started)
+        self._save_checkpoint()
+
+    def _num_steps_left(self, record: EpochRecord) -> int:
+        return self.params.epoch_num_steps - record.num_training_steps
+
+    @property
+    def _step(self) -> int:
+        return self.gradient_step
+
+    def _seed(self) -> None:
+        super()._seed()
+        if self.params.seed is not None:
+            self.params.buffer.seed(derive_seed(self.params.seed, "buffer"))
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"buffer": _Sampling(self.params.buffer)}
+
+
+class _Sampling:
+    """The part of a buffer that offline training changes: its generator. The data itself is the user's file."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self.buffer = buffer
+
+    def state_dict(self) -> State:
+        return {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
+
+    def prepare_load(self, state: State) -> Load:
+        found = from_state(_SamplingState, state, "buffer")
+        if found.num_transitions != len(self.buffer):
+            text = f"held {found.num_transitions} transitions when it was saved, holds {len(self.buffer)} now"
+            raise CheckpointError(f"OfflineTrainerParams.buffer: {text}. A run continues on the data it began with.")
+        problem = generator_problem(self.buffer.generator, found.generator)
+        if problem:
+            raise CheckpointError(f"OfflineTrainerParams.buffer.generator: {problem}")
+        return lambda: set_generator(self.buffer.generator, found.generator)
+
+
+@dataclasses.dataclass
+class _SamplingState:
+    """What `_Sampling.state_dict` returns."""
+
+    generator: Any
+    num_transitions: NonNegativeInt

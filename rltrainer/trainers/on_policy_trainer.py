@@ -1,0 +1,77 @@
+"""On-policy training: collect a rollout, update from it, forget it."""
+
+import dataclasses
+import math
+import time
+
+from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.collect import CollectStats
+from rltrainer.data import RolloutBuffer
+from rltrainer.field_rules import PositiveInt
+from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OnPolicyTrainerParams(OnlineTrainerParams):
+    """What the on-policy trainer can be told."""
+
+    batch_size: PositiveInt | None = 64
+    """Cells per gradient step, at most those of the rollout; None takes the whole rollout."""
+    update_step_num_repetitions: PositiveInt = 1
+    """How many times an update step uses each cell."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        buffer = self.training_collector.buffer
+        if buffer is not None and not isinstance(buffer, RolloutBuffer):
+            self.raise_invalid(
+                "training_collector", "must have no buffer, or a RolloutBuffer", "Leave out Collector's buffer."
+            )
+
+    @property
+    def gradient_batch_size(self) -> int:
+        """Cells of a gradient step; of rollouts by episodes a guess."""
+        num_cells = self.collection_step_num_env_steps or 2048
+        return min(self.batch_size or num_cells, num_cells)
+
+    @property
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the run; of collections by episodes a guess."""
+        num_cells = self.collection_step_num_env_steps or self.gradient_batch_size
+        num_minibatches = math.ceil(num_cells / self.gradient_batch_size)
+        return math.ceil(self.planned_num_steps / num_cells) * num_minibatches * self.update_step_num_repetitions
+
+    def create_trainer(self, algorithm: Algorithm) -> "OnPolicyTrainer":
+        """Return an `OnPolicyTrainer`."""
+        return OnPolicyTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
+
+
+class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
+    """Trains an on-policy algorithm on what its policy has just collected.
+
+    A training collector without a buffer gets a `RolloutBuffer` that fits its collection steps.
+
+    Args:
+        algorithm: an on-policy algorithm.
+        params: how to train it.
+    """
+
+    algorithm_class = OnPolicyAlgorithm
+    params_class = OnPolicyTrainerParams
+
+    def __init__(self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams) -> None:
+        super().__init__(algorithm, params)
+        collector = params.training_collector
+        if collector.buffer is None:
+            num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
+            spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
+            collector.attach_buffer(RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device))
+
+    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
+        if stats.num_collected_steps == 0:
+            return
+        started = time.perf_counter()
+        rollout = self.params.training_collector.rollout()
+        result = self.algorithm.update(rollout, self.params.batch_size, self.params.update_step_num_repetitions)
+        self._note_update(record, result, time.perf_counter() - started)

@@ -1,0 +1,137 @@
+"""What the two online trainers share: a training step collects first, and may find that training is done."""
+
+import dataclasses
+import logging
+from abc import abstractmethod
+from typing import Annotated, TypeVar
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.collect import Collector, CollectStats
+from rltrainer.envs.adapter.sharing import share_an_env
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, instance_of
+from rltrainer.nets.normalizer import running_moments
+from rltrainer.trainers.callbacks import compute_score, wants_to_stop
+from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.trainers.trainer import Trainer
+from rltrainer.trainers.trainer_params import TrainerParams
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OnlineTrainerParams(TrainerParams):
+    """What trainers with a training collector can be told."""
+
+    training_collector: Annotated[Collector, instance_of(Collector)] = dataclasses.field(compare=False)
+    """Collects the training data."""
+    collection_step_num_env_steps: PositiveInt | None = 2048
+    """Env steps of a collection step, rounded up to a multiple of the number of envs."""
+    collection_step_num_episodes: PositiveInt | None = None
+    """Whole episodes of a collection step; exactly one of the two is given."""
+    test_in_training: Flag = False
+    """If the data of a collection step satisfies `stop_fn`, test at once, and stop if the test step does too."""
+    initial_statistics_num_env_steps: NonNegativeInt = 1000
+    """Env steps with random actions from which normalisers that have seen nothing take their first statistics, before
+    the first collection; rounded down to a multiple of the number of envs, counted apart from the run's. 0 lets the
+    first update go without."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.collection_step_num_env_steps is None) == (self.collection_step_num_episodes is None):
+            rule = "exactly one of collection_step_num_env_steps and collection_step_num_episodes must be given"
+            hint = (
+                f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
+            )
+            self.raise_invalid("collection_step_num_episodes", rule, hint)
+        if self.test_collector is not None and share_an_env(self.test_collector.envs, self.training_collector.envs):
+            self.raise_invalid(
+                "test_collector", "must have envs of its own", "A test step would reset the training envs."
+            )
+        if self.test_in_training and self.stop_fn is None:
+            self.raise_invalid("test_in_training", "needs a stop_fn", "It is shown the score.")
+
+    @property
+    def planned_num_steps(self) -> int:
+        """Env steps of the run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
+        if self.collection_step_num_env_steps is None:
+            return self.max_epochs * self.epoch_num_steps
+        num_envs = self.training_collector.num_envs
+        collection = -(-self.collection_step_num_env_steps // num_envs) * num_envs
+        return self.max_epochs * -(-self.epoch_num_steps // collection) * collection
+
+    @property
+    def rollouts_vary(self) -> bool:
+        """Whether collections differ in size: episodes do."""
+        return self.collection_step_num_episodes is not None
+
+
+TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
+TParams = TypeVar("TParams", bound=OnlineTrainerParams)
+
+
+class OnlineTrainer(Trainer[TAlgorithm, TParams]):
+    """Collects in each training step and leaves the update to its subclasses."""
+
+    step_unit = "env_step"
+
+    def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
+        collector = self.params.training_collector
+        if reset_collectors or collector.starts_anew:
+            self._take_initial_statistics()
+        if reset_collectors:
+            collector.reset(reset_buffer=reset_buffers)
+
+    def _take_initial_statistics(self) -> None:
+        """Let normalisers that have seen nothing look at random actions."""
+        collector, moments = self.params.training_collector, running_moments(self.algorithm.policy)
+        num_rows = self.params.initial_statistics_num_env_steps // collector.num_envs
+        if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
+            return
+        self.algorithm.observe(collector.look_aside(num_rows))
+        num_steps = num_rows * collector.num_envs
+        text = f"normalisers begin with statistics of {num_steps:,} env steps of random actions, which are not counted"
+        logging.getLogger("rltrainer").info(text)
+        self._log.say(text)
+
+    def _training_step(self, record: EpochRecord) -> None:
+        stats = self._collect()
+        self.env_step += stats.num_env_steps
+        record.add_collection(stats)
+        record.num_training_steps += 1
+        self._log.collected(stats, self.env_step, self._exploration)
+        if self._passes_test(stats):
+            self._stop_reason = "stop_fn"
+            return
+        self._update(record, stats)
+        self._save_checkpoint()
+
+    @abstractmethod
+    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
+        """Make the update step that follows a collection step."""
+
+    def _collect(self, random: bool = False) -> CollectStats:
+        num_steps, num_episodes = (self.params.collection_step_num_env_steps, self.params.collection_step_num_episodes)
+        return self.params.training_collector.collect(num_steps, num_episodes, random=random)
+
+    def _passes_test(self, stats: CollectStats) -> bool:
+        """Whether the training data, and then a test step, satisfy `stop_fn`."""
+        params = self.params
+        if not params.test_in_training or params.test_collector is None:
+            return False
+        if stats.num_collected_episodes == 0 or not wants_to_stop(params, compute_score(params, stats)):
+            return False
+        return wants_to_stop(params, self._test(params.test_collector))
+
+    def _exploration(self) -> dict[str, float]:
+        """Return how much the collector explores, by name."""
+        collector = self.params.training_collector
+        settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
+        return {} if settings is None else dict(settings(self._progress()))
+
+    def _num_steps_left(self, record: EpochRecord) -> int:
+        return self.params.epoch_num_steps - record.num_env_steps
+
+    @property
+    def _step(self) -> int:
+        return self.env_step
+
+    def _collectors(self) -> dict[str, Collector]:
+        return {"training_collector": self.params.training_collector, **super()._collectors()}

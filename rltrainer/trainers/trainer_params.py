@@ -1,0 +1,130 @@
+"""The params that all trainers share."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.collect import Collector, CollectStats
+from rltrainer.errors import ParamsError
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, a_callable, instance_of
+from rltrainer.loggers import Logger
+from rltrainer.params import Params
+from rltrainer.plan import PrecisionParams, RuntimeParams
+
+StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
+StopFn = Annotated[Callable[[float], bool], a_callable("(score) -> bool")]
+ScoreFn = Annotated[Callable[[CollectStats], float], a_callable("(CollectStats) -> float")]
+SaveBestFn = Annotated[Callable[[Any], object], a_callable("(algorithm)")]
+CheckpointFn = Annotated[Callable[[int, int, int], str], a_callable("(epoch, env_step, gradient_step) -> str")]
+Array = np.ndarray[Any, Any]
+ReductionFn = Annotated[Callable[[Array], Array], a_callable("(returns [E, A]) -> returns [E]")]
+TestCollector = Annotated[Collector, instance_of(Collector)]
+AnyLogger = Annotated[Logger, instance_of(Logger)]
+
+
+def live(default: Any) -> Any:
+    """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON.
+
+    One without a default is written out: a type checker must see that it has none.
+    """
+    return dataclasses.field(default=default, compare=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TrainerParams(Params):
+    """What every trainer can be told.
+
+    Raises:
+        ParamsError: a value breaks its field's rule, or two fields contradict each other.
+    """
+
+    max_epochs: PositiveInt = 100
+    """Epochs to train for; fewer if `stop_fn` says so."""
+    epoch_num_steps: PositiveInt = 30000
+    """Steps per epoch: env steps online (as many training steps as reach them), training steps offline."""
+    test_collector: TestCollector | None = live(None)
+    """Collects the test episodes; None makes no test steps."""
+    test_step_num_episodes: PositiveInt = 1
+    """Episodes of a test step."""
+    training_fn: StepFn | None = live(None)
+    """Called at the beginning of each training step."""
+    test_fn: StepFn | None = live(None)
+    """Called at the beginning of each test step."""
+    stop_fn: StopFn | None = live(None)
+    """Given the score of a test step, says whether training shall end."""
+    compute_score_fn: ScoreFn | None = live(None)
+    """What a test step is worth; None is the mean return."""
+    save_best_fn: SaveBestFn | None = live(None)
+    """Called with the algorithm at each test step that scores strictly better than all before."""
+    save_checkpoint_fn: CheckpointFn | None = live(None)
+    """Called after each training step; saves what it likes and returns where."""
+    resume_from_log: Flag = False
+    """Take up epoch, step counters and best score from the logger's existing log, if it has any."""
+    multi_agent_return_reduction: ReductionFn | None = live(None)
+    """Turns the returns of several agents into one per episode."""
+    logger: AnyLogger | None = live(None)
+    """Where the numbers go; None keeps them in the returned stats only."""
+    verbose: Flag = True
+    """Print one line per epoch, and at the start what the run has chosen for itself."""
+    show_progress: Flag = True
+    """Show a progress bar."""
+    seed: NonNegativeInt | None = None
+    """Seeds actions, buffers, minibatches, noise and envs, each by a stream of its own; an object's own seed wins."""
+    precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
+    """The number formats of updates."""
+    runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
+    """How updates are run: compilation, threads."""
+    initial_test: Flag = True
+    """Make a test step before training; its score is the first best."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.test_collector is None:
+            for field in ("stop_fn", "test_fn", "save_best_fn", "compute_score_fn"):
+                if getattr(self, field) is not None:
+                    self.raise_invalid(field, "needs a test_collector", "It acts on test steps, and there are none.")
+        elif self.test_collector.buffer is not None:
+            self.raise_invalid("test_collector", "must have no buffer", "Test episodes are not data to train on.")
+        if self.resume_from_log and self.logger is None:
+            self.raise_invalid(
+                "resume_from_log", "needs a logger", "Pass logger=..., or trainer.restore(path) a checkpoint."
+            )
+
+    @abstractmethod
+    def create_trainer(self, algorithm: Algorithm) -> Any:
+        """Return the trainer that these params configure."""
+        names = "OnPolicyTrainerParams, OffPolicyTrainerParams and OfflineTrainerParams"
+        raise ParamsError(f"{type(self).__name__}: configures no trainer; {names} do")
+
+    @property
+    @abstractmethod
+    def planned_num_steps(self) -> int:
+        """Steps of the whole run, if nothing stops it: what progress is measured against."""
+
+    def share_done(self, num_epochs: int, num_steps: int = 0) -> float:
+        """Return progress in [0, 1] after so many epochs, and steps of the next.
+
+        By epochs, because collections by episodes may take more steps than planned: a schedule to 0 must not be there
+        before the last update.
+        """
+        per_epoch = self.planned_num_steps / self.max_epochs
+        return min((num_epochs * per_epoch + min(num_steps, per_epoch)) / self.planned_num_steps, 1.0)
+
+    @property
+    @abstractmethod
+    def planned_num_gradient_steps(self) -> int:
+        """Gradient steps of the whole run, roughly, if nothing stops it."""
+
+    @property
+    @abstractmethod
+    def gradient_batch_size(self) -> int:
+        """Samples of a gradient step."""
+
+    @property
+    def rollouts_vary(self) -> bool:
+        """Whether collections differ in size."""
+        return False

@@ -1,0 +1,282 @@
+"""How gradient steps are run: as written, or compiled; on CUDA as a CUDA graph. All that knows `torch.compile`."""
+
+import contextlib
+import itertools
+import logging
+import platform
+import re
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rltrainer.nets.target import TargetNetwork
+from rltrainer.plan import PrecisionParams, UpdatePlan
+from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, Recorder
+from rltrainer.updates.fingerprint import Fingerprint
+
+LONG_RUN = 100_000
+"""From this many gradient steps on, compiling saves more time than it takes, whatever the networks."""
+LONG_RUN_OF_LARGE = 20_000
+"""The same for networks of at least `LARGE` parameters: each of their steps saves more."""
+LARGE = 50_000
+STEPS_PER_CUDA_GRAPH = 32
+"""At most so many gradient steps of an update become one CUDA graph: a longer one gains nothing and takes memory."""
+
+Step = Callable[..., Any]
+_NUMBERS = itertools.count()
+
+
+class CompiledStep:
+    """Takes an algorithm's gradient steps, compiled and as CUDA graphs where the plan says so.
+
+    A step that can be compiled draws no random numbers and has no branch on a tensor's value: what it needs comes as
+    arguments, and what it changes are tensors, in place. Where it does something that no graph can hold (a `print`, an
+    optimizer of the user's), the graph is cut there. Compiled steps give the numbers of eager ones up to rounding, and
+    CUDA graphs those of the steps that they hold, exactly. Where the algorithm has changed in a way that they depend
+    on, they are compiled or recorded anew; see `Fingerprint`.
+
+    Args:
+        owner: the algorithm.
+        step: its method from tensors to an `UpdateResult`.
+        state: returns all tensors that it changes.
+        modules: returns all its networks.
+    """
+
+    def __init__(
+        self, owner: Any, step: Step, state: Callable[[], Sequence[Tensor]], modules: Callable[[], Sequence[nn.Module]]
+    ) -> None:
+        self._owner, self._step, self._state, self._modules = owner, step, state, modules
+        self._eager, self._precision = step, PrecisionParams()
+        self._compiled: Step | None = None
+        self._layout: list[Any] = []
+        self._graph: CudaGraphs | None = None
+        self._fingerprint: Fingerprint | None = None
+        self._states: dict[Hashable, tuple[str, Any]] = {}
+        self.is_compiled = False
+
+    def attach(self, plan: UpdatePlan, is_capturable: bool) -> None:
+        """Follow a plan from the next update on.
+
+        Args:
+            plan: the plan.
+            is_capturable: whether a CUDA graph can hold the step, as far as is known before it is tried.
+
+        Raises:
+            ParamsError: the plan asks for a CUDA graph that cannot be; nothing was changed.
+        """
+        policy: nn.Module = self._owner.policy
+        device = next(policy.parameters()).device
+        _check_cuda_graph(plan, device, is_capturable)
+        layout = [(x.shape, x.stride(), x.dtype) for x in self._state()]
+        if plan.precision != self._precision or layout != self._layout:
+            self._precision, self._layout, self._compiled, self._states = plan.precision, layout, None, {}
+            self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
+        self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
+        if self.is_compiled and self._compiled is None:
+            # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
+            warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+            self._compiled = torch.compile(
+                _with_code_of_its_own(self._eager), options=_compiler_options(device, is_capturable)
+            )
+        choice = plan.runtime.cuda_graph
+        if choice == "auto":
+            choice = device.type == "cuda" and self.is_compiled and is_capturable
+        self._record_with(CudaRecorder(device) if choice else None)
+
+    def _record_with(self, recorder: Recorder | None) -> None:
+        """Record the steps, if there is a recorder; look at what compiled or recorded ones depend on."""
+        is_recorded = recorder is not None
+        self._graph = None if recorder is None else CudaGraphs(self._take_all, self._state, recorder)
+        self._fingerprint = None
+        if self.is_compiled or is_recorded:
+            targets = [module for module in self._modules() if isinstance(module, TargetNetwork)]
+            of_targets = {tensor for target in targets for tensor in target.parameters()}
+            modules = [module for module in self._modules() if module not in targets]
+            tensors = [tensor for tensor in self._state() if is_recorded or tensor not in of_targets]
+            self._fingerprint = Fingerprint(self._owner, tensors, modules, self._states, is_recorded)
+
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the number formats of the steps, for what is compared with their results."""
+        is_bf16 = self._precision.amp == "bf16"
+        return _bf16(self._owner.device) if is_bf16 else contextlib.nullcontext()
+
+    @property
+    def has_cuda_graph(self) -> bool:
+        """Whether gradient steps run as CUDA graphs."""
+        return self._graph is not None and self._graph.is_on
+
+    def run(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Take the gradient steps of an update.
+
+        Args:
+            steps: the arguments of each.
+
+        Returns:
+            the result of each.
+        """
+        if not self.is_compiled:
+            return self._run(steps)
+        # Lets the compiler trace `torch.autograd.grad`, which is off else.
+        config = torch._dynamo.config
+        before, config.trace_autograd_ops = config.trace_autograd_ops, True
+        try:
+            return self._run(steps)
+        finally:
+            config.trace_autograd_ops = before
+
+    def _run(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
+        # An argument, so that the compiler and the graphs keep apart what they made for another state.
+        state = "" if self._fingerprint is None else self._fingerprint()
+        if self._graph is None:
+            return [self._take(state, *args) for args in steps]
+        results, steps = [], iter(steps)
+        while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
+            results += self._graph(state, some)
+        return results
+
+    def _take_all(self, state: str, steps: list[tuple[Any, ...]]) -> list[Any]:
+        return [self._take(state, *args) for args in steps]
+
+    def _take(self, state: str, *args: Any) -> Any:
+        if not self.is_compiled or self._compiled is None:
+            return self._eager(*args)
+        try:
+            return self._compiled(state, *args)
+        except Exception as error:
+            # Nothing was run yet: a graph is compiled before its first operation. Errors of the step itself go on.
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            self.is_compiled = False
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
+            return self._eager(*args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
+        unattached: dict[str, Any] = {
+            "_eager": self._step,
+            "_compiled": None,
+            "_graph": None,
+            "_fingerprint": None,
+            "_states": {},
+        }
+        return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
+
+
+def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
+    """Whether to compile; says so in one line where nobody said it before."""
+    choice = plan.runtime.compile
+    if choice == "auto":
+        long_run = LONG_RUN_OF_LARGE if num_parameters >= LARGE else LONG_RUN
+        num_steps = plan.num_gradient_steps
+        choice = num_steps is not None and num_steps >= long_run
+        text = "compile='auto': %s (%s gradient steps planned, %d parameters on %s; compiled from %d steps on)"
+        how = "each gradient step is one compiled graph" if choice else "gradient steps run uncompiled"
+        logging.getLogger("rltrainer").info(text, how, num_steps, num_parameters, device.type, long_run)
+    if choice and not _can_trace_gradients():
+        warnings.warn(
+            f"torch {torch.__version__} cannot trace torch.autograd.grad (torch._dynamo.config.trace_autograd_ops): "
+            "gradient steps run uncompiled",
+            stacklevel=4,
+        )
+        return False
+    return choice
+
+
+def _check_cuda_graph(plan: UpdatePlan, device: torch.device, is_capturable: bool) -> None:
+    if plan.runtime.cuda_graph is not True:
+        return
+    rule = f'must be "auto" or False for networks on {device}'
+    if device.type != "cuda":
+        plan.runtime.raise_invalid("cuda_graph", rule, 'Move the policy, `.to("cuda")`, before its algorithm is built.')
+    if not is_capturable:
+        hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
+        plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False with an optimizer of your own', hint)
+
+
+def _can_trace_gradients() -> bool:
+    import torch._dynamo  # seconds of imports, and most runs need none of it
+
+    return hasattr(torch._dynamo.config, "trace_autograd_ops")
+
+
+def _with_code_of_its_own(step: Step) -> Step:
+    """Return the same function to the compiler as one it has not seen.
+
+    It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
+    remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
+    """
+
+    def compiled_step(state: str, *args: Any) -> Any:
+        # The compiler compiles anew for another state, since the state is looked at.
+        return step(*args) if state else None
+
+    compiled_step.__code__ = compiled_step.__code__.replace(co_name=f"compiled_step_{next(_NUMBERS)}")
+    return compiled_step
+
+
+_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|import_rltrainer|builtins)|\.torch\b|__dataclass_fields__")
+_OF_NETWORKS = re.compile(r"\._(modules|parameters|buffers)\b|optimizer\b.*\.")
+_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
+_FUNCTIONS = ("CLOSURE_MATCH", "ID_MATCH")
+_NOT_LOOKED_AT = ("TENSOR_MATCH", "EMPTY_NN_MODULE_HOOKS_DICT", "DUPLICATE_INPUT")
+
+
+def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
+    """Say what each call of a graph looks at again.
+
+    Of its arguments and torch's modes that is everything; of the algorithm's own attributes types, numbers, texts,
+    lengths, keys, functions and replaced methods, as far as the step has read them; of networks and programs numbers,
+    texts and functions. The compiler would ask for ten times as much, whose memory is cold after an env step:
+    some 50 us per gradient step. `Fingerprint` looks once per update at what is left.
+    """
+    return [_can_fail(guard.name, guard.guard_type) for guard in guards]
+
+
+def _can_fail(name: str, kind: str) -> bool:
+    """Return whether a guard on this source may fail while nothing that `Fingerprint` looks at has changed."""
+    if _OF_LIBRARIES.search(name) or "type(" in name:  # a guard on a class copies its whole dict
+        return False
+    if name.startswith("G["):
+        return kind in (*_CONSTANTS, *_FUNCTIONS)
+    if kind in _CONSTANTS:
+        return "._sizes[" not in name  # of an optimizer's parameters, which stay
+    # `step` is the method that `_with_code_of_its_own` closes over. Where a graph breaks, sources have other names.
+    if name.startswith("step"):
+        if _OF_NETWORKS.search(name):
+            return kind in _FUNCTIONS
+        return "__self__" in name and kind not in _NOT_LOOKED_AT
+    return True
+
+
+def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any]:
+    return {
+        "guard_filter_fn": _guards_that_can_fail,
+        # The sizes of arguments are guarded, and those of the algorithm's own tensors looked at by `attach`.
+        "size_asserts": False,
+        # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
+        "cpp.use_decompose_tanh": True,
+        # What calls the loops and matrix products is C++ too: a fifth of a small network's step was Python. But not
+        # around an optimizer of the user's, whose operators are called from there by detours, with warnings.
+        "cpp_wrapper": device.type == "cpu" and is_one_graph,
+    }
+
+
+def _with_bf16(step: Step, device: torch.device) -> Step:
+    is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+    if is_x86 and not torch.cpu._is_avx512_bf16_supported():
+        warnings.warn("PrecisionParams.amp: this processor has no bf16 instructions; bf16 will be slow", stacklevel=4)
+
+    def step_with_bf16(*args: Any) -> Any:
+        with _bf16(device):
+            return step(*args)
+
+    return step_with_bf16
+
+
+def _bf16(device: torch.device) -> torch.autocast:
+    # No cache: it would keep the bf16 copies of weights that the step itself changes.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)

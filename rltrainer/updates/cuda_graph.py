@@ -1,0 +1,185 @@
+"""A function of tensors as a CUDA graph: recorded once for each shape of its arguments, then replayed.
+
+A small gradient step is hundreds of kernels of a few microseconds, and launching one takes as long as running it. A
+graph launches them all at once. Knows nothing of algorithms.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+MAX_GRAPHS = 32
+"""So many shapes are recorded, as each holds memory; calls of other shapes run as they are written."""
+NUM_WARM_UPS = 3
+"""Runs before a capture, in which libraries reserve memory and the compiler compiles; neither can be captured."""
+
+
+class Recorder(Protocol):
+    """What is special to a device."""
+
+    def warm_up(self, function: Callable[[], Any]) -> None:
+        """Run a function so that it can be captured next."""
+
+    def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Record a function; return what replays it and returns its outputs, the same tensors at each replay."""
+
+
+class CudaRecorder:
+    """Records CUDA graphs, which share one pool of memory as they never run at the same time.
+
+    Args:
+        device: where the function runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        # Libraries keep memory for each stream: what a capture reserves must be the graphs' own.
+        self._warm_up_stream, self._capture_stream = (
+            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch ships no type of it
+            for _ in range(2)
+        )
+
+    def warm_up(self, function: Callable[[], Any]) -> None:
+        """Run a function on a stream of its own, as it will be captured on one."""
+        with torch.cuda.device(self._device):
+            stream, current = self._warm_up_stream, torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                for _ in range(NUM_WARM_UPS):
+                    function()
+            current.wait_stream(stream)
+
+    def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Record the kernels that a function launches; none of them runs yet."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
+            outputs = function()
+
+        def replay() -> Any:
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+class CudaGraphs:
+    """Calls a function that changes some tensors in place, by replaying what it did before.
+
+    Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
+    recorded for each combination of shapes, dtypes and whatever is not a tensor. The results are those of the function
+    itself, bit for bit. Only its kernels are repeated: what it does in Python happens while it is recorded.
+
+    Args:
+        function: what to call; has no branch on a tensor's value, and draws no random numbers.
+        state: returns all tensors that it may change, but for those it makes.
+        recorder: records it on its device.
+    """
+
+    def __init__(self, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]], recorder: Recorder) -> None:
+        self._function, self._state, self._recorder = function, state, recorder
+        self._graphs: dict[Hashable, tuple[list[Tensor], Callable[[], Any]]] = {}
+        self.is_on = True
+
+    def __call__(self, *args: Any) -> Any:
+        """Return what the function returns for these arguments, in memory of its own."""
+        graph, inputs = self._graph(args) if self.is_on else (None, [])
+        if graph is None:
+            return self._function(*args)
+        static_inputs, replay = graph
+        _copy(static_inputs, inputs)
+        result, outputs = replay(), list[Tensor]()
+        _take_apart(result, outputs)
+        # The next replay writes into the same memory.
+        copies = [torch.empty_like(output) for output in outputs]
+        _copy(copies, outputs)
+        return _rebuild(result, iter(copies))
+
+    def _graph(self, args: Any) -> tuple[tuple[list[Tensor], Callable[[], Any]] | None, list[Tensor]]:
+        """Return the graph for these arguments, None if there is none, and their tensors."""
+        inputs: list[Tensor] = []
+        try:
+            key = _take_apart(args, inputs)
+            if any(tensor.device != inputs[0].device for tensor in inputs):
+                raise TypeError("its arguments are on several devices")
+        except TypeError as error:
+            self._give_up(error)
+            return None, inputs
+        if key not in self._graphs and len(self._graphs) < MAX_GRAPHS:
+            self._record(key, args, inputs)
+        return self._graphs.get(key), inputs
+
+    def _record(self, key: Hashable, args: Any, inputs: list[Tensor]) -> None:
+        state = [tensor.detach() for tensor in self._state()]
+        before = [tensor.clone() for tensor in state]
+        static_inputs = [tensor.detach().clone() for tensor in inputs]
+        static_args = _rebuild(args, iter(static_inputs))
+
+        def call() -> Any:
+            return self._function(*static_args)
+
+        try:
+            self._recorder.warm_up(call)  # errors of the function itself are raised here
+            try:
+                self._graphs[key] = static_inputs, self._recorder.capture(call)
+            except Exception as error:
+                self._give_up(error)
+        finally:
+            # Runs that served the recording do not count.
+            _copy(state, before)
+
+    def _give_up(self, error: Exception) -> None:
+        self.is_on = False
+        reason = str(error).strip().partition("\n")[0]
+        text = f"recording the gradient step as a CUDA graph failed, it runs without: {reason}"
+        warnings.warn(text, stacklevel=5)
+
+
+def _take_apart(value: Any, tensors: list[Tensor]) -> Hashable:
+    """Append the tensors in a value to a list, and return everything else about it.
+
+    Raises:
+        TypeError: it holds something that two calls cannot be compared by.
+    """
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value.shape, value.dtype, value.device
+    if value is None or isinstance(value, bool | int | float | str):
+        return type(value), value
+    if isinstance(value, dict):
+        return tuple((key, _take_apart(part, tensors)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), *(_take_apart(part, tensors) for part in value)
+    if dataclasses.is_dataclass(value):
+        return type(value), *(_take_apart(getattr(value, f.name), tensors) for f in dataclasses.fields(value))
+    raise TypeError(f"its arguments hold a {type(value).__name__}")
+
+
+def _rebuild(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return the value with other tensors in the places of its own."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, dict):
+        return {key: _rebuild(part, tensors) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [_rebuild(part, tensors) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return type(value)(**{name: _rebuild(getattr(value, name), tensors) for name in names})
+    return value
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others of their shapes and dtypes, in one kernel for each dtype."""
+    by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        pair = by_dtype.setdefault(target.dtype, ([], []))
+        pair[0].append(target)
+        pair[1].append(source)
+    for ones, others in by_dtype.values():
+        torch._foreach_copy_(ones, others)

@@ -1,0 +1,172 @@
+"""The one place where gradients are taken, checked, clipped and applied."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.functional.scalars import computed_once
+from rltrainer.schedules import Schedule, value_at
+from rltrainer.types import State
+from rltrainer.updates.adam import Adam
+from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
+from rltrainer.updates.torch_optimizer import TorchOptimizer
+
+LARGEST = torch.finfo(torch.float32).max
+"""Of the norms that are finite."""
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Optimizer:
+    """Minimises a loss over some parameters.
+
+    A parameter is left alone for as long as it does not require a gradient. A step whose gradients are not finite is
+    not applied; `take_fault` then names the first bad parameter.
+
+    Args:
+        modules: the modules to train, by name; the names appear in error texts only.
+        lr: learning rate, or a schedule of it.
+        max_grad_norm: gradients are scaled down to this global L2 norm; None does not clip.
+        adam_eps: epsilon of Adam.
+        factory: from parameters to any `torch.optim` optimizer instead, whose learning rate `lr` overwrites.
+
+    Raises:
+        ParamsError: the modules have no parameters, or the factory returns no optimizer.
+    """
+
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        lr: float | Schedule,
+        max_grad_norm: float | None = None,
+        adam_eps: float = 1e-8,
+        factory: OptimizerFactory | None = None,
+    ) -> None:
+        named = {f"{name}.{key}": p for name, module in modules.items() for key, p in module.named_parameters()}
+        # A shared encoder appears under two names and is trained once.
+        self._names = {parameter: name for name, parameter in reversed(named.items())}
+        self.parameters = list(dict.fromkeys(named.values()))
+        if not self.parameters:
+            raise ParamsError(f"Optimizer.modules: must have parameters; got {', '.join(modules) or 'no module'}")
+        self.schedule, self.max_grad_norm = lr, max_grad_norm
+        self.method: Adam | TorchOptimizer = Adam(self.parameters, adam_eps)
+        if factory is not None:
+            self.method = TorchOptimizer(factory(self.parameters), self.parameters)
+        device = self.parameters[0].device
+        self._is_on_host = device.type == "cpu"
+        # What a step that had to be left out has seen; looked at once per update step, on CUDA without waiting for it.
+        self._bad_gradient = torch.zeros(sum(p.numel() for p in self.parameters), device=device)
+        self._bad_loss = torch.zeros((), device=device)
+        self._num_faults = torch.zeros((), device=device)
+        self._delayed = DeviceFlag(self._num_faults, start_on_cuda) if device.type == "cuda" else None
+        self.set_progress(0.0)
+
+    def set_progress(self, progress: float) -> None:
+        """Apply the learning rate that belongs to this progress; it holds for a whole update step."""
+        self.method.lr = value_at(self.schedule, progress)
+
+    def step(self, loss: Tensor) -> None:
+        """Take the gradients of a scalar loss, clip them and apply them."""
+        trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
+        if not trained:
+            return
+        gradients = torch.autograd.grad(loss, trained)
+        with torch.no_grad():
+            if isinstance(self.method, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
+                self._apply_flat(self.method, trained, gradients, loss.detach())
+            else:
+                self._apply(trained, gradients, loss.detach())
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What `step` changes; of an optimizer of the user's the parameters only."""
+        of_method = self.method.tensors if isinstance(self.method, Adam) else []
+        return [*self.parameters, *of_method, self._bad_gradient, self._bad_loss, self._num_faults]
+
+    def take_fault(self, wait: bool = True) -> str | None:
+        """Say what was wrong with the last gradient that was not finite, if there was one since the last call.
+
+        Args:
+            wait: wait for the device; if not, a fault may be told at a later call. The CPU is never waited for.
+        """
+        if not (self._num_faults if self._delayed is None else self._delayed.was_nonzero(wait)):
+            return None
+        ends = torch.tensor([p.numel() for p in self.parameters], device=self._bad_gradient.device).cumsum(0)
+        bad = (~torch.isfinite(self._bad_gradient)).nonzero()
+        name = "all parameters together"  # each is finite, their norm is not
+        if len(bad):
+            first = int(torch.searchsorted(ends, bad[0, 0], right=True))
+            name = self._names[self.parameters[first]]
+        self._num_faults.zero_()
+        self._bad_gradient.zero_()
+        return f"the gradient of {name} is not finite (loss = {float(self._bad_loss):g})"
+
+    def state_dict(self) -> State:
+        """Return what the update rule remembers, and of which parameters."""
+        frozen = [not parameter.requires_grad for parameter in self.parameters]
+        return self.method.state_dict() | {"parameters": list(map(self._names.get, self.parameters)), "frozen": frozen}
+
+    def check_state_dict(self, name: str, state: State) -> None:
+        """Check a whole state before it is loaded.
+
+        Raises:
+            CheckpointError: it is another optimizer's, or of other parameters; the text begins with `name`.
+        """
+        current = self.state_dict()
+        if state.get("rule") != current["rule"]:
+            rules = f"expected {current['rule']!r}, found {state.get('rule')!r}"
+            raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
+        for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
+            found = state.get(key, current[key])  # older files have neither
+            is_plain = isinstance(found, list) and all(isinstance(item, str | bool) for item in found)
+            if not is_plain or found != current[key]:
+                hint = "Build the networks as when it was saved; freeze layers after loading."
+                raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
+        self.method.check_state_dict(name, state)
+        unknown = sorted(state.keys() - current.keys())
+        if unknown:
+            raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned and `check_state_dict` has checked; earlier faults are forgotten."""
+        self.take_fault()
+        self.method.load_state_dict(state)
+
+    def _can_walk_memory(self) -> bool:
+        """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
+        return self._is_on_host and all(map(Tensor.is_contiguous, self.parameters))
+
+    def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
+        """Look at the gradients and decide: what is quickest where looking costs nothing."""
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        # One look is enough for most steps: a norm within any limit is finite, and so are all gradients.
+        if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm - 1e-6):
+            if not torch.isfinite(norm):
+                self._bad_gradient.copy_(self._flat(trained, gradients))
+                self._bad_loss.copy_(loss)
+                self._num_faults += 1
+                return
+            # Not in place: two parameters may share one gradient, which may even be the user's own data.
+            gradients = torch._foreach_mul(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self.method.step(trained, gradients)
+
+    def _apply_flat(self, rule: Adam, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
+        """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
+        gradient = self._flat(trained, gradients)
+        norm = torch.linalg.vector_norm(gradient)
+        is_finite = computed_once(torch.isfinite(norm))
+        self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
+        self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
+        self._num_faults.add_(~is_finite)
+        if self.max_grad_norm is not None:
+            gradient = gradient * computed_once((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        rule.step_flat(trained, gradient, is_finite)
+
+    def _flat(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...]) -> Tensor:
+        """Return the gradients of all parameters as one vector, with zeros for those that are left alone."""
+        if len(trained) < len(self.parameters):
+            found = dict(zip(trained, gradients, strict=True))
+            gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in self.parameters)
+        return torch.cat([gradient.flatten() for gradient in gradients])

@@ -1,0 +1,161 @@
+"""Any `torch.optim` optimizer in the place of `Adam`."""
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.typed_state import check_like
+from rltrainer.types import State
+
+SAME = "Make the algorithm with the same optimizer, over the same parameters."
+
+
+def rms_prop(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return RMSprop with decay 0.99 and epsilon 1e-5, A2C's optimizer in Stable-Baselines3.
+
+    `A2CParams(optimizer=rl.rms_prop)`; `lr` overwrites its learning rate. PyTorch adds epsilon to the root and starts
+    from 0. TensorFlow, and so the older baselines, add it under the root and start from 1, which makes the first steps
+    smaller. A compiled step is broken at it, as at every `torch.optim` optimizer.
+    """
+    return torch.optim.RMSprop(parameters, alpha=0.99, eps=1e-5)
+
+
+class TorchOptimizer:
+    """Any `torch.optim` optimizer, used like `Adam`.
+
+    Args:
+        optimizer: made over the parameters, in their order.
+        parameters: what is trained.
+
+    Raises:
+        ParamsError: `optimizer` is none.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            rule = "must return a torch.optim.Optimizer"
+            raise ParamsError(field_error_text("AlgorithmParams", "optimizer", rule, optimizer))
+        self.optimizer, self.parameters = optimizer, list(parameters)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of all parameter groups."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = value
+
+    def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Apply gradients, one for each of all or some parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            # As `backward` makes them, laid out as the parameter and in memory of their own: an optimizer may walk
+            # through raw memory, or write into them.
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)
+        self.optimizer.step()
+
+    def state_dict(self) -> State:
+        """Return the optimizer's moments and options; parameters are numbered in their order."""
+        state = self.optimizer.state_dict()
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
+        return {
+            "rule": type(self.optimizer).__name__,
+            "state": {str(i): dict(entry) for i, entry in state["state"].items()},
+            "groups": groups,
+            "group_sizes": [len(group["params"]) for group in state["param_groups"]],
+        }
+
+    def check_state_dict(self, name: str, state: State) -> None:
+        """Check a whole state before it is loaded, against what a step of a copy of the optimizer remembers.
+
+        Raises:
+            CheckpointError: it is of other parameters, groups or options, or no state of such an optimizer; the text
+                begins with `name`.
+        """
+        groups, moments, own = state.get("groups"), state.get("state"), self.state_dict()
+        if not isinstance(groups, list) or not isinstance(moments, dict):
+            raise CheckpointError(f"{name}: not the state of a torch.optim optimizer. {SAME}")
+        if len(groups) != len(own["groups"]):
+            raise CheckpointError(
+                f"{name}: expected {len(own['groups'])} parameter groups, found {len(groups)}. {SAME}"
+            )
+        is_older = "group_sizes" not in state
+        if not is_older and state["group_sizes"] != own["group_sizes"]:
+            sizes = f"expected {own['group_sizes']}, found {state['group_sizes']}"
+            raise CheckpointError(f"{name}: parameter groups of other sizes, {sizes}. {SAME}")
+        for i, (group, current) in enumerate(zip(groups, own["groups"], strict=True)):
+            _check_entry(f"{name}.groups.{i}", group, current, may_lack=True)
+        try:
+            expected = self._moments_after_a_step(groups)
+        except Exception as error:
+            raise CheckpointError(f"{name}: its options do not work ({type(error).__name__}: {error})") from error
+        # There are none before the first step, nor of parameters that were frozen in all steps.
+        if not moments.keys() <= expected.keys() or (is_older and moments and len(moments) < len(expected)):
+            found = f"moments of {len(moments)} parameters, expected {len(expected)}"
+            raise CheckpointError(f"{name}: holds {found}. {SAME}")
+        for i, entry in moments.items():
+            _check_entry(f"{name}.state.{i}", entry, expected[i])
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned and `check_state_dict` has checked."""
+        moments = {
+            int(i): {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+            for i, entry in state["state"].items()
+        }
+        self._load(self.optimizer, moments, state["groups"])
+
+    def _moments_after_a_step(self, groups: list[State]) -> State:
+        """Return what a copy with these options remembers after one step."""
+        trial = copy.deepcopy(self.optimizer)
+        self._load(trial, {}, groups)
+        for group in trial.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        type(trial).step(trial)  # a learning-rate scheduler puts a method of the original into the copy
+        return {str(i): entry for i, entry in trial.state_dict()["state"].items()}
+
+    @staticmethod
+    def _load(optimizer: torch.optim.Optimizer, moments: dict[int, State], groups: list[State]) -> None:
+        merged = [
+            current | {key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()}
+            for saved, current in zip(groups, optimizer.state_dict()["param_groups"], strict=True)
+        ]
+        optimizer.load_state_dict({"state": moments, "param_groups": merged})
+
+
+def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False) -> None:
+    """Check that a mapping has the names of another, and values like it; older releases had fewer options."""
+    if not isinstance(saved, dict) or not (
+        saved.keys() <= expected.keys() if may_lack else saved.keys() == expected.keys()
+    ):
+        names = list(saved) if isinstance(saved, dict) else saved
+        raise CheckpointError(f"{name}: expected {list(expected)}, found {names}. {SAME}")
+    for key, value in saved.items():
+        like = expected[key]
+        if isinstance(value, Tensor) and isinstance(like, Tensor):
+            check_like(f"{name}.{key}", like, value, SAME)
+        elif not _is_like(value, like):
+            raise CheckpointError(f"{name}.{key}: expected a value like {like!r}, found {value!r}. {SAME}")
+
+
+def _is_like(value: Any, like: Any) -> bool:
+    """Whether a plain value is of the same kind: finite numbers, flags, texts, tuples of them; None takes any place."""
+    if value is None or like is None:
+        return value is None or isinstance(value, bool | int | float | str)
+    if isinstance(value, list | tuple) and isinstance(like, list | tuple):
+        return len(value) == len(like) and all(map(_is_like, value, like))
+    if _is_number(like):
+        return _is_number(value) and math.isfinite(value)
+    return type(value) is type(like) and not isinstance(value, Tensor)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,365 @@
+"""Our in-process vector env: gymnasium's interface, and errors that name the env."""
+
+import logging
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector import AutoresetMode
+
+from rltrainer.envs import EnvAdapter
+from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.errors import EnvError, ParamsError, SpaceError
+from rltrainer.seeding import derive_seed
+from tests.unit.envs.scripted import ScriptedEnv
+
+ZEROS = np.zeros(2, np.int64)
+
+
+class FakeEnv(gym.Env[Any, Any]):
+    """Returns what it is told to.
+
+    Args:
+        obs: the observation; an exception is raised instead, by `reset`.
+        outcome: what follows it at a step; an exception is raised instead.
+        fails_at: the step at which `outcome` takes effect.
+    """
+
+    def __init__(self, obs: Any = None, outcome: Any = None, space: Any = None, fails_at: int = 1) -> None:
+        self.observation_space = space or Box(-1, 1, (3,), np.float32)
+        self.action_space = Discrete(2)
+        self.obs = np.zeros(3, np.float32) if obs is None else obs
+        self.outcome, self.fails_at = outcome, fails_at
+        self.seeds: list[Any] = []
+        self.options: list[Any] = []
+        self.step_count, self.is_closed = 0, False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if isinstance(self.obs, Exception):
+            raise self.obs
+        self.seeds.append(seed)
+        self.options.append(options)
+        return self.obs, {}
+
+    def step(self, action: Any) -> Any:
+        self.step_count += 1
+        if self.outcome is None or self.step_count < self.fails_at:
+            return self.obs, 0.0, False, False, {}
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.obs, *self.outcome
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def with_fake(fake: FakeEnv, index: int = 1) -> SyncVectorEnv:
+    """Two envs, one of them a fake, the other well-behaved."""
+    envs = [FakeEnv(space=fake.observation_space), FakeEnv(space=fake.observation_space)]
+    for env in envs:
+        env.obs = fake.observation_space.sample()
+    envs[index] = fake
+    return SyncVectorEnv([lambda env=env: env for env in envs])  # type: ignore[misc]  # the default binds env
+
+
+def test_what_a_vector_env_declares() -> None:
+    envs = SyncVectorEnv([ScriptedEnv] * 3, seed=5)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    assert "autoreset_mode" not in ScriptedEnv.metadata
+    assert (envs.num_envs, envs.base_seed, envs.render_mode) == (3, 5, None)
+    assert envs.observation_space.shape == (3, 4)
+    assert envs.action_space == MultiDiscrete([3, 3, 3])
+
+
+def test_it_agrees_with_gymnasiums() -> None:
+    ours = SyncVectorEnv([lambda: gym.make("Pendulum-v1", max_episode_steps=4)] * 3)
+    theirs = gym.vector.SyncVectorEnv(
+        [lambda: gym.make("Pendulum-v1", max_episode_steps=4)] * 3, autoreset_mode=AutoresetMode.DISABLED
+    )
+    rng = np.random.default_rng(0)
+    for seed, options in ((3, None), ([4, 5, 6], None), ([7, None, 9], {"reset_mask": np.array([True, False, True])})):
+        results = [envs.reset(seed=seed, options=dict(options) if options else None) for envs in (ours, theirs)]  # type: ignore[arg-type]  # gymnasium's base class declares int
+        np.testing.assert_array_equal(results[0][0], results[1][0])
+        for _ in range(1 if options else 2):
+            actions = rng.uniform(-2, 2, (3, 1)).astype(np.float32)
+            for a, b in zip(ours.step(actions)[:4], theirs.step(actions)[:4], strict=True):
+                np.testing.assert_array_equal(a, b)
+                assert a.dtype == b.dtype
+
+
+def test_infos_are_gathered_as_gymnasium_does() -> None:
+    envs = with_fake(FakeEnv(outcome=(1.0, False, False, {"x": 3})))
+    envs.reset()
+    *_, infos = envs.step(ZEROS)
+    assert infos["x"].tolist() == [0, 3]
+    assert infos["_x"].tolist() == [False, True]
+
+
+def test_composite_and_image_observations() -> None:
+    space = Dict({"cam": Box(0, 255, (4, 4, 3), np.uint8), "rest": Tuple([Discrete(5), MultiBinary(2)])})
+    envs = with_fake(FakeEnv({"cam": np.full((4, 4, 3), 7, np.uint8), "rest": (4, np.ones(2, bool))}, space=space))
+    obs, _ = envs.reset()
+    assert obs["cam"].shape == (2, 4, 4, 3)
+    assert (obs["cam"].dtype, obs["rest"][0].dtype, obs["rest"][1].dtype) == (np.uint8, np.int64, np.int8)
+    assert (obs["cam"][1] == 7).all()
+    assert obs["rest"][0][1] == 4
+    assert obs["rest"][1][1].tolist() == [1, 1]
+
+
+def test_composite_actions_are_split() -> None:
+    class Echo(FakeEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = Dict({"a": Discrete(9), "b": Box(-1, 1, (2,), np.float32)})
+
+        def step(self, action: Any) -> Any:
+            return self.obs, action["a"] + action["b"].sum(), False, False, {}
+
+    envs = SyncVectorEnv([Echo] * 2)
+    envs.reset()
+    rewards = envs.step({"a": np.array([1, 2]), "b": np.array([[0.5, 0.5], [0.25, 0.0]], np.float32)})[1]
+    assert rewards.tolist() == [2.0, 2.25]
+
+
+def test_nothing_that_was_returned_is_overwritten() -> None:
+    envs = SyncVectorEnv([lambda: ScriptedEnv("dict", in_place=True)] * 2)
+    returned = [envs.reset()[0]["parts"][0]]
+    for _ in range(2):
+        returned.append(envs.step(ZEROS)[0]["parts"][0])
+    returned.append(envs.reset(options={"reset_mask": np.array([True, False])})[0]["parts"][0])
+    assert [obs.tolist() for obs in returned] == [[0, 0], [1, 1], [2, 2], [0, 2]]
+
+
+def test_one_reward_per_agent() -> None:
+    fakes = [FakeEnv(outcome=(np.array([i, 2.0]), False, False, {})) for i in range(2)]
+    envs = SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]])
+    adapter = EnvAdapter(envs)
+    adapter.reset()
+    assert adapter.step(ZEROS).reward.tolist() == [[0.0, 2.0], [1.0, 2.0]]
+
+
+def test_seeds_and_options_reach_the_envs() -> None:
+    fakes = [FakeEnv(), FakeEnv()]
+    envs = SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]], seed=5)
+    options = {"reset_mask": np.array([False, True]), "level": 3}
+    envs.reset()
+    envs.reset()
+    envs.reset(seed=8)
+    envs.reset(seed=[1, 2], options=options)
+    assert fakes[0].seeds == [derive_seed(5, 0, 0), None, 8]
+    assert fakes[1].seeds == [derive_seed(5, 1, 0), None, 9, 2]
+    assert fakes[1].options == [None, None, None, {"level": 3}]
+    assert set(options) == {"reset_mask", "level"}
+
+
+def test_attributes_methods_and_frames() -> None:
+    envs = SyncVectorEnv([lambda: gym.make("CartPole-v1", render_mode="rgb_array")] * 2)
+    envs.set_attr("gravity", [1.0, 2.0])
+    assert envs.get_attr("gravity") == (1.0, 2.0)
+    envs.set_attr("gravity", 3.0)
+    assert envs.get_attr("gravity") == (3.0, 3.0)
+    assert envs.call("has_wrapper_attr", "gravity") == (True, True)
+    envs.reset(seed=1)
+    assert [frame.shape for frame in envs.render()] == [(400, 600, 3)] * 2
+    assert envs.render_mode == "rgb_array"
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [np.array([1, 0]), np.array([True]), np.array([False, False]), [True, False]],
+    ids=["int", "short", "none", "list"],
+)
+def test_a_bad_mask(mask: Any) -> None:
+    text = (
+        r'SyncVectorEnv.reset.options\["reset_mask"\]: must be a bool array of shape \(2,\) with at least one True; got'
+    )
+    with pytest.raises(ParamsError, match=text):
+        with_fake(FakeEnv()).reset(options={"reset_mask": mask})
+
+
+def test_seeds_of_another_number_of_envs() -> None:
+    with pytest.raises(ParamsError, match=r"SyncVectorEnv.reset.seed: must hold one seed per env \(2\); got \[1\]"):
+        with_fake(FakeEnv()).reset(seed=[1])
+
+
+def test_stepping_before_a_reset() -> None:
+    with pytest.raises(EnvError, match="env 0 must be reset before it is stepped"):
+        with_fake(FakeEnv()).step(ZEROS)
+
+
+@pytest.mark.parametrize("flags", [(True, False), (False, True)])
+def test_stepping_a_finished_env(flags: tuple[bool, bool]) -> None:
+    envs = with_fake(FakeEnv(outcome=(1.0, *flags, {})))
+    envs.reset()
+    envs.step(ZEROS)
+    with pytest.raises(EnvError, match='env 1 must be reset before it is stepped; options={"reset_mask": mask} resets'):
+        envs.step(ZEROS)
+    envs.reset(options={"reset_mask": np.array([False, True])})
+    envs.step(ZEROS)
+
+
+# Failures
+
+
+def test_a_factory_that_raises_closes_the_others() -> None:
+    made = FakeEnv()
+
+    def fail() -> Any:
+        raise ValueError("no licence")
+
+    with pytest.raises(EnvError, match="^env 1: the factory raised ValueError: no licence$") as caught:
+        SyncVectorEnv([lambda: made, fail])
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert made.is_closed
+
+
+def test_a_factory_that_makes_no_env() -> None:
+    with pytest.raises(EnvError, match="env 0: the factory must return a gymnasium.Env, got NoneType None"):
+        SyncVectorEnv([lambda: None])  # type: ignore[list-item, return-value]  # on purpose
+
+
+def test_a_factory_that_returns_the_same_env_twice() -> None:
+    env = FakeEnv()
+    with pytest.raises(EnvError, match="env 1: the factory returned the same object as for env 0"):
+        SyncVectorEnv([lambda: env, lambda: env])
+
+
+def test_an_env_with_other_spaces_is_named_and_closed() -> None:
+    fakes = [FakeEnv(), FakeEnv(space=Box(-1, 1, (4,), np.float32))]
+    box = "Box(-1.0, 1.0, ({},), float32)".format
+    text = f"env 1 observation_space: expected {box(3)}, as env 0 has, got {box(4)}"
+    with pytest.raises(SpaceError, match=re.escape(text)):
+        SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]])
+    assert all(fake.is_closed for fake in fakes)
+
+
+def test_an_env_with_another_action_space() -> None:
+    fakes = [FakeEnv(), FakeEnv()]
+    fakes[1].action_space = Discrete(3)
+    with pytest.raises(
+        SpaceError, match=r"env 1 action_space: expected Discrete\(2\), as env 0 has, got Discrete\(3\)"
+    ):
+        SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]])
+
+
+def test_a_space_that_is_not_supported() -> None:
+    fake = FakeEnv(space=gym.spaces.Text(5))
+    with pytest.raises(SpaceError, match="unsupported space Text"):
+        SyncVectorEnv([lambda: fake])
+    assert fake.is_closed
+
+
+def test_an_exception_in_reset() -> None:
+    envs = with_fake(FakeEnv(KeyError("track")))
+    with pytest.raises(EnvError, match="^env 1 failed during reset after 0 steps: KeyError: 'track'$") as caught:
+        envs.reset()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_exception_in_step() -> None:
+    envs = with_fake(FakeEnv(outcome=ZeroDivisionError("mass"), fails_at=3), index=0)
+    envs.reset()
+    envs.step(ZEROS)
+    envs.step(ZEROS)
+    with pytest.raises(EnvError, match="^env 0 failed during step 3: ZeroDivisionError: mass$") as caught:
+        envs.step(ZEROS)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_step_of_four_values() -> None:
+    envs = with_fake(FakeEnv(outcome=(1.0, False, {})))
+    envs.reset()
+    with pytest.raises(EnvError, match="env 1 failed during step 1: ValueError: not enough values to unpack"):
+        envs.step(ZEROS)
+
+
+def test_a_shape_that_changes_later_is_still_named() -> None:
+    fake = FakeEnv()
+    envs = with_fake(fake)
+    envs.reset()
+    envs.step(ZEROS)
+    fake.obs = np.zeros(2, np.float32)
+    with pytest.raises(EnvError, match=r"env 1 failed during step 2: ValueError: could not broadcast .*\(2,\)"):
+        envs.step(ZEROS)
+
+
+CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "text"),
+    [
+        (
+            CAMERA,
+            {"cam": np.zeros((84, 84, 3), np.uint8)},
+            'obs["cam"]: expected float32 (84, 84), got uint8 (84, 84, 3)',
+        ),
+        (CAMERA, {"eye": 0}, "obs: expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
+        (CAMERA, (0, 0), "obs: expected a dict with the keys ['cam'], got a tuple of 2"),
+        (Tuple([Discrete(2), Discrete(2)]), (0, 0, 0), "obs: expected a tuple of 2, got a tuple of 3"),
+        (Tuple([Discrete(2), Discrete(2)]), (0, 0.5), "obs[1]: expected int64 (), got float 0.5"),
+        (Discrete(2), np.zeros(1, np.int64), "obs: expected int64 (), got int64 (1,)"),
+        (Discrete(2), True, "obs: expected int64 (), got bool True"),
+        (Box(-1, 1, (2,), np.float32), [0.0, 0.0], "obs: expected float32 (2,), got list [0.0, 0.0]"),
+        (Box(-1, 1, (2,), np.float32), np.zeros(2), "obs: expected float32 (2,), got float64 (2,) (the dtype differs"),
+        (MultiDiscrete([2, 2]), np.zeros(2), "obs: expected int64 (2,), got float64 (2,)"),
+        (MultiBinary(2), np.zeros(2), "obs: expected int8 (2,), got float64 (2,)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["reset", "step"])
+def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, command: str) -> None:
+    fake = FakeEnv(obs if command == "reset" else space.sample(), space=space)
+    envs = with_fake(fake)
+    if command == "step":
+        envs.reset()
+        fake.obs = obs
+    with pytest.raises(SpaceError, match=re.escape(f"env 1 {text}")):
+        envs.step(ZEROS) if command == "step" else envs.reset()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (("1", False, False), "env 1 reward: expected a number, or one per agent, got str '1'"),
+        ((None, False, False), "env 1 reward: expected a number, or one per agent, got NoneType None"),
+        ((1j, False, False), "env 1 reward: expected a number, or one per agent, got complex 1j"),
+        ((np.zeros((2, 2)), False, False), "env 1 reward: expected a number, or one per agent, got float64 (2, 2)"),
+        ((np.zeros(2), False, False), "env 1 reward: expected shape (), as env 0 has, got float64 (2,)"),
+        ((0.0, 1, False), "env 1 terminated: expected bool, got int 1"),
+        ((0.0, False, None), "env 1 truncated: expected bool, got NoneType None"),
+        ((0.0, np.array([True]), False), "env 1 terminated: expected bool, got bool (1,)"),
+    ],
+)
+def test_outcomes_that_do_not_fit(outcome: Any, text: str) -> None:
+    envs = with_fake(FakeEnv(outcome=(*outcome, {})))
+    envs.reset()
+    with pytest.raises(SpaceError, match="^" + re.escape(text) + "$"):
+        envs.step(ZEROS)
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float32(1), np.int64(1), np.array(1.0)])
+@pytest.mark.parametrize("flag", [True, np.True_, np.array(True)])
+def test_what_counts_as_a_number_and_a_bool(reward: Any, flag: Any) -> None:
+    envs = with_fake(FakeEnv(outcome=(reward, flag, False, {})))
+    envs.reset()
+    _, rewards, terminated, truncated, _ = envs.step(ZEROS)
+    assert (rewards.dtype, rewards.tolist()) == (np.float64, [0.0, 1.0])
+    assert terminated.tolist() == [False, True]
+    assert truncated.tolist() == [False, False]
+
+
+def test_a_close_that_fails_does_not_keep_the_others_open(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(FakeEnv):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    fakes = [Stuck(), FakeEnv()]
+    envs = SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]])
+    with caplog.at_level(logging.WARNING, "rltrainer"):
+        envs.close()
+    assert fakes[1].is_closed
+    assert "env 0 failed during close: OSError('stuck')" in caplog.text

@@ -1,0 +1,270 @@
+"""States of algorithms: what does not fit is refused whole, what is loaded is a copy."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError
+from rltrainer.tree import named_leaves
+
+OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+ACTION = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def adam_w(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1)
+
+
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    first, *others = parameters
+    return torch.optim.AdamW([{"params": [first], "weight_decay": 0.0}, {"params": others}], lr=0.1)
+
+
+def groups_of_other_sizes(parameters: Any) -> torch.optim.Optimizer:
+    first, others = list(parameters)[:2], list(parameters)[2:]
+    return torch.optim.AdamW([{"params": first, "weight_decay": 0.0}, {"params": others}], lr=0.1)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def batch(size: int = 4) -> rl.Transitions:
+    generator = torch.Generator().manual_seed(1)
+    obs, action, reward = (torch.rand(size, n, generator=generator) for n in (3, 2, 1))
+    flag, one = torch.zeros(size, dtype=torch.bool), torch.ones(size)
+    return rl.Transitions(obs, action, reward[:, 0], obs + 0.1, flag, flag, one, torch.arange(size), one)
+
+
+def make_sac(optimizer: Any = None, seed: int = 0, num_steps: int = 2, **options: Any) -> rl.SAC:
+    rl.seed(seed)
+    policy = rl.SquashedActorCritic.for_spaces(OBS, ACTION, **({"hidden_sizes": (4,)} | options))
+    algorithm = rl.SAC(policy, rl.SACParams(optimizer=optimizer))
+    for _ in range(num_steps):
+        algorithm.update(batch())
+    return algorithm
+
+
+def contents(algorithm: rl.Algorithm) -> dict[str, Any]:
+    state = copy.deepcopy(algorithm.state_dict())
+    state["lr"] = [optimizer.method.lr for optimizer in algorithm._optimizers()]
+    return dict(named_leaves(state))
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
+        for name, value in one.items()
+    )
+
+
+def assert_refused(algorithm: rl.Algorithm, state: Any, text: str) -> None:
+    before = contents(algorithm)
+    with pytest.raises(CheckpointError) as caught:
+        algorithm.load_state_dict(state)
+    assert text in str(caught.value)
+    assert same(contents(algorithm), before)
+
+
+def frozen(algorithm: rl.SAC) -> rl.SAC:
+    next(algorithm.policy.actor.parameters()).requires_grad_(False)
+    return algorithm
+
+
+@pytest.mark.parametrize("optimizer", [None, adam_w, two_groups, momentum])
+def test_a_state_comes_back(optimizer: Any) -> None:
+    one, other = make_sac(optimizer), make_sac(optimizer, seed=1, num_steps=5)
+    other.load_state_dict(one.state_dict())
+    assert same(contents(one), contents(other))
+    for algorithm in (one, other):
+        algorithm.update(batch())
+    assert same(contents(one), contents(other))
+
+
+@pytest.mark.parametrize("optimizer", [None, adam_w])
+def test_a_loaded_state_shares_no_memory(optimizer: Any) -> None:
+    one, other = make_sac(optimizer), make_sac(optimizer, seed=1)
+    other.load_state_dict(one.state_dict())
+    before = contents(one)
+    other.update(batch())
+    assert same(contents(one), before)
+
+
+@pytest.mark.parametrize("optimizer", [None, adam_w])
+def test_a_layer_that_is_frozen_in_one_of_them_is_named(optimizer: Any) -> None:
+    text = "SAC.actor_optimizer.frozen: which of them are frozen differs from when it was saved."
+    assert_refused(frozen(make_sac(optimizer)), make_sac(optimizer, seed=1).state_dict(), text)
+    assert_refused(make_sac(optimizer), frozen(make_sac(optimizer, seed=1)).state_dict(), text)
+    both = frozen(make_sac(optimizer))
+    both.load_state_dict(frozen(make_sac(optimizer, seed=1, num_steps=0)).state_dict())
+    both.load_state_dict(frozen(make_sac(optimizer, seed=1)).state_dict())
+
+
+def test_a_layer_frozen_before_anything_was_trained_has_no_moments() -> None:
+    def make(seed: int) -> rl.SAC:
+        algorithm = frozen(make_sac(adam_w, seed=seed, num_steps=0))
+        algorithm.update(batch())
+        return algorithm
+
+    one, other = make(1), make(2)
+    other.load_state_dict(one.state_dict())
+    assert same(contents(one), contents(other))
+    assert len(one.state_dict()["actor_optimizer"]["state"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("mine", "saved", "text"),
+    [
+        (two_groups, adam_w, "SAC.actor_optimizer: expected 2 parameter groups, found 1. Make the algorithm with the"),
+        (adam_w, two_groups, "SAC.actor_optimizer: expected 1 parameter groups, found 2."),
+        (two_groups, groups_of_other_sizes, "parameter groups of other sizes, expected [1, 3], found [2, 2]."),
+        (None, adam_w, "SAC.actor_optimizer: expected 'Adam', found 'AdamW'."),
+        (adam_w, None, "SAC.actor_optimizer: expected 'AdamW', found 'Adam'."),
+        (momentum, adam_w, "SAC.actor_optimizer: expected 'SGD', found 'AdamW'."),
+        (torch.optim.Adam, None, "SAC.actor_optimizer: not the state of a torch.optim optimizer."),
+        (None, torch.optim.Adam, "SAC.actor_optimizer.mean: expected a tensor, found None"),
+    ],
+)
+def test_another_optimizer_is_refused(mine: Any, saved: Any, text: str) -> None:
+    assert_refused(make_sac(mine), make_sac(saved, seed=1).state_dict(), text)
+
+
+def test_networks_of_other_sizes_and_names_are_refused() -> None:
+    assert_refused(make_sac(), make_sac(seed=1, hidden_sizes=(5,)).state_dict(), "expected shape (4, 3), found (5, 3).")
+    assert_refused(make_sac(), make_sac(seed=1, normalize_obs=True).state_dict(), "missing in the policy")
+    assert_refused(make_sac(normalize_obs=True), make_sac(seed=1).state_dict(), "missing in the saved state")
+
+
+def change(state: Any, path: str, value: Any) -> Any:
+    keys = path.split("/")
+    target = state
+    for key in keys[:-1]:
+        target = target[int(key) if isinstance(target, list) else key]
+    if value is None:
+        del target[keys[-1]]
+    else:
+        target[keys[-1]] = value(target[keys[-1]]) if callable(value) else value
+    return state
+
+
+DAMAGES: list[tuple[Any, str, Any, str]] = [
+    (None, "generator", lambda x: x[:7], "SAC.generator: not the state of a generator (7 bytes)"),
+    (None, "generator", lambda x: x.float(), "SAC.generator: expected the state of a generator, found torch.float32"),
+    (None, "generator", lambda x: torch.full_like(x, 255), "SAC.generator: not the state of a generator ("),
+    (None, "generator", 3, "SAC.generator: expected the state of a generator, found int"),
+    (None, "more", torch.zeros(1), "SAC: the state has 'more', which this SAC has not"),
+    (None, "temperature", None, "SAC: the state has no 'temperature'"),
+    (None, "temperature", 3, "SAC.temperature: expected a mapping, found 3"),
+    (None, "temperature/log_alpha", lambda x: x.double(), "expected torch.float32, found torch.float64."),
+    (None, "temperature/log_alpha", lambda x: x * float("inf"), "SAC.temperature.log_alpha: holds NaN or infinity"),
+    (None, "actor_optimizer/lr", "0.1", "SAC.actor_optimizer.lr: expected a non-negative number, found '0.1'"),
+    (None, "actor_optimizer/lr", float("nan"), "SAC.actor_optimizer.lr: expected a non-negative number, found nan"),
+    (None, "actor_optimizer/square", lambda x: -x - 1, "SAC.actor_optimizer.square: is negative"),
+    (None, "actor_optimizer/mean", lambda x: x[:-1], "SAC.actor_optimizer.mean: expected shape (36,), found (35,)."),
+    (None, "actor_optimizer/parameters", lambda x: x[::-1], "SAC.actor_optimizer.parameters: the names of what is"),
+    (adam_w, "actor_optimizer/state/0/exp_avg", None, "SAC.actor_optimizer.state.0: expected ['step', 'exp_avg'"),
+    (adam_w, "actor_optimizer/state/0/more", 3, "SAC.actor_optimizer.state.0: expected ['step', 'exp_avg'"),
+    (
+        adam_w,
+        "actor_optimizer/state/0/exp_avg",
+        lambda x: x[:1],
+        "state.0.exp_avg: expected shape (4, 3), found (1, 3)",
+    ),
+    (adam_w, "actor_optimizer/state/0/exp_avg", lambda x: x * float("nan"), "state.0.exp_avg: holds NaN or infinity"),
+    (adam_w, "actor_optimizer/state/0/step", 3, "state.0.step: expected a value like tensor("),
+    (adam_w, "actor_optimizer/state/9", {}, "SAC.actor_optimizer: holds moments of 5 parameters, expected 4."),
+    (
+        adam_w,
+        "actor_optimizer/groups/0/betas",
+        [0.9],
+        "groups.0.betas: expected a value like (0.9, 0.999), found [0.9]",
+    ),
+    (adam_w, "actor_optimizer/groups/0/eps", float("nan"), "groups.0.eps: expected a value like 1e-08, found nan"),
+    (adam_w, "actor_optimizer/groups/0/unknown", 1, "SAC.actor_optimizer.groups.0: expected ['lr', 'betas'"),
+    (adam_w, "actor_optimizer/state", [], "SAC.actor_optimizer: not the state of a torch.optim optimizer."),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "path", "value", "text"), DAMAGES)
+def test_a_damaged_state_changes_nothing(optimizer: Any, path: str, value: Any, text: str) -> None:
+    state = change(copy.deepcopy(make_sac(optimizer, seed=1).state_dict()), path, value)
+    assert_refused(make_sac(optimizer), state, text)
+
+
+def test_a_damaged_file_changes_nothing_and_is_named(tmp_path: Path) -> None:
+    algorithm = make_sac()
+    algorithm.save(tmp_path / "a")
+    other = make_sac(seed=1, hidden_sizes=(5,))
+    before = contents(other)
+    with pytest.raises(CheckpointError, match="SAC.policy.actor"):
+        other.load(tmp_path / "a")
+    assert same(contents(other), before)
+
+
+@pytest.mark.parametrize("optimizer", [None, adam_w])
+def test_what_was_loaded_does_not_change_with_the_file(optimizer: Any, tmp_path: Path) -> None:
+    make_sac(optimizer).save(tmp_path / "a")
+    algorithm = make_sac(optimizer, seed=1)
+    algorithm.load(tmp_path / "a")
+    before = contents(algorithm)
+    size = (tmp_path / "a").stat().st_size
+    (tmp_path / "a").write_bytes(b"\xff" * size)
+    assert same(contents(algorithm), before)
+    (tmp_path / "a").write_bytes(b"")
+    assert same(contents(algorithm), before)
+    algorithm.update(batch())
+
+
+@pytest.mark.parametrize("optimizer", [None, adam_w])
+def test_a_state_of_before_there_were_names_of_parameters(optimizer: Any) -> None:
+    one, other = make_sac(optimizer), make_sac(optimizer, seed=1)
+    state = one.state_dict()
+    for name in ("actor_optimizer", "critic_optimizer", "temperature_optimizer"):
+        state[name] = {key: state[name][key] for key in state[name].keys() - {"parameters", "frozen", "group_sizes"}}
+    other.load_state_dict(state)
+    assert same(contents(one), contents(other))
+    if optimizer is not None:
+        del state["actor_optimizer"]["state"]["3"]  # all parameters had moments then
+        assert_refused(make_sac(optimizer), state, "holds moments of 3 parameters, expected 4.")
+
+
+def test_the_generator_of_another_kind_of_device_seeds_this_one() -> None:
+    state = make_sac().state_dict()
+    state["generator"] = torch.arange(16, dtype=torch.uint8)  # as on CUDA
+    one, other = make_sac(seed=1), make_sac(seed=2)
+    for algorithm in (one, other):
+        algorithm.load_state_dict(state)
+    assert torch.equal(one.generator.get_state(), other.generator.get_state())
+
+
+def test_what_was_wrong_before_a_load_is_forgotten() -> None:
+    algorithm, state = make_sac(), copy.deepcopy(make_sac(seed=1).state_dict())
+    algorithm.actor_optimizer._num_faults += 1
+    algorithm.load_state_dict(state)
+    algorithm.check_faults()
+
+
+def test_an_optimizer_that_is_tried_is_not_changed() -> None:
+    steps: list[int] = []
+
+    class Counting(torch.optim.SGD):
+        def step(self, closure: Callable[[], float] | None = None) -> Any:
+            steps.append(id(self))
+            return super().step(closure)
+
+    algorithm = make_sac(Counting)
+    rng = torch.get_rng_state()
+    weights = copy.deepcopy(algorithm.policy.state_dict())
+    mine = {id(optimizer.method.optimizer) for optimizer in algorithm._optimizers()}
+    steps.clear()
+    algorithm.load_state_dict(algorithm.state_dict())
+    assert not mine & set(steps)
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert all(torch.equal(value, weights[name]) for name, value in algorithm.policy.state_dict().items())
