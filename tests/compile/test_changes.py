@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.updates import compiled_step
 from rltrainer.nets.mlp import MLP
 from rltrainer.updates.fingerprint import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
+from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
 COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 NUMBER = 1.0
@@ -118,7 +117,7 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     compile_ = torch.compile
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    monkeypatch.setattr(gradient_step.torch, "compile", trace)
+    monkeypatch.setattr(compiled_step.torch, "compile", trace)
     yield
     torch._dynamo.reset()
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo
-from tests.unit.algorithms.test_step_graph import Rerun, with_graph
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.resume.runs import build, digest
+from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
