@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.nets.mlp import MLP
+from rltrainer.updates import compiled_step
 from rltrainer.updates.fingerprint import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
