@@ -293,7 +293,7 @@ def test_any_torch_optimizer_works(name: str) -> None:
     algorithm = make(name)
     params = type(algorithm.params)(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0), lr=1e-2)
     other = type(algorithm)(algorithm.policy, params)
-    assert isinstance(other._optimizers()[0].rule.optimizer, torch.optim.SGD)
+    assert isinstance(other._optimizers()[0].method.optimizer, torch.optim.SGD)
     before = trained_parameters(other)
     update(other)
     assert any(not torch.equal(before[key], value) for key, value in trained_parameters(other).items())
