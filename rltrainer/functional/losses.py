@@ -35,9 +35,9 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor
     return -(ratio * advantage).minimum(clipped * advantage)
 
 
-def huber(error: Tensor) -> Tensor:
-    """Return the Huber loss of an error, elementwise: quadratic within 1, linear outside (Mnih et al. 2015)."""
-    return F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none")
+def huber(error: Tensor, delta: float = 1.0) -> Tensor:
+    """Return the Huber loss of an error, elementwise: quadratic within `delta`, linear outside (Mnih et al. 2015)."""
+    return F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none", delta=delta)
 
 
 def expectile(error: Tensor, tau: float) -> Tensor:
