@@ -73,9 +73,18 @@ class QNetwork(Policy):
         head = DuelingHead(sizes[-1], num_actions) if dueling else ValueHead(sizes[-1], num_actions)
         self.critic = Chain(encoder, MLP(sizes, activation), head)
 
+    def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
+        """Return the action values [B, A] that choices are made by, for normalised observations [B, ...].
+
+        Args:
+            obs: the observations.
+            output: what another critic of this shape, such as the target network, makes of them; None asks `critic`.
+        """
+        return self.critic(obs) if output is None else output
+
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Take the choice of the highest value [N]."""
-        return self.scale(best_choice(self.critic(obs)))
+        return self.scale(best_choice(self.q_values(obs)))
 
     def scale(self, action: Tensor) -> Tensor:
         """Map positions in the critic's output to the space's choices."""

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
-from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled, UnitFloat
-from rltrainer.functional.losses import huber, weighted_mean
+from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Scheduled, UnitFloat
+from rltrainer.functional.losses import huber
 from rltrainer.nets import EpsilonGreedy, QNetwork
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.schedules import LinearSchedule
@@ -27,6 +27,9 @@ class DQNParams(OffPolicyParams):
     """Step of the target network towards the online one; 1 copies it."""
     target_update_interval: PositiveInt = 500
     """Gradient steps between two steps of the target network."""
+    double: Flag = False
+    """Choose the next action with the online network and value it with the target network (van Hasselt et al. 2016,
+    Deep Reinforcement Learning with Double Q-learning, eq. 4): less overestimation."""
     max_grad_norm: PositiveFloat | None = 10.0
 
 
@@ -64,18 +67,35 @@ class DQN(OffPolicyAlgorithm):
             "warmup_num_env_steps": 50_000 if has_images else 1000,
         }
 
-    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
-        """Regress Q(obs, action) to reward + discount * next value."""
-        with torch.no_grad():
-            target = batch.reward + batch.discount * self.next_value(batch)
-        q = self.policy.critic(batch.obs).gather(1, batch.action.unsqueeze(1)).squeeze(1)
-        td_error = target - q
-        loss = weighted_mean(huber(td_error), batch.weight)
+    def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
+        """Take one step on the loss, and let the target network follow."""
+        losses, td_error = self.loss(batch, draws)
+        loss = (losses * batch.weight).mean()
         self.optimizer.step(loss)
         self.target_critic.update(self.policy.critic)
-        return UpdateResult({"loss": loss.detach(), "q": q.detach().mean()}, td_error=td_error.detach())
+        return UpdateResult({"loss": loss.detach()}, td_error=td_error.detach())
+
+    def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+        """Return the Huber loss of target - Q(obs, action), and that difference, both [B]; what a variant overrides."""
+        td_error = self.target(batch) - chosen(self.policy.critic(batch.obs), batch.action)
+        return huber(td_error), td_error
+
+    @torch.no_grad()
+    def target(self, batch: Transitions) -> Tensor:
+        """Return reward + discount * next value [B]."""
+        return batch.reward + batch.discount * self.next_value(batch)
 
     def next_value(self, batch: Transitions) -> Tensor:
-        """Return max_a Q_target(next_obs, a) [B]."""
-        q: Tensor = self.target_critic(batch.next_obs)
-        return q.amax(1)
+        """Return Q_target(next_obs, a) of the best action a [B]; [B, K] where a network gives K numbers for each.
+
+        The best is that of the target network, so that this is its maximum, or with `double` that of the online one.
+        """
+        output: Tensor = self.target_critic(batch.next_obs)
+        q = self.policy.q_values(batch.next_obs, None if self.params.double else output)
+        return chosen(output, q.argmax(1))
+
+
+def chosen(output: Tensor, action: Tensor) -> Tensor:
+    """Return what an output [B, A, ...] for all actions holds for those in `action` [B]: [B, ...]."""
+    index = action.view(-1, *[1] * (output.dim() - 1))
+    return output.take_along_dim(index, 1).squeeze(1)

@@ -1,0 +1,77 @@
+"""DQN's loss by hand, and what a double one changes."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.algorithms.q_learning.dqn import chosen
+
+OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+ACTIONS = gym.spaces.Discrete(2)
+
+
+def network(*weight: float) -> rl.QNetwork:
+    """Return action values obs * weight."""
+    policy = rl.QNetwork(OBS, ACTIONS, hidden_sizes=())
+    with torch.no_grad():
+        policy.critic[2].weight.copy_(torch.tensor(weight).unsqueeze(1))
+        policy.critic[2].bias.zero_()
+    return policy
+
+
+def transitions(**changes: Any) -> rl.Transitions:
+    fields: dict[str, Any] = {
+        "obs": torch.tensor([[1.0], [2.0]]), "action": torch.tensor([0, 1]), "reward": torch.tensor([1.0, 3.0]),
+        "next_obs": torch.tensor([[1.0], [1.0]]), "terminated": torch.tensor([False, True]),
+        "truncated": torch.tensor([False, False]), "discount": torch.tensor([0.5, 0.0]),
+        "index": torch.tensor([0, 1]), "weight": torch.ones(2),
+    }  # fmt: skip
+    return rl.Transitions(**(fields | changes))
+
+
+def with_another_target(double: bool) -> rl.DQN:
+    """Return a DQN of which the online network prefers the first action, the target network the second."""
+    algorithm = rl.DQN(network(3.0, 1.0), rl.DQNParams(double=double))
+    with torch.no_grad():
+        algorithm.target_critic.network[2].weight.copy_(torch.tensor([[4.0], [6.0]]))
+    return algorithm
+
+
+def test_chosen_picks_along_the_axis_of_actions() -> None:
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    action = torch.tensor([1, 0])
+    assert chosen(values, action).tolist() == [2.0, 3.0]
+    atoms = torch.stack([values, values + 10], dim=2)  # [B, A, K]
+    assert chosen(atoms, action).tolist() == [[2.0, 12.0], [3.0, 13.0]]
+
+
+def test_loss_by_hand() -> None:
+    loss, td_error = with_another_target(double=False).loss(transitions(), None)
+    # Targets 1 + .5 * max(4, 6) = 4 and 3; Q(1, 0) = 3 and Q(2, 1) = 2: both 1 too low, where Huber's is .5.
+    assert td_error.tolist() == [1.0, 1.0]
+    assert loss.tolist() == [0.5, 0.5]
+    assert loss.requires_grad
+
+
+def test_a_double_one_asks_the_target_network_about_the_online_networks_choice() -> None:
+    loss, td_error = with_another_target(double=True).loss(transitions(), None)
+    # The online network takes the first action, which the target network gives 4: 1 + .5 * 4 = 3, Q = 3.
+    assert td_error.tolist() == [0.0, 1.0]
+    assert loss.tolist() == [0.0, 0.5]
+
+
+def test_double_dqn_is_a_dqn_with_the_flag_whatever_its_params_say() -> None:
+    assert rl.DoubleDQN(network(1.0, 2.0)).params == rl.DQNParams(double=True)
+    assert rl.DoubleDQN(network(1.0, 2.0), rl.DQNParams(lr=0.1)).params == rl.DQNParams(lr=0.1, double=True)
+    assert not rl.DQN(network(1.0, 2.0)).params.double
+
+
+def test_importance_weights_shrink_the_step() -> None:
+    algorithm = with_another_target(double=False)
+    batch = transitions(reward=torch.tensor([0.5, 5.0]), weight=torch.tensor([1.0, 0.5]))
+    # Errors 3.5 - 3 = .5 and 5 - 2 = 3: losses .125 and 2.5. The mean of w x is (.125 + 1.25) / 2, not / 1.5.
+    assert algorithm.gradient_step(batch).floats()["loss"] == pytest.approx(0.6875)
