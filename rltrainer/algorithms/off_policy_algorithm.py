@@ -22,7 +22,7 @@ class OffPolicyParams(AlgorithmParams):
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from transitions of any origin: a replay buffer that grows, or one from a file.
 
-    A subclass implements `gradient_step`, and `draw_noise` if it needs random numbers there.
+    A subclass implements `gradient_step`, and `draw` if it needs random numbers there.
 
     Args:
         policy: the policy to train.
@@ -37,16 +37,19 @@ class OffPolicyAlgorithm(Algorithm):
         self.n_step = self.params.n_step
 
     @abstractmethod
-    def gradient_step(self, batch: Transitions, noise: Any) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, draws: Any) -> UpdateResult:
         """Take one gradient step.
 
         Args:
             batch: transitions [B] with normalised observations and actions in the scale of the networks.
-            noise: what `draw_noise` returned for this step.
+            draws: what `draw` returned for this step.
         """
 
-    def draw_noise(self, batch: Transitions) -> Any:
-        """Return the random numbers that `gradient_step` needs, drawn from `self.generator`; by default none."""
+    def draw(self, batch: Transitions) -> Any:
+        """Return what `gradient_step` needs from outside: random numbers of `self.generator`; by default nothing.
+
+        What several numbers make up is a dataclass, to which the class of a variant adds fields.
+        """
         return None
 
     def prepare(self, buffer: ReplayBuffer) -> None:
@@ -72,13 +75,13 @@ class OffPolicyAlgorithm(Algorithm):
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == 1
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        results = self._take_steps((batch, self.draw_noise(batch)) for batch in batches)
+        results = self._take_steps((batch, self.draw(batch)) for batch in batches)
         self._end_update()
         return results[0] if is_single else UpdateResult.mean(results)
 
-    def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
+    def _step(self, batch: Transitions, draws: Any) -> UpdateResult:
         obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
         action = self.policy.unscale(batch.action)
         if obs is not batch.obs or next_obs is not batch.next_obs or action is not batch.action:
             batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action)
-        return self.gradient_step(batch, noise)
+        return self.gradient_step(batch, draws)

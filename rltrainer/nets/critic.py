@@ -16,7 +16,8 @@ from rltrainer.tree import Tree
 class Critic(nn.Module):
     """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
 
-    One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten.
+    One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's
+    have several outputs.
     The members share the encoder, which has weights only where there are images.
 
     Args:
@@ -25,6 +26,7 @@ class Critic(nn.Module):
         hidden_sizes: units of each hidden layer.
         activation: makes the activation after each hidden layer.
         num_members: E.
+        num_outputs: K, numbers that a member says of an action: quantiles of its value.
     """
 
     def __init__(
@@ -35,12 +37,24 @@ class Critic(nn.Module):
         hidden_sizes: Sequence[int] = (256, 256),
         activation: Activation = nn.ReLU,
         num_members: int = 2,
+        num_outputs: int = 1,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(observation_space)
         in_features = self.encoder.out_features + leaf_shape(action_space)[0]
-        self.ensemble = EnsembleMLP(num_members, in_features, hidden_sizes, activation)
+        self.ensemble = EnsembleMLP(num_members, in_features, hidden_sizes, activation, num_outputs)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        """Return the action values [E, B] of normalised observations and actions in [-1, 1]."""
+        """Return the action values [E, B] ([E, B, K]) of normalised observations and actions in [-1, 1]."""
         return self.ensemble(torch.cat([self.encoder(obs), action], dim=-1))  # type: ignore[no-any-return]  # nn.Module
+
+    def values(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return the values [E, N, B] ([E, N, B, K]) of N actions for each observation, which is encoded once.
+
+        Args:
+            features: what `encoder` makes of the observations [B, F].
+            action: [N, B, A].
+        """
+        features = features.expand(len(action), *features.shape)
+        q: Tensor = self.ensemble(torch.cat([features, action], dim=-1).flatten(0, 1))
+        return q.view(len(q), *action.shape[:2], *q.shape[2:])

@@ -112,28 +112,42 @@ class PerMember(nn.ModuleList):
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape and scalar output, evaluated together.
+    """E perceptrons of equal shape, evaluated together.
+
+    Args:
+        num_members: E.
+        in_features: size of the features.
+        hidden_sizes: units of each hidden layer.
+        activation: makes what comes after each hidden layer.
+        num_outputs: K.
 
     Raises:
         ParamsError: `activation` makes no module.
     """
 
-    def __init__(self, num_members: int, in_features: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
+    def __init__(
+        self,
+        num_members: int,
+        in_features: int,
+        hidden_sizes: Sequence[int],
+        activation: Activation,
+        num_outputs: int = 1,
+    ) -> None:
         super().__init__()
-        self.num_members = num_members
+        self.num_members, self.num_outputs = num_members, num_outputs
         layers: list[nn.Module] = []
         for size_in, size_out in zip((in_features, *hidden_sizes), hidden_sizes, strict=False):
             layers += [EnsembleLinear(num_members, size_in, size_out), self._make_activation(activation, size_out)]
         last = hidden_sizes[-1] if hidden_sizes else in_features
-        self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, last, 1))
+        self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, last, num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map features [B, in_features] to one output per member [E, B]."""
+        """Map features [B, in_features] to the outputs of each member: [E, B] of one each, else [E, B, K]."""
         if self._is_quicker_one_by_one(x):
             members = torch.stack(self._one_by_one(x))
         else:
             members = self.layers(x.expand(self.num_members, *x.shape))
-        return members.squeeze(-1).float()
+        return (members.squeeze(-1) if self.num_outputs == 1 else members).float()
 
     def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
         """Return one activation for all members, or one for each where it has weights or mixes the rows of a batch."""

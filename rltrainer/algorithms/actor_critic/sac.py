@@ -1,7 +1,6 @@
 """SAC (Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Applications)."""
 
 import dataclasses
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
-from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
@@ -44,11 +42,19 @@ class Temperature(nn.Module):
         return self.log_alpha.detach().exp()
 
 
-class SACNoise(NamedTuple):
-    """Standard normal numbers for the actions of one gradient step, each [B, A]."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class SACDraws:
+    """What one gradient step is told.
+
+    Args:
+        action: standard normal numbers for the actions at `obs` [B, A].
+        next_action: and for those at `next_obs`.
+        is_actors_turn: train actor and temperature too.
+    """
 
     action: Tensor
     next_action: Tensor
+    is_actors_turn: bool = True
 
 
 class SAC(OffPolicyAlgorithm):
@@ -90,43 +96,55 @@ class SAC(OffPolicyAlgorithm):
             "warmup_num_env_steps": 1000,
         }
 
-    def draw_noise(self, batch: Transitions) -> SACNoise:
+    def draw(self, batch: Transitions) -> SACDraws:
         """Draw the noise of the current and the next action."""
-        return SACNoise(*(torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2)))
+        action, next_action = (torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2))
+        return SACDraws(action=action, next_action=next_action)
 
-    def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
-        """Train critics, actor and temperature once each."""
-        td_error = self.critic_target(batch, noise.next_action) - self.critic(batch.obs, batch.action)
-        critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
+    def gradient_step(self, batch: Transitions, draws: SACDraws) -> UpdateResult:
+        """Train the critics, and if it is their turn actor and temperature, once each."""
+        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, draws), draws)
         self.critic_optimizer.step(critic_loss)
-        actor_loss, log_prob = self.actor_loss(batch, noise.action)
-        self.actor_optimizer.step(actor_loss)
-        if self.params.learn_temperature:
-            self.temperature_optimizer.step(self.temperature_loss(log_prob, batch))
+        metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
+        if draws.is_actors_turn:
+            actor_loss, log_prob = self.actor_loss(batch, draws)
+            self.actor_optimizer.step(actor_loss)
+            if self.params.learn_temperature:
+                self.temperature_optimizer.step(self.temperature_loss(log_prob, batch))
+            metrics |= {
+                "actor_loss": actor_loss.detach(), "entropy": -log_prob.mean(), "temperature": self.temperature()
+            }  # fmt: skip
         self.target_critic.update(self.critic)
-        metrics: dict[str, Tensor | float] = {
-            "critic_loss": critic_loss.detach(),
-            "actor_loss": actor_loss.detach(),
-            "entropy": -log_prob.mean(),
-            "temperature": self.temperature(),
-        }
-        return UpdateResult(metrics, td_error=td_error.detach().mean(0))
+        return UpdateResult(metrics, td_error=td_error)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, noise: Tensor) -> Tensor:
+    def critic_target(self, batch: Transitions, draws: SACDraws) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
-        next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise)
-        next_q: Tensor = self.target_critic(batch.next_obs, next_action)
-        next_value: Tensor = next_q.amin(0) - self.temperature() * next_log_prob
+        next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(draws.next_action)
+        next_q = self.target_value(self.target_critic(batch.next_obs, next_action), draws)
+        next_value: Tensor = next_q - self.temperature() * next_log_prob
         return batch.reward + batch.discount * next_value
 
-    def actor_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: SACDraws) -> tuple[Tensor, Tensor]:
+        """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
+        td_error: Tensor = target - self.critic(batch.obs, batch.action)
+        return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
+
+    def target_value(self, q: Tensor, draws: SACDraws) -> Tensor:
+        """Return what a target makes of the critics' values: [B] of [E, B]."""
+        return q.amin(0)
+
+    def actor_loss(self, batch: Transitions, draws: SACDraws) -> tuple[Tensor, Tensor]:
         """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) (eq. 9), and log pi [B] without gradient."""
-        action, log_prob = self.policy.distribution(batch.obs).rsample(noise)
-        q: Tensor = self.critic(batch.obs, action)
-        loss = weighted_mean(self.temperature() * log_prob - q.amin(0), batch.weight)
+        action, log_prob = self.policy.distribution(batch.obs).rsample(draws.action)
+        value = self.actor_value(self.critic(batch.obs, action))
+        loss = ((self.temperature() * log_prob - value) * batch.weight).mean()
         return loss, log_prob.detach()
+
+    def actor_value(self, q: Tensor) -> Tensor:
+        """Return what the actor climbs: [B] of the critics' values [E, B]."""
+        return q.amin(0)
 
     def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
         """Return -log alpha * mean(log pi + target entropy) (eq. 18, with log alpha as everyone implements it)."""
-        return -self.temperature.log_alpha * weighted_mean(log_prob + self.target_entropy, batch.weight)
+        return -self.temperature.log_alpha * ((log_prob + self.target_entropy) * batch.weight).mean()

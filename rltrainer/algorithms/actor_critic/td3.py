@@ -1,7 +1,6 @@
 """TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods)."""
 
 import dataclasses
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,7 +8,6 @@ from torch import Tensor
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
-from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.types import Transitions, UpdateResult
@@ -32,10 +30,16 @@ class TD3Params(OffPolicyParams):
     """Step of the target networks towards the online ones."""
 
 
-class TD3Noise(NamedTuple):
-    """What one gradient step is told: the noise on the target's action [B, A], and whether the actor is trained."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TD3Draws:
+    """What one gradient step is told.
 
-    target_action: Tensor
+    Args:
+        target_noise: added to the target's action [B, A].
+        is_actors_turn: train the actor too, and let the target networks follow.
+    """
+
+    target_noise: Tensor
     is_actors_turn: bool
 
 
@@ -77,36 +81,49 @@ class TD3(OffPolicyAlgorithm):
             "warmup_num_env_steps": 1000,
         }
 
-    def draw_noise(self, batch: Transitions) -> TD3Noise:
+    def draw(self, batch: Transitions) -> TD3Draws:
         """Draw the noise on the target's action, and say whether it is the actor's turn."""
         noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
         self.num_critic_steps += 1
-        return TD3Noise(
-            noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip),
+        return TD3Draws(
+            target_noise=noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip),
             is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
         )
 
-    def gradient_step(self, batch: Transitions, noise: TD3Noise) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, draws: TD3Draws) -> UpdateResult:
         """Train the critics; at every `actor_update_interval`-th step the actor too."""
-        td_error = self.critic_target(batch, noise.target_action) - self.critic(batch.obs, batch.action)
-        critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
+        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, draws), draws)
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
-        if noise.is_actors_turn:
+        if draws.is_actors_turn:
             actor_loss = self.actor_loss(batch)
             self.actor_optimizer.step(actor_loss)
             self.target_actor.update(self.actor)
             self.target_critic.update(self.critic)
             metrics["actor_loss"] = actor_loss.detach()
-        return UpdateResult(metrics, td_error=td_error.detach().mean(0))
+        return UpdateResult(metrics, td_error=td_error)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, noise: Tensor) -> Tensor:
+    def critic_target(self, batch: Transitions, draws: TD3Draws) -> Tensor:
         """Return reward + discount * min_i Q_i(next_obs, smoothed target action) [B] (eq. 14)."""
-        next_action = (self.target_actor(batch.next_obs) + noise).clamp(-1, 1)
+        next_action = (self.target_actor(batch.next_obs) + draws.target_noise).clamp(-1, 1)
         next_q: Tensor = self.target_critic(batch.next_obs, next_action)
-        return batch.reward + batch.discount * next_q.amin(0)
+        return batch.reward + batch.discount * self.target_value(next_q, draws)
+
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: TD3Draws) -> tuple[Tensor, Tensor]:
+        """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
+        td_error: Tensor = target - self.critic(batch.obs, batch.action)
+        return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
+
+    def target_value(self, q: Tensor, draws: TD3Draws) -> Tensor:
+        """Return what a target makes of the critics' values: [B] of [E, B]."""
+        return q.amin(0)
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -mean Q_1(obs, actor(obs))."""
-        return -weighted_mean(self.critic(batch.obs, self.actor(batch.obs))[0], batch.weight)
+        value = self.actor_value(self.critic(batch.obs, self.actor(batch.obs)))
+        return -(value * batch.weight).mean()
+
+    def actor_value(self, q: Tensor) -> Tensor:
+        """Return what the actor climbs: [B] of the critics' values [E, B]."""
+        return q[0]

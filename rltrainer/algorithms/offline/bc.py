@@ -7,7 +7,6 @@ from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPol
 from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import PositiveFloat, Scheduled
-from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import Policy
 from rltrainer.nets.stochastic import Stochastic, is_stochastic
 from rltrainer.types import Transitions, UpdateResult
@@ -63,8 +62,8 @@ class BC(OffPolicyAlgorithm):
         """
         return {"batch_size": 256}
 
-    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
         """Take one step on -log pi(action|obs)."""
-        loss = -weighted_mean(self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight)
+        loss = -(self.policy.distribution(batch.obs).log_prob(batch.action) * batch.weight).mean()
         self.optimizer.step(loss)
         return UpdateResult({"loss": loss.detach()})

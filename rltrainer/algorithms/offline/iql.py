@@ -9,7 +9,7 @@ from torch import Tensor
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
 from rltrainer.field_rules import PositiveFloat, Scheduled, UnitFloat
-from rltrainer.functional.losses import expectile, weighted_mean
+from rltrainer.functional.losses import expectile
 from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.schedules import CosineSchedule
@@ -71,22 +71,22 @@ class IQL(OffPolicyAlgorithm):
         """
         return {"batch_size": 256}
 
-    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
         """Train value, actor and critics once each, in the paper's order."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(0)
         advantage = q - self.policy.value(batch.obs)
-        value_loss = weighted_mean(expectile(advantage, self.params.expectile), batch.weight)
+        value_loss = (expectile(advantage, self.params.expectile) * batch.weight).mean()
         self.value_optimizer.step(value_loss)
         actor_loss = self.actor_loss(batch, advantage.detach())
         self.actor_optimizer.step(actor_loss)
         td_error = self.critic_target(batch) - self.critic(batch.obs, batch.action)
-        critic_loss = weighted_mean(td_error.square(), batch.weight).sum()
+        critic_loss = (td_error.square() * batch.weight).mean(-1).sum()
         self.critic_optimizer.step(critic_loss)
         self.target_critic.update(self.critic)
         losses = {"value_loss": value_loss, "actor_loss": actor_loss, "critic_loss": critic_loss}
         metrics: dict[str, Tensor | float] = {name: loss.detach() for name, loss in losses.items()}
-        return UpdateResult(metrics, td_error=td_error.detach().mean(0))
+        return UpdateResult(metrics, td_error=td_error.detach().abs().mean(0))
 
     @torch.no_grad()
     def critic_target(self, batch: Transitions) -> Tensor:
@@ -96,4 +96,4 @@ class IQL(OffPolicyAlgorithm):
     def actor_loss(self, batch: Transitions, advantage: Tensor) -> Tensor:
         """Return -mean(exp(beta A) log pi(a|s)), advantage-weighted regression (eq. 7)."""
         weight = (self.params.beta * advantage).exp().clamp(max=self.params.max_advantage_weight)
-        return -weighted_mean(weight * self.policy.distribution(batch.obs).log_prob(batch.action), batch.weight)
+        return -(weight * self.policy.distribution(batch.obs).log_prob(batch.action) * batch.weight).mean()

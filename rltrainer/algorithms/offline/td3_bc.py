@@ -8,7 +8,6 @@ from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
 from rltrainer.data import ReplayBuffer
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
-from rltrainer.functional.losses import weighted_mean
 from rltrainer.nets import DeterministicActorCritic
 from rltrainer.types import Transitions
 
@@ -55,7 +54,8 @@ class TD3BC(TD3):
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
         action = self.actor(batch.obs)
-        q = self.critic(batch.obs, action)[0]
-        scale = self.params.alpha / weighted_mean(q.detach().abs(), batch.weight)
+        q = self.actor_value(self.critic(batch.obs, action))
+        scale = self.params.alpha / q.detach().abs().mean()
         imitation = (action - batch.action).square().mean(-1)
-        return weighted_mean(imitation - scale * q, batch.weight)
+        loss: Tensor = imitation - scale * q
+        return (loss * batch.weight).mean()

@@ -23,3 +23,13 @@ def test_gradients_reach_the_action() -> None:
     Critic(BOX, BOX)(torch.zeros(3, 2), action).sum().backward()
     assert action.grad is not None
     assert action.grad.abs().sum() > 0
+
+
+def test_several_outputs_and_several_actions_are_those_of_one_by_one() -> None:
+    critic = Critic(BOX, BOX, hidden_sizes=(5,), num_members=3, num_outputs=4)
+    obs, action = torch.rand(6, 2), torch.rand(7, 6, 2)
+    q = critic.values(critic.encoder(obs), action)
+    assert q.shape == (3, 7, 6, 4)
+    for n in range(7):
+        torch.testing.assert_close(q[:, n], critic(obs, action[n]))
+    assert Critic(BOX, BOX).values(obs, action).shape == (2, 7, 6)

@@ -1,0 +1,45 @@
+"""Networks with given answers, so that targets and losses can be worked out by hand."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import rltrainer as rl
+
+
+class FixedCritic(nn.Module):
+    """Says the same of every observation and action."""
+
+    def __init__(self, q: Any, of_samples: Any = None) -> None:
+        super().__init__()
+        self.q, self.of_samples = torch.as_tensor(q, dtype=torch.float32), torch.as_tensor(of_samples or [])
+        self.encoder = nn.Identity()
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.q
+
+    def values(self, features: Tensor, action: Tensor) -> Tensor:
+        return self.of_samples
+
+
+class FixedDistribution:
+    """Samples the same actions, all 0, with given log-densities."""
+
+    def __init__(self, log_prob: Any) -> None:
+        self.log_prob_ = torch.as_tensor(log_prob)
+
+    def rsample(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(noise), self.log_prob_.expand(noise.shape[:-1])
+
+
+def batch(reward: Any, discount: Any, weight: Any = None, num_actions: int = 1) -> rl.Transitions:
+    """Return transitions [B] of zeros but for these."""
+    rewards, discounts = torch.tensor(reward), torch.tensor(discount)
+    size = len(rewards)
+    flags, obs = torch.zeros(size, dtype=torch.bool), torch.zeros(size, 2)
+    return rl.Transitions(
+        obs=obs, action=torch.zeros(size, num_actions), reward=rewards, next_obs=obs, terminated=flags, truncated=flags,
+        discount=discounts, index=torch.zeros(size, dtype=torch.int64),
+        weight=torch.ones(size) if weight is None else torch.tensor(weight),
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""What SAC and TD3 make of an ensemble's values, by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
+from tests.unit.collect.test_collector import BOX, OBS_SPACE
+
+ALGORITHMS: dict[str, Any] = {"sac": (rl.SAC, rl.SquashedActorCritic), "td3": (rl.TD3, rl.DeterministicActorCritic)}
+Q = torch.tensor([[3.0, 1.0], [2.0, 4.0]])  # [E, B]
+
+
+def make(name: str, **params: Any) -> Any:
+    algorithm, policy = ALGORITHMS[name]
+    return algorithm(policy.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,)), algorithm.params_class(**params))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_critic_loss_and_td_error(name: str) -> None:
+    algorithm, data = make(name), batch([0.0, 0.0], [0.9, 0.9], weight=[1.0, 0.5])
+    algorithm.critic = FixedCritic([[-2.0, 1.0], [2.0, -3.0]])
+    loss, td_error = algorithm.critic_loss(data, torch.zeros(2), algorithm.draw(data))
+    # Errors [[2, -1], [-2, 3]]; (4 * 1 + 1 * 0.5) / 2 and (4 * 1 + 9 * 0.5) / 2: importance weights shrink the step.
+    assert float(loss) == 2.25 + 4.25
+    assert td_error.tolist() == [2.0, 2.0]  # of which a signed mean, [0, 1], would see half
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_targets_take_the_lower_value(name: str) -> None:
+    algorithm, data = make(name), batch([1.0, 1.0], [0.5, 0.0])
+    algorithm.target_critic = FixedCritic(Q)
+    algorithm.temperature = lambda: 0.2
+    algorithm.policy.distribution = lambda obs: FixedDistribution(-1.0)
+    # 1 + 0.5 * 2; SAC adds 0.5 * 0.2 * 1 of entropy. What is terminal is worth its reward.
+    expected = [2.1, 1.0] if name == "sac" else [2.0, 1.0]
+    assert algorithm.critic_target(data, algorithm.draw(data)).tolist() == pytest.approx(expected)
+
+
+def test_sacs_actor_climbs_the_lower_value_and_td3s_the_first() -> None:
+    assert make("sac").actor_value(Q).tolist() == [2.0, 1.0]
+    assert make("td3").actor_value(Q).tolist() == [3.0, 1.0]
+    sac, td3, data = make("sac", temperature=0.5), make("td3"), batch([0.0, 0.0], [0.9, 0.9], weight=[1.0, 0.5])
+    sac.critic = td3.critic = FixedCritic(Q)
+    sac.policy.distribution = lambda obs: FixedDistribution(-2.0)
+    # (0.5 * -2 - 2) and half of (0.5 * -2 - 1); then the mean of 3 and half of 1.
+    assert float(sac.actor_loss(data, sac.draw(data))[0]) == -2.0
+    assert float(td3.actor_loss(data)) == -1.75
+
+
+def test_sac_without_its_actors_turn_trains_the_critics_only() -> None:
+    class Delayed(rl.SAC):
+        def draw(self, batch: rl.Transitions) -> Any:
+            draws = super().draw(batch)
+            draws.is_actors_turn = False
+            return draws
+
+    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,))
+    algorithm = Delayed(policy)
+    before = {name: p.detach().clone() for name, p in policy.named_parameters()}
+    result = algorithm.update(batch([1.0, 2.0], [0.9, 0.9]))
+    changed = {name.split(".")[0] for name, p in policy.named_parameters() if not torch.equal(before[name], p)}
+    assert changed == {"critic"}
+    assert list(result.metrics) == ["critic_loss"]
+    assert float(algorithm.temperature()) == 1.0
