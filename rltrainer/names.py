@@ -34,6 +34,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
     # networks
     "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
+    "features_extractor_class": ("encoder",), "ortho_init": ("orthogonal_init",), "layer_norm": ("norm",),
     "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
 }  # fmt: skip
 """What other libraries call our fields: Stable-Baselines3, Tianshou 1, CleanRL."""

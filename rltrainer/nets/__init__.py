@@ -3,6 +3,7 @@
 from rltrainer.nets.actor_critic import Actor, ActorCritic
 from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
+from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork
 
@@ -14,6 +15,7 @@ __all__ = [
     "Exploration",
     "GaussianActorCritic",
     "GaussianNoise",
+    "NetParams",
     "Policy",
     "QNetwork",
     "SquashedActorCritic",

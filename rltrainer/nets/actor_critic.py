@@ -5,14 +5,16 @@ from typing import Any, cast
 
 import gymnasium as gym
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rltrainer.field_rules import Flag, Sizes, checked
+from rltrainer.errors import ParamsError
+from rltrainer.field_rules import FiniteFloat, Flag, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
-from rltrainer.nets.mlp import MLP, Activation, orthogonal_
+from rltrainer.nets.mlp import MLP, Activation, TModule, orthogonal_
+from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
 from rltrainer.tree import Tree
@@ -26,30 +28,55 @@ class Actor(Policy):
     Args:
         observation_space: the space of one observation.
         action_space: the space of one action.
-        hidden_sizes: units of each hidden layer.
-        activation: makes the activation after each hidden layer.
+        net: see `Policy`; 64-64 and tanh by default.
+        hidden_sizes: see `Policy`.
+        activation: see `Policy`.
+        log_std_init: logarithm of the standard deviation that a Gaussian starts with.
+        orthogonal_init: initialise orthogonally, which on-policy methods learn fastest from; False leaves torch's.
         normalize_obs: see `Policy`.
+
+    Raises:
+        SpaceError: the action space is none of these.
+        ParamsError: an option breaks its rule, or is for Gaussians where actions are choices.
     """
 
     def __init__(
         self,
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
+        net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] = (64, 64),
-        activation: Activation = nn.Tanh,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        log_std_init: float = 0.0,
+        orthogonal_init: bool = True,
         normalize_obs: bool = False,
     ) -> None:
-        super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
-        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
-        encoder = orthogonal_(Encoder(observation_space), SQRT_2)
-        sizes = (encoder.out_features, *hidden_sizes)
-        self.actor = Chain(
-            encoder,
-            orthogonal_(MLP(sizes, activation), SQRT_2),
-            # A small last layer starts near the uniform policy, so that no action is ruled out early.
-            orthogonal_(make_head(sizes[-1], action_space, type(self).__name__), 0.01),
+        super().__init__(
+            observation_space,
+            action_space,
+            net,
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            normalize_obs=normalize_obs,
         )
+        name = type(self).__name__
+        log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
+        self._is_orthogonal = checked(name, "orthogonal_init", orthogonal_init, Flag)
+        encoder, layers = self._body(self.net_params)
+        # A small last layer starts near the uniform policy, so that no action is ruled out early.
+        head = self._initialized(make_head(layers.out_features, action_space, name, log_std_init), 0.01)
+        self.actor = Chain(encoder, layers, head)
+
+    def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP]:
+        """Return a new encoder, or the one given, and hidden layers behind it."""
+        if encoder is None:
+            encoder = Encoder(self.observation_space, net)
+            encoder = encoder.orthogonal_(SQRT_2) if self._is_orthogonal else encoder
+        return encoder, self._initialized(net.hidden_layers(encoder.out_features), SQRT_2)
+
+    def _initialized(self, module: TModule, gain: float) -> TModule:
+        return orthogonal_(module, gain) if self._is_orthogonal else module
 
     def distribution(self, obs: Tree) -> Distribution:
         """Return the distribution over actions for normalised observations [B, ...]."""
@@ -67,8 +94,13 @@ class ActorCritic(Actor):
     Args:
         observation_space: the space of one observation.
         action_space: the space of one action.
-        hidden_sizes: units of each hidden layer, of actor and critic alike.
-        activation: makes the activation after each hidden layer.
+        net: see `Policy`; 64-64 and tanh by default.
+        critic_net: the critic's network, where it is not to be as the actor's. Sizes, activation and encoder that it
+            leaves open are the actor's.
+        hidden_sizes: see `Policy`.
+        activation: see `Policy`.
+        log_std_init: see `Actor`.
+        orthogonal_init: see `Actor`.
         share_encoder: actor and critic share one encoder, as is usual for images.
         normalize_obs: see `Policy`.
         normalize_reward: divide rewards by the running standard deviation of the discounted return.
@@ -78,9 +110,13 @@ class ActorCritic(Actor):
         self,
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
+        net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] = (64, 64),
-        activation: Activation = nn.Tanh,
+        critic_net: NetParams | None = None,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        log_std_init: float = 0.0,
+        orthogonal_init: bool = True,
         share_encoder: bool = False,
         normalize_obs: bool = False,
         normalize_reward: bool = False,
@@ -88,19 +124,21 @@ class ActorCritic(Actor):
         super().__init__(
             observation_space,
             action_space,
+            net,
             hidden_sizes=hidden_sizes,
             activation=activation,
+            log_std_init=log_std_init,
+            orthogonal_init=orthogonal_init,
             normalize_obs=normalize_obs,
         )
         name = type(self).__name__
-        hidden_sizes = checked(name, "hidden_sizes", hidden_sizes, Sizes)
         share_encoder = checked(name, "share_encoder", share_encoder, Flag)
         normalize_reward = checked(name, "normalize_reward", normalize_reward, Flag)
-        encoder = cast(Encoder, self.actor[0]) if share_encoder else orthogonal_(Encoder(observation_space), SQRT_2)
-        sizes = (encoder.out_features, *hidden_sizes)
-        self.critic = Chain(
-            encoder, orthogonal_(MLP(sizes, activation), SQRT_2), orthogonal_(ValueHead(sizes[-1], 1), 1.0)
-        )
+        own, net = self.net_params, self.critic_net_params(critic_net)
+        if share_encoder and (net.encoder, net.keys) != (own.encoder, own.keys):
+            raise ParamsError(f"{name}.share_encoder: must be False where the critic has an encoder or keys of its own")
+        encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
+        self.critic = Chain(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         self.reward_normalizer = RewardNormalizer() if normalize_reward else None
 
     def value(self, obs: Tree) -> Tensor:

@@ -8,48 +8,67 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.field_rules import PositiveInt, Sizes, checked
+from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
-from rltrainer.nets.mlp import MLP, Activation
+from rltrainer.nets.mlp import Activation
+from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import UnitBoxPolicy
 from rltrainer.tree import Tree
 
 
 class ContinuousActorCritic(UnitBoxPolicy):
-    """Actor, and critic ensemble with the same hidden layers; a subclass adds the actor's head.
+    """Actor and critic ensemble; a subclass adds the actor's head.
 
     Args:
         observation_space: the space of one observation.
         action_space: a bounded Box of one axis.
-        hidden_sizes: units of each hidden layer, of actor and critics alike.
-        activation: makes the activation after each hidden layer.
-        num_critics: members of the critic ensemble.
+        net: see `Policy`; 256-256 and ReLU by default.
+        critic_net: the network of the critics, where it is not to be as the actor's. Sizes, activation and encoder that
+            it leaves open are the actor's.
+        hidden_sizes: see `Policy`.
+        activation: see `Policy`.
+        num_critics: E, members of the critic ensemble.
+        num_outputs: K numbers that each critic gives for an action, such as quantiles: `critic` returns [E, B, K].
         normalize_obs: see `Policy`.
     """
+
+    default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
 
     def __init__(
         self,
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
+        net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        activation: Activation = nn.ReLU,
+        critic_net: NetParams | None = None,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
         num_critics: int = 2,
+        num_outputs: int = 1,
         normalize_obs: bool = False,
     ) -> None:
-        super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
-        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
-        num_critics = checked(type(self).__name__, "num_critics", num_critics, PositiveInt)
+        super().__init__(
+            observation_space,
+            action_space,
+            net,
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            normalize_obs=normalize_obs,
+        )
+        name = type(self).__name__
+        self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
+        self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         box = cast(spaces.Box, action_space)
-        encoder = Encoder(observation_space)
-        sizes = (encoder.out_features, *hidden_sizes)
-        self.actor = Chain(encoder, MLP(sizes, activation), self._make_head(sizes[-1], box))
+        encoder = Encoder(observation_space, self.net_params)
+        layers = self.net_params.hidden_layers(encoder.out_features)
+        self.actor = Chain(encoder, layers, self._make_head(layers.out_features, box))
+        self._critic_net_params = self.critic_net_params(critic_net)
         self.critic = Critic(
-            observation_space, box, hidden_sizes=hidden_sizes, activation=activation, num_members=num_critics
+            observation_space, box, self._critic_net_params, num_members=self.num_critics, num_outputs=self.num_outputs
         )
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
@@ -84,30 +103,34 @@ class SquashedActorCritic(ContinuousActorCritic):
 
 
 class GaussianActorCritic(ContinuousActorCritic):
-    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics: IQL."""
+    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL."""
 
     def __init__(
         self,
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
+        net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        activation: Activation = nn.ReLU,
+        critic_net: NetParams | None = None,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
         num_critics: int = 2,
         normalize_obs: bool = False,
     ) -> None:
         super().__init__(
             observation_space,
             action_space,
+            net,
+            critic_net=critic_net,
             hidden_sizes=hidden_sizes,
             activation=activation,
             num_critics=num_critics,
             normalize_obs=normalize_obs,
         )
-        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
-        encoder = Encoder(observation_space)
-        sizes = (encoder.out_features, *hidden_sizes)
-        self.value_network = Chain(encoder, MLP(sizes, activation), ValueHead(sizes[-1], 1))
+        net = self._critic_net_params
+        encoder = Encoder(observation_space, net)
+        layers = net.hidden_layers(encoder.out_features)
+        self.value_network = Chain(encoder, layers, ValueHead(layers.out_features, 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return GaussianHead(in_features, space, bounded_mean=True, min_log_std=-10.0)

@@ -1,6 +1,5 @@
 """Action-value networks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.nets.encoder import Encoder
-from rltrainer.nets.mlp import Activation, EnsembleMLP
+from rltrainer.nets.net_params import NetParams
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
 
@@ -17,35 +16,33 @@ class Critic(nn.Module):
     """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
 
     One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's
-    have several outputs.
-    The members share the encoder, which has weights only where there are images.
+    have several outputs. The members share the encoder, which has weights only where
+    there are images or a user's own module.
 
     Args:
         observation_space: the space of one observation.
         action_space: a Box of one axis.
-        hidden_sizes: units of each hidden layer.
-        activation: makes the activation after each hidden layer.
+        net: the networks' parts; sizes and activation are given.
         num_members: E.
-        num_outputs: K, numbers that a member says of an action: quantiles of its value.
+        num_outputs: K numbers for each action value, such as the quantiles of TQC.
     """
 
     def __init__(
         self,
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
+        net: NetParams,
         *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        activation: Activation = nn.ReLU,
         num_members: int = 2,
         num_outputs: int = 1,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(observation_space)
+        self.encoder = Encoder(observation_space, net)
         in_features = self.encoder.out_features + leaf_shape(action_space)[0]
-        self.ensemble = EnsembleMLP(num_members, in_features, hidden_sizes, activation, num_outputs)
+        self.ensemble = net.ensemble(num_members, in_features, num_outputs)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        """Return the action values [E, B] ([E, B, K]) of normalised observations and actions in [-1, 1]."""
+        """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1."""
         return self.ensemble(torch.cat([self.encoder(obs), action], dim=-1))  # type: ignore[no-any-return]  # nn.Module
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:

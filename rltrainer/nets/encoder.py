@@ -1,6 +1,7 @@
 """Encoders: from an observation tree to one feature vector per sample."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -9,9 +10,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.spaces import leaf_shape, leaf_spaces
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
+from rltrainer.names import did_you_mean
+from rltrainer.nets.mlp import orthogonal_
+from rltrainer.nets.net_params import MakeEncoder, NetParams
+from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 
 class FlatEncoder(nn.Module):
@@ -81,19 +85,27 @@ class ConvEncoder(nn.Module):
 class Encoder(nn.Module):
     """One encoder per leaf of an observation space; their features are concatenated.
 
-    Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, everything else a `FlatEncoder`.
+    Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, everything else a `FlatEncoder`, unless
+    `net.encoder` makes another module.
+
+    Args:
+        observation_space: the space of one observation.
+        net: says which keys of a Dict are seen (`keys`), and may make modules of the user's (`encoder`).
 
     Raises:
         SpaceError: the space has a part that no tensor can hold, or an image is too small.
+        ParamsError: there is no such key, or `net.encoder` makes no module from [B, ...] to [B, F].
     """
 
-    def __init__(self, observation_space: gym.Space[Any]) -> None:
+    def __init__(self, observation_space: gym.Space[Any], net: NetParams | None = None) -> None:
         super().__init__()
-        tree = leaf_spaces(observation_space)
-        self.parts = nn.ModuleList(_leaf_encoder(space) for space in leaves(tree))
+        net = NetParams() if net is None else net
+        tree = leaf_spaces(observation_space) if net.keys is None else _parts_of(observation_space, net.keys)
+        found = [_leaf_encoder(name, space, net.encoder) for name, space in named_leaves(tree)]
+        self.parts = nn.ModuleList(part for part, _ in found)
         self.structure = map_tree(lambda _: None, tree)
-        self.out_features = sum(part.out_features for part in self.parts)  # type: ignore[misc]  # an int by construction
-        self.is_vector = isinstance(tree, spaces.Box) and len(tree.shape) == 1
+        self.out_features = sum(num_features for _, num_features in found)
+        self.is_vector = isinstance(tree, spaces.Box) and len(tree.shape) == 1 and type(self.parts[0]) is FlatEncoder
 
     def forward(self, obs: Tree) -> Tensor:
         """Map an observation tree [B, ...] to features [B, out_features]."""
@@ -104,10 +116,66 @@ class Encoder(nn.Module):
         features = [part(leaf) for part, leaf in zip(self.parts, ordered, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, dim=1)
 
+    def orthogonal_(self, gain: float) -> Self:
+        """Initialise the convolutions of ours orthogonally, and return the encoder; a user's modules are theirs."""
+        for part in self.parts:
+            if isinstance(part, ConvEncoder):
+                orthogonal_(part, gain)
+        return self
 
-def _leaf_encoder(space: gym.Space[Any]) -> nn.Module:
+
+def _parts_of(observation_space: gym.Space[Any], keys: Sequence[str]) -> Tree:
+    """Return the leaf spaces of some parts of a Dict, in the order of the space."""
+    if not isinstance(observation_space, spaces.Dict):
+        rule = "must be None where observations are no Dict"
+        raise ParamsError(field_error_text("NetParams", "keys", rule, keys))
+    for key in keys:
+        if key not in observation_space.spaces:
+            hint = did_you_mean(key, observation_space.spaces)
+            raise ParamsError(f"NetParams.keys: the observation has no part {key!r}.{hint}")
+    return {key: leaf_spaces(part) for key, part in observation_space.spaces.items() if key in keys}
+
+
+def _leaf_encoder(name: str, space: gym.Space[Any], make: MakeEncoder | None) -> tuple[nn.Module, int]:
+    """Return the encoder of a leaf, and how many features it makes."""
+    own = None if make is None else make(space)
+    if own is not None:
+        return own, _num_features(f"obs{name}, {readable(space)}", space, own)
+    part: FlatEncoder | OneHotEncoder | ConvEncoder
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
-        return ConvEncoder(space)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return OneHotEncoder(space)
-    return FlatEncoder(space)
+        part = ConvEncoder(space)
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        part = OneHotEncoder(space)
+    else:
+        part = FlatEncoder(space)
+    return part, part.out_features
+
+
+def _num_features(leaf: str, space: gym.Space[Any], encoder: object) -> int:
+    """Return the width of what an encoder of the user's makes of two values of a leaf."""
+    rule = f"NetParams.encoder: must make a module from [B, ...] to float [B, F] for {leaf}"
+    if not isinstance(encoder, nn.Module):
+        raise ParamsError(f"{rule}; got {readable(encoder)} ({type(encoder).__name__})")
+    values = _two_values(space, next((parameter.device for parameter in encoder.parameters()), None))
+    in_training = [module for module in encoder.modules() if module.training]
+    try:
+        with torch.no_grad():
+            features = encoder.eval()(values)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        shape, dtype = list(values.shape), values.dtype
+        raise ParamsError(f"{rule}; of {dtype} {shape} it makes {type(error).__name__}: {error}") from error
+    finally:
+        for module in in_training:
+            module.training = True
+    if not isinstance(features, Tensor):
+        raise ParamsError(f"{rule}; of {list(values.shape)} it makes {readable(features)}")
+    if features.dim() != 2 or len(features) != 2 or not features.is_floating_point():
+        raise ParamsError(f"{rule}; of {list(values.shape)} it makes {features.dtype} {list(features.shape)}")
+    return features.shape[1]
+
+
+def _two_values(space: gym.Space[Any], device: torch.device | None) -> Tensor:
+    """Return a batch of two values that the space holds, as they are stored."""
+    value = np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
+    value = np.broadcast_to(value, (2, *leaf_shape(space)))
+    return torch.from_numpy(value.copy()).to(device, stored_dtype(space))

@@ -19,11 +19,22 @@ from rltrainer.spaces import require_floats
 
 
 class ValueHead(nn.Linear):
-    """A linear layer to values."""
+    """A linear layer to values.
+
+    Args:
+        in_features: size of the features.
+        num_values: V, such as the number of actions.
+        num_outputs: K numbers for each value, such as quantiles of a return.
+    """
+
+    def __init__(self, in_features: int, num_values: int, num_outputs: int = 1) -> None:
+        super().__init__(in_features, num_values * num_outputs)
+        self.num_outputs = num_outputs
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [B, in_features] to float32 [B, out_features]."""
-        return linear(features, self.weight, self.bias).float()
+        """Map [B, in_features] to float32 [B, V], or to [B, V, K] where K > 1."""
+        values = linear(features, self.weight, self.bias).float()
+        return values if self.num_outputs == 1 else values.view(*values.shape[:-1], -1, self.num_outputs)
 
 
 class CategoricalHead(nn.Module):
@@ -103,8 +114,10 @@ class SquashedGaussianHead(nn.Module):
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 
-def make_head(in_features: int, space: gym.Space[Any], owner: str) -> CategoricalHead | GaussianHead:
-    """Return the head of a Discrete, MultiDiscrete or one-axis Box action space.
+def make_head(
+    in_features: int, space: gym.Space[Any], owner: str, log_std: float = 0.0
+) -> CategoricalHead | GaussianHead:
+    """Return the head of a Discrete, MultiDiscrete or one-axis Box action space; `log_std` is where a Gaussian starts.
 
     Raises:
         SpaceError: any other space; the text names `owner`.
@@ -113,6 +126,6 @@ def make_head(in_features: int, space: gym.Space[Any], owner: str) -> Categorica
         return CategoricalHead(in_features, space)
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         require_floats(owner, space)
-        return GaussianHead(in_features, space)
+        return GaussianHead(in_features, space, log_std)
     rule = "must be Discrete, MultiDiscrete or Box, the latter two of one axis"
     raise SpaceError(field_error_text(owner, "action_space", rule, space, "Flatten it in a wrapper of the env."))

@@ -32,6 +32,7 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
+        self.out_features = sizes[-1]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
         self.activations = nn.ModuleList(make_activation(activation, size, "MLP") for size in sizes[1:])
 

@@ -1,9 +1,10 @@
 """The policy: what chooses actions, and the one object that algorithms and collectors share."""
 
+import dataclasses
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Concatenate, ParamSpec, TypeGuard, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -12,9 +13,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import Flag, checked
+from rltrainer.field_rules import Flag, Sizes, checked, instance_of
 from rltrainer.names import check_arguments
 from rltrainer.nets.exploration import Exploration
+from rltrainer.nets.mlp import Activation
+from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer
 from rltrainer.plan import no_progress
 from rltrainer.spaces import require_floats
@@ -25,6 +28,7 @@ Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 """A policy's class to a type checker: what `for_envs` takes is what the constructor takes, written once."""
+AnyNet = Annotated[NetParams, instance_of(NetParams)]
 
 
 class Policy(nn.Module, ABC):
@@ -35,14 +39,29 @@ class Policy(nn.Module, ABC):
     Args:
         observation_space: the space of one observation.
         action_space: the space of one action.
+        net: the parts of its networks: sizes, activation, norm, dropout, encoders; None takes the class's defaults.
+        hidden_sizes: units of each hidden layer, instead of those of `net`.
+        activation: makes the activation after each hidden layer, instead of that of `net`.
         normalize_obs: standardise float observations by running statistics that are saved with the policy.
+
+    Attributes:
+        net_params: `net` with everything filled in: what a subclass builds its networks from.
     """
 
+    default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
+    """Sizes and activation of networks for which the user chose none."""
     _lowest: Tensor | None
     _highest: Tensor | None
 
     def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, normalize_obs: bool = False
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        net: NetParams | None = None,
+        *,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        normalize_obs: bool = False,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -51,6 +70,11 @@ class Policy(nn.Module, ABC):
                 hint = f"Build it with {name}.for_envs(envs)."
                 raise SpaceError(field_error_text(name, field, "must be a gymnasium space", space, hint))
         normalize_obs = checked(name, "normalize_obs", normalize_obs, Flag)
+        net = checked(name, "net", net, AnyNet | None)
+        sizes = checked(name, "hidden_sizes", hidden_sizes, Sizes | None)
+        own = {"hidden_sizes": sizes, "activation": activation}
+        own = {field: value for field, value in own.items() if value is not None}
+        self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.exploration: Exploration | None = None
@@ -97,6 +121,15 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
         """Choose actions [N, ...] for normalised observations; `explore` samples where the policy is stochastic."""
+
+    def critic_net_params(self, critic_net: NetParams | None) -> NetParams:
+        """Return the parts of a critic: those of the actor, or a `critic_net` that takes what it leaves open from them.
+
+        Raises:
+            ParamsError: it is no `NetParams`.
+        """
+        critic_net = checked(type(self).__name__, "critic_net", critic_net, AnyNet | None)
+        return self.net_params if critic_net is None else critic_net.with_defaults(self.net_params)
 
     def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
         """Choose actions for raw observations, in the modes (train or eval) that the networks are in.
@@ -162,9 +195,23 @@ class UnitBoxPolicy(Policy):
     action_high: Tensor
 
     def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, normalize_obs: bool = False
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        net: NetParams | None = None,
+        *,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        normalize_obs: bool = False,
     ) -> None:
-        super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
+        super().__init__(
+            observation_space,
+            action_space,
+            net,
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            normalize_obs=normalize_obs,
+        )
         if not _is_unit_box_like(action_space):
             raise SpaceError(
                 field_error_text(

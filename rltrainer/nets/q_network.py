@@ -9,29 +9,30 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.field_rules import Flag, Sizes, checked
+from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
-from rltrainer.nets.mlp import MLP, Activation
+from rltrainer.nets.mlp import Activation
+from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.tree import Tree
 
 
 class DuelingHead(nn.Module):
-    """Q = V + A - mean(A) (Wang et al. 2016, Dueling Network Architectures, eq. 9)."""
+    """Q = V + A - mean(A) over actions (Wang et al. 2016, Dueling Network Architectures, eq. 9), for each output."""
 
-    def __init__(self, in_features: int, num_actions: int) -> None:
+    def __init__(self, in_features: int, num_actions: int, num_outputs: int = 1) -> None:
         super().__init__()
-        self.value = ValueHead(in_features, 1)
-        self.advantage = ValueHead(in_features, num_actions)
+        self.value = ValueHead(in_features, 1, num_outputs)
+        self.advantage = ValueHead(in_features, num_actions, num_outputs)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [B, in_features] to [B, num_actions]."""
+        """Map [B, in_features] to [B, A], or to [B, A, K] where K > 1."""
         advantage: Tensor = self.advantage(features)
         value: Tensor = self.value(features)
-        return value + advantage - advantage.mean(-1, keepdim=True)
+        return value + advantage - advantage.mean(1, keepdim=True)
 
 
 class QNetwork(Policy):
@@ -40,38 +41,50 @@ class QNetwork(Policy):
     Args:
         observation_space: the space of one observation.
         action_space: a Discrete space.
-        hidden_sizes: units of each hidden layer.
-        activation: makes the activation after each hidden layer.
+        net: see `Policy`; 128-128 and ReLU by default.
+        hidden_sizes: see `Policy`.
+        activation: see `Policy`.
         dueling: separate value and advantage streams (Wang et al. 2016).
+        num_outputs: K numbers for each action, such as the quantiles of its return: `critic` returns [B, A, K].
         normalize_obs: see `Policy`.
 
     Raises:
         SpaceError: the action space is not Discrete.
     """
 
+    default_net = NetParams(hidden_sizes=(128, 128), activation=nn.ReLU)
+
     def __init__(
         self,
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
+        net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] = (128, 128),
-        activation: Activation = nn.ReLU,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
         dueling: bool = False,
+        num_outputs: int = 1,
         normalize_obs: bool = False,
     ) -> None:
-        super().__init__(observation_space, action_space, normalize_obs=normalize_obs)
+        super().__init__(
+            observation_space,
+            action_space,
+            net,
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            normalize_obs=normalize_obs,
+        )
         if not isinstance(action_space, spaces.Discrete):
             hint = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
             name = type(self).__name__
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
-        hidden_sizes = checked(type(self).__name__, "hidden_sizes", hidden_sizes, Sizes)
         dueling = checked(type(self).__name__, "dueling", dueling, Flag)
+        self.num_outputs = checked(type(self).__name__, "num_outputs", num_outputs, PositiveInt)
         self.start = int(action_space.start)
-        encoder = Encoder(observation_space)
-        sizes = (encoder.out_features, *hidden_sizes)
-        num_actions = int(action_space.n)
-        head = DuelingHead(sizes[-1], num_actions) if dueling else ValueHead(sizes[-1], num_actions)
-        self.critic = Chain(encoder, MLP(sizes, activation), head)
+        encoder = Encoder(observation_space, self.net_params)
+        layers = self.net_params.hidden_layers(encoder.out_features)
+        make_head = DuelingHead if dueling else ValueHead
+        self.critic = Chain(encoder, layers, make_head(layers.out_features, int(action_space.n), self.num_outputs))
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
         """Return the action values [B, A] that choices are made by, for normalised observations [B, ...].

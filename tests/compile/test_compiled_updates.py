@@ -117,15 +117,21 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "activation"), [("sac", torch.nn.PReLU), ("ppo", torch.nn.BatchNorm1d)])
-def test_activations_with_weights_or_statistics_compile(name: str, activation: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "net"),
+    [
+        ("sac", {"activation": torch.nn.PReLU}),
+        ("ppo", {"activation": torch.nn.BatchNorm1d}),
+        ("td3", {"norm": "layer", "dropout": 0.2}),  # the same units are dropped
+    ],
+)
+def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[str, Any]) -> None:
     algorithm, policy, action_space, params = MAKERS[name]
     made = []
     for _ in range(2):
         rl.seed(5)
-        made.append(
-            algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), activation=activation), params)
-        )
+        net_params = rl.NetParams(hidden_sizes=(16, 16), **net)
+        made.append(algorithm(policy.for_spaces(OBS, action_space, net_params), params))
         made[-1].seed(3)
     eager, compiled = made
     compiled.attach(COMPILED)

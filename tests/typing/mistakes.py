@@ -81,6 +81,12 @@ rl.ActorCritic.for_envs("CartPole-v1")  # mistake
 rl.ActorCritic.for_envs(gym.make("CartPole-v1"))  # mistake
 rl.ActorCritic.for_envs()  # mistake
 rl.Actor.for_envs(envs, share_encoder=True)  # mistake
+rl.Actor.for_envs(envs, critic_net=rl.NetParams())  # mistake
+rl.ActorCritic.for_envs(envs, rl.NetParams(hiden_sizes=(3,)))  # mistake
+rl.ActorCritic.for_envs(envs, rl.NetParams(norm="batch"))  # mistake
+rl.ActorCritic.for_envs(envs, net={"hidden_sizes": (3,)})  # mistake
+rl.NetParams((64, 64))  # mistake
+rl.NetParams(encoder="cnn")  # mistake
 rl.QNetwork.for_envs(envs, duelling=True)  # mistake
 rl.QNetwork.for_spaces(envs.single_observation_space, envs.single_action_space, hiden_sizes=(3,))  # mistake
 rl.QNetwork.for_spaces(envs)  # mistake

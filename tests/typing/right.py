@@ -74,6 +74,10 @@ rl.SAC(rl.SquashedActorCritic.for_envs(pendulum, hidden_sizes=[256, 256], num_cr
 rl.TD3BC(rl.DeterministicActorCritic.for_envs(pendulum), rl.TD3BCParams(alpha=2.5))
 rl.IQL(rl.GaussianActorCritic.for_envs(pendulum, activation=lambda: nn.ELU(0.5)), rl.IQLParams(beta=1))
 rl.BC(rl.Actor.for_envs(pendulum, hidden_sizes=()))
+rl.ActorCritic.for_envs(
+    envs, rl.NetParams(hidden_sizes=[64], activation=nn.LayerNorm, norm="layer", keys=["position"]), log_std_init=-1
+)
+rl.QNetwork.for_envs(envs, net=rl.NetParams(encoder=lambda space: nn.Flatten() if space.shape else None), num_outputs=5)
 
 
 class SmallPolicy(rl.ActorCritic):

@@ -43,7 +43,7 @@ def test_other_wrong_arguments() -> None:
     with pytest.raises(ParamsError, match="ActorCritic.for_envs: unknown option 'net_arch'. Did you mean 'hidden_siz"):
         rl.ActorCritic.for_envs(envs, net_arch=[64, 64])
     with pytest.raises(ParamsError, match="ActorCritic.for_envs: too many positional arguments. Give each option by"):
-        rl.ActorCritic.for_envs(envs, (64, 64))
+        rl.ActorCritic.for_envs(envs, None, (64, 64))
     with pytest.raises(ParamsError, match="Policy.for_envs: Policy is abstract. Build one of its subclasses"):
         rl.Policy.for_envs(envs)
 
@@ -88,10 +88,10 @@ def test_what_is_no_vector_env(envs: Any, text: str) -> None:
 
 
 @every_policy
-@pytest.mark.parametrize("value", [None, 3, "64", [0], [64, -1], [1.5], [True], {64}])
+@pytest.mark.parametrize("value", [3, "64", [0], [64, -1], [1.5], [True], {64}])
 def test_hidden_sizes_that_are_none(cls: Any, value: Any) -> None:
     with pytest.raises(
-        ParamsError, match=f"^{cls.__name__}.hidden_sizes: must be a sequence of positive integers; got "
+        ParamsError, match=f"^{cls.__name__}.hidden_sizes: must be a sequence of positive integers or None; got "
     ):
         cls(OBS, POLICIES[cls], hidden_sizes=value)
 
@@ -106,6 +106,13 @@ def test_sizes_of_numpy(cls: Any) -> None:
 @pytest.mark.parametrize(
     ("cls", "option", "value", "rule"),
     [
+        (rl.ActorCritic, "net", (64, 64), "must be a NetParams or None"),
+        (rl.ActorCritic, "critic_net", {"norm": "layer"}, "must be a NetParams or None"),
+        (rl.SquashedActorCritic, "critic_net", (64, 64), "must be a NetParams or None"),
+        (rl.ActorCritic, "orthogonal_init", 1, "must be True or False"),
+        (rl.ActorCritic, "log_std_init", "0", "must be a finite number"),
+        (rl.QNetwork, "num_outputs", 0, "must be a positive integer"),
+        (rl.SquashedActorCritic, "num_outputs", 0, "must be a positive integer"),
         (rl.ActorCritic, "share_encoder", 1, "must be True or False"),
         (rl.ActorCritic, "normalize_reward", None, "must be True or False"),
         (rl.ActorCritic, "normalize_obs", "yes", "must be True or False"),

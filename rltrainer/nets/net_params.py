@@ -1,0 +1,87 @@
+"""Networks from parts: what a network is made of, as data."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from torch import nn
+
+from rltrainer.field_rules import Rule, Sizes, is_finite
+from rltrainer.nets.chain import Chain
+from rltrainer.nets.dropout import Dropout
+from rltrainer.nets.mlp import MLP, Activation, EnsembleMLP, make_activation
+from rltrainer.params import Params
+
+MakeEncoder = Callable[[Any], nn.Module | None]
+"""From the space of a leaf to a module that maps the leaf, as stored [B, ...], to features [B, F]; None takes ours."""
+
+
+def _are_names(value: Any) -> bool:
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_sequence and len(value) > 0 and all(isinstance(key, str) for key in value)
+
+
+def _is_maker(value: Any) -> bool:
+    return callable(value) and not isinstance(value, nn.Module)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class NetParams(Params):
+    """One network of a policy: encoders of the observation's leaves, then hidden layers; the policy adds the head.
+
+    A policy takes one as `net`, and as `critic_net` where its critic is to be another. What is None is the policy's
+    default. To build a network of a policy of your own:
+
+        encoder = Encoder(observation_space, self.net_params)
+        layers = self.net_params.hidden_layers(encoder.out_features)
+        self.critic = Chain(encoder, layers, ValueHead(layers.out_features, 1))
+    """
+
+    hidden_sizes: Sizes | None = None
+    """Units of each hidden layer."""
+    activation: Annotated[Activation, Rule("a callable that makes a module, such as nn.ReLU", callable)] | None = None
+    """Makes the activation after each hidden layer, from no argument or from the number of the layer's features."""
+    norm: Literal["layer"] | None = None
+    """Layer normalisation (Ba et al. 2016) between each hidden layer and its activation."""
+    dropout: Annotated[float, Rule("a number in [0, 1)", lambda v: is_finite(v) and 0 <= v < 1)] = 0.0
+    """Probability with which a unit of a hidden layer is dropped in training, before the norm (as in DroQ, Hiraoka et
+    al. 2022). Target networks and policies that act in envs drop none."""
+    encoder: Annotated[MakeEncoder, Rule("a callable (space of a leaf) -> module", _is_maker)] | None = None
+    """Makes the encoder of a leaf of the observation from its space; it gets the leaf as it is stored, bytes as bytes.
+    F is found by trying. Where it returns None, and for None here: convolutions for images, one-hot vectors for
+    choices, everything else as it is."""
+    keys: Annotated[Sequence[str], Rule("a sequence of names", _are_names)] | None = None
+    """The parts of a Dict observation that the network sees; None is all. A critic may see what the actor does not."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("hidden_sizes", "keys"):  # frozen all through, and equal to what a file brings back
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def with_defaults(self, defaults: "NetParams") -> Self:
+        """Return a copy that takes sizes, activation and encoder from `defaults` where it has none."""
+        names = ("hidden_sizes", "activation", "encoder")
+        return dataclasses.replace(self, **{n: getattr(defaults, n) for n in names if getattr(self, n) is None})
+
+    def hidden_layers(self, in_features: int) -> MLP:
+        """Return the hidden layers, from [B, in_features] to [B, out_features]."""
+        return MLP((in_features, *self._sizes()), self.after_linear)
+
+    def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> EnsembleMLP:
+        """Return E networks of these hidden layers, from [B, in_features] to [E, B], or [E, B, K] for K outputs."""
+        return EnsembleMLP(num_members, in_features, self._sizes(), self.after_linear, num_outputs)
+
+    def after_linear(self, num_features: int) -> nn.Module:
+        """Return what stands between a hidden layer and the next: dropout, norm, activation."""
+        if self.activation is None:
+            self.raise_invalid("activation", "must be given to build a network")
+        activation = make_activation(self.activation, num_features, "NetParams")
+        before: list[nn.Module] = [Dropout(self.dropout)] if self.dropout else []
+        before += [nn.LayerNorm(num_features)] if self.norm else []
+        return Chain(*before, activation) if before else activation
+
+    def _sizes(self) -> Sequence[int]:
+        if self.hidden_sizes is None:
+            self.raise_invalid("hidden_sizes", "must be given to build a network")
+        return self.hidden_sizes
