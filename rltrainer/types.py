@@ -50,6 +50,10 @@ class Transitions:
         """Index the leading axis of every field."""
         return self._map(lambda leaf: leaf[key])
 
+    def reshape(self, *shape: int) -> Self:
+        """Arrange the leading axis of every field in this shape."""
+        return self._map(lambda leaf: leaf.unflatten(0, shape))
+
     def to(self, device: torch.device | str) -> Self:
         """Copy to a device; returns itself if it is there already."""
         target = torch.device(device)

@@ -59,6 +59,10 @@ class OffPolicyAlgorithm(Algorithm):
             for obs in buffer.observations():
                 self.policy.obs_normalizer.update(obs)
 
+    def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
+        """Return what `update` learns from: [B], or [K, B] for K gradient steps."""
+        return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
+
     def update(self, transitions: Transitions) -> UpdateResult:
         """Update from sampled transitions.
 

@@ -1,6 +1,5 @@
-"""Windows of n steps: up to n rows on in the same env, shorter where the trace ends or nothing newer is stored."""
+"""Windows of n steps: what a path of cells is worth, where it ends, and how far a bootstrapped value is discounted."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -21,28 +20,18 @@ class Windows(NamedTuple):
     discount: Tensor
 
 
-def n_step_windows(
-    cells: Tensor, newest: Tensor, reward: Tensor, is_end: Callable[[Tensor], Tensor], *, n_step: int, gamma: float
-) -> Windows:
-    """Lay a window over each cell and what follows it.
+def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -> Windows:
+    """Lay a window over each path.
 
     Args:
-        cells: [B] int64, where the windows start, as row * N + env.
-        newest: [N] int64, the newest cell of each env.
-        reward: [R * N] float32, all cells.
-        is_end: whether a trace ends at each of the cells it is given.
-        n_step: steps of a whole window.
+        path: [n, B] int64, cells that follow each other.
+        inside: [n, B] bool, which of them belong to the window: the first, and those after it up to an end.
+        reward: [n, B] float32, of these cells.
         gamma: discount of one step.
     """
-    num_envs = len(newest)
-    steps = torch.arange(n_step, device=cells.device)
-    path = (cells + (steps * num_envs).unsqueeze(1)) % len(reward)  # [n, B]
-    stops = is_end(path) | (path == newest.index_select(0, cells % num_envs))
-    inside = torch.ones_like(stops)
-    inside[1:] = stops[:-1].cumsum(0) == 0
     length = inside.sum(0)
-    powers = (gamma ** torch.arange(n_step + 1, device=cells.device, dtype=torch.float64)).float()
+    powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
     # Beyond the window lie other episodes and rows nobody wrote: selected away, as 0 * nan is nan.
-    rewards = torch.where(inside, reward[path], 0.0)
+    rewards = torch.where(inside, reward, 0.0)
     last = path.gather(0, (length - 1).unsqueeze(0)).squeeze(0)
     return Windows(last, (powers[:-1].unsqueeze(1) * rewards).sum(0), powers.index_select(0, length))

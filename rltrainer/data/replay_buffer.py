@@ -1,6 +1,5 @@
 """The replay buffer: what off-policy and offline algorithms learn from."""
 
-import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from rltrainer.atomic_write import write_errors
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.finite import check_finite
 from rltrainer.data.from_arrays import cells_from_arrays
-from rltrainer.data.incoming_cells import cells_of_rollout, to_array
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import (
     FILE_KIND,
@@ -28,18 +26,21 @@ from rltrainer.data.replay_file import (
     ring_state,
 )
 from rltrainer.data.ring import Ring
-from rltrainer.data.spread import spread
+from rltrainer.data.sample_arguments import check_sample
+from rltrainer.data.spread import append
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked
+from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree
 from rltrainer.types import Load, Rollout, State, Transitions
 
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is walked through."""
+MAX_NUM_BATCHES, MAX_SAMPLE_NBYTES = 32, 2**26
+"""Batches, and bytes of them, that trainers sample at once: more would gain nothing, and priorities would be stale."""
 
 
 class ReplayBuffer:
@@ -155,20 +156,7 @@ class ReplayBuffer:
             ReplayBufferError: the rollout has other envs, shapes or extras; nothing is stored.
             SpaceError: an action lies outside its space; nothing is stored.
         """
-        num_envs = rollout.reward.shape[1]
-        if num_envs != self.num_envs:
-            text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
-            raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
-        cells = cells_of_rollout(rollout)
-        self._ring.check(cells)
-        if stream is not self._ring.stream:
-            self._ring.turn_to(stream)
-        # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
-        starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
-        starts |= self._ring.differs_from_head(map_tree(lambda x: x[0], rollout.obs))
-        if starts.any():
-            self._ring.break_trace(starts)
-        self._ring.store(cells)
+        self._ring.add_rollout(rollout, stream)
 
     def break_trace(self, envs: Array | None = None) -> None:
         """End the traces: what is stored next does not continue what was stored last.
@@ -178,19 +166,32 @@ class ReplayBuffer:
         """
         self._ring.break_trace(envs)
 
-    def sample(self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99) -> Transitions:
+    def sample(
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
+    ) -> Transitions:
         """Draw transitions uniformly, with replacement.
 
         Args:
             batch_size: B, how many.
             n_step: steps that `reward` sums up; fewer where an episode or trace ends or nothing newer is stored.
             gamma: discount of one step, in [0, 1].
+            num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
+
+        Returns:
+            transitions [B], or [K, B].
 
         Raises:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
-        batch_size, n_step, gamma = self._check_sample(batch_size, n_step, gamma)
-        return self._ring.transitions(self._ring.draw(batch_size, self.generator), n_step, gamma)
+        arguments = (batch_size, n_step, gamma, num_batches)
+        batch_size, n_step, gamma, num_batches = check_sample(self._ring, self._cell_nbytes, *arguments)
+        cells = self._ring.draw(batch_size, num_batches or 1, self.generator)
+        batch = self._ring.transitions(cells, n_step, gamma)
+        return batch if num_batches is None else batch.reshape(num_batches, batch_size)
+
+    def max_num_batches(self, batch_size: int) -> int:
+        """Return how many batches are sampled at once at most, so that their memory stays small beside the data."""
+        return min(max(MAX_SAMPLE_NBYTES // (2 * batch_size * self._cell_nbytes), 1), MAX_NUM_BATCHES)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Do nothing: sampling is uniform."""
@@ -234,7 +235,7 @@ class ReplayBuffer:
         mismatch = self._layout().mismatch(other._layout())
         if mismatch:
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
-        self._append(other, "ReplayBuffer.extend")
+        append(other._ring, self._ring, "ReplayBuffer.extend", CHUNK_SIZE)
 
     @classmethod
     def from_arrays(
@@ -346,7 +347,7 @@ class ReplayBuffer:
             return buffer
         as_saved = make(capacity=smallest.capacity, num_envs=smallest.num_envs)
         as_saved._prepare_load(state, path)()
-        buffer._append(as_saved, f"ReplayBuffer.load: {path}")
+        append(as_saved._ring, buffer._ring, f"ReplayBuffer.load: {path}", CHUNK_SIZE)
         load_generator(buffer.generator, state)
         buffer._has_own_seed = as_saved._has_own_seed
         return buffer
@@ -365,30 +366,5 @@ class ReplayBuffer:
 
         return load
 
-    def _append(self, other: "ReplayBuffer", caller: str) -> None:
-        """Append what fits of another buffer of the same spaces and extras."""
-        num_left_out = len(other) - self.capacity
-        if num_left_out > 0:
-            text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
-            logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(other), self.capacity)
-        self._ring.break_trace(None)
-        for cells in spread(other._ring, self._ring, CHUNK_SIZE):
-            self._ring.store(cells)
-        self._ring.break_trace(None)
-
     def _layout(self) -> Layout:
         return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)
-
-    def _check_sample(self, batch_size: int, n_step: int, gamma: float) -> tuple[int, int, float]:
-        are_right = type(batch_size) is type(n_step) is int and type(gamma) is float  # as most often
-        if not (are_right and batch_size > 0 and n_step > 0 and 0 <= gamma <= 1):
-            owner = "ReplayBuffer.sample"
-            batch_size = checked(owner, "batch_size", batch_size, PositiveInt, ReplayBufferError)
-            n_step = checked(owner, "n_step", n_step, PositiveInt, ReplayBufferError)
-            gamma = checked(owner, "gamma", gamma, UnitFloat, ReplayBufferError)
-        if not self._ring.written.any():
-            raise ReplayBufferError("ReplayBuffer.sample: the buffer is empty. Collect or load transitions first.")
-        if batch_size > self.capacity:
-            needed = 2 * batch_size * self._cell_nbytes
-            check_fits("ReplayBuffer.sample", "batch_size", batch_size, needed, self.device)
-        return batch_size, n_step, gamma

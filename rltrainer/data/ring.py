@@ -14,14 +14,14 @@ from torch import Tensor
 
 from rltrainer.data.columns import make_columns
 from rltrainer.data.final_observations import FinalObservations
-from rltrainer.data.incoming_cells import Cells, outside_text, to_array
+from rltrainer.data.incoming_cells import Cells, cells_of_rollout, outside_text, to_array
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array
-from rltrainer.errors import SpaceError
+from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, leaves
-from rltrainer.types import Transitions
+from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.types import Rollout, Transitions
 
 
 class Ring:
@@ -107,6 +107,23 @@ class Ring:
             self._level += 1
         self._table = None
 
+    def add_rollout(self, rollout: Rollout, stream: object | None) -> None:
+        """Store the valid cells of a rollout; see `ReplayBuffer.add_rollout`."""
+        num_envs = rollout.reward.shape[1]
+        if num_envs != self.num_envs:
+            text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
+            raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
+        cells = cells_of_rollout(rollout)
+        self.check(cells)
+        if stream is not self.stream:
+            self.turn_to(stream)
+        # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
+        starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
+        starts |= self.differs_from_head(map_tree(lambda x: x[0], rollout.obs))
+        if starts.any():
+            self.break_trace(starts)
+        self.store(cells)
+
     def check(self, cells: Cells) -> None:
         """Check cells before `store`.
 
@@ -154,9 +171,12 @@ class Ring:
         differs = [(a != b.to(a.device, a.dtype)).reshape(len(a), a[0].numel()).any(1) for a, b in pairs]
         return to_array(torch.stack(differs).any(0))
 
-    def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        """Return the flat indices of cells [B], drawn uniformly with replacement."""
-        position = torch.randint(len(self), (batch_size,), generator=generator, device=self.device)
+    def draw(self, batch_size: int, num_batches: int, generator: torch.Generator) -> Tensor:
+        """Return the flat indices of cells [K * B], drawn uniformly with replacement, a batch after the other."""
+        size, shape = len(self), (batch_size,)
+        # One call per batch: the numbers of K batches are those of K times one batch, on every device.
+        batches = [torch.randint(size, shape, generator=generator, device=self.device) for _ in range(num_batches)]
+        position = batches[0] if num_batches == 1 else torch.cat(batches)
         if self._level is None:
             return self.cells(position)
         # Where all envs hold the same rows, their cells are one stretch of the flat memory.
@@ -176,6 +196,25 @@ class Ring:
         for start in range(0, size, chunk_size):
             yield self.cells(torch.arange(start, min(start + chunk_size, size), device=self.device))
 
+    def path(self, cells: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Walk on from cells within their traces.
+
+        Args:
+            cells: [B] flat indices, where the paths begin.
+            length: L, cells of a path.
+
+        Returns:
+            the cells [L, B], and which of them the trace holds [L, B] bool: the first, and those after it up to the end
+            of the trace or to what was stored last. What lies beyond may be any other cell.
+        """
+        newest = self._lookup()[2]
+        steps = torch.arange(length, device=cells.device)
+        path = (cells + (steps * self.num_envs).unsqueeze(1)) % self.num_cells
+        stops = self.final.is_end(path) | (path == newest.index_select(0, cells % self.num_envs))
+        inside = torch.ones_like(stops)
+        inside[1:] = stops[:-1].cumsum(0) == 0
+        return path, inside
+
     def transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
         """Return the transitions that start at these cells [B]; see `ReplayBuffer.sample`."""
         columns = self.columns
@@ -183,9 +222,8 @@ class Ring:
             last, reward = cells, columns["reward"].gather(cells)
             discount = torch.full_like(reward, gamma)
         else:
-            steps = min(n_step, self.cells_per_env)
-            newest, reward = self._lookup()[2], columns["reward"].flat
-            last, reward, discount = n_step_windows(cells, newest, reward, self.final.is_end, n_step=steps, gamma=gamma)
+            path, inside = self.path(cells, min(n_step, self.cells_per_env))
+            last, reward, discount = n_step_windows(path, inside, columns["reward"].flat[path], gamma)
         terminated = columns["terminated"].gather(last)
         return Transitions(
             obs=columns["obs"].gather(cells),

@@ -1,6 +1,7 @@
 """Laying the transitions of one ring out over the envs of another, so that as many are kept as fit."""
 
 import heapq
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,6 +9,26 @@ import numpy as np
 from rltrainer.data.incoming_cells import Cells
 from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array
+
+
+def append(source: Ring, target: Ring, caller: str, chunk_size: int) -> None:
+    """Append the cells of a ring to another one of the same columns, and log a warning if not all of them fit.
+
+    Args:
+        source: the ring they come from.
+        target: the ring they go to.
+        caller: what the warning begins with.
+        chunk_size: how many cells at once.
+    """
+    capacity = target.cells_per_env * target.num_envs
+    num_left_out = len(source) - capacity
+    if num_left_out > 0:
+        text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
+        logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(source), capacity)
+    target.break_trace(None)
+    for cells in spread(source, target, chunk_size):
+        target.store(cells)
+    target.break_trace(None)
 
 
 def spread(source: Ring, target: Ring, chunk_size: int) -> Iterator[Cells]:

@@ -86,20 +86,19 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
 
     def _update(self, record: EpochRecord, stats: CollectStats) -> None:
         started = time.perf_counter()
-        results = [self._gradient_step() for _ in range(self._num_due(stats))]
-        if self.algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
-            self.algorithm.observe(self.params.training_collector.rollout())
+        algorithm, buffer, batch_size = self.algorithm, self.buffer, self.params.batch_size
+        num_due, results = self._num_due(stats), []
+        while num_due > 0:
+            num_batches = min(num_due, buffer.max_num_batches(batch_size))
+            transitions = algorithm.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
+            results.append(algorithm.update(transitions))
+            buffer.update_priorities(transitions.index, results[-1].td_error)
+            results[-1].td_error = None
+            num_due -= num_batches
+        if algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
+            algorithm.observe(self.params.training_collector.rollout())
         if results:
             self._note_update(record, UpdateResult.mean(results), time.perf_counter() - started)
-
-    def _gradient_step(self) -> UpdateResult:
-        algorithm, buffer = self.algorithm, self.buffer
-        transitions = buffer.sample(self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma)
-        result = algorithm.update(transitions)
-        if result.td_error is not None:
-            buffer.update_priorities(transitions.index, result.td_error)
-            result.td_error = None
-        return result
 
     def _num_due(self, stats: CollectStats) -> int:
         """Count the samples that make gradient steps due; return how many are due and not taken yet.

@@ -85,10 +85,9 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     def _training_step(self, record: EpochRecord) -> None:
         started = time.perf_counter()
         algorithm, buffer = self.algorithm, self.params.buffer
-        transitions = buffer.sample(self.params.batch_size, n_step=algorithm.n_step, gamma=algorithm.gamma)
+        transitions = algorithm.sample(buffer, self.params.batch_size)
         result = algorithm.update(transitions)
-        if result.td_error is not None:
-            buffer.update_priorities(transitions.index, result.td_error)
+        buffer.update_priorities(transitions.index, result.td_error)
         record.num_training_steps += 1
         self._note_update(record, result, time.perf_counter() - started)
         self._save_checkpoint()

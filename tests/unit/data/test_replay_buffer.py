@@ -1,5 +1,6 @@
 """What a replay buffer holds and samples: successors, windows, wrapping, cuts, uniformity, memory."""
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -198,6 +199,61 @@ def test_sampling_is_uniform_over_envs_of_unequal_fill() -> None:
     assert counts.min() > 680
     assert counts.max() < 920
     assert batch.weight.tolist() == [1.0] * 6400
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("p_invalid", [0.0, 0.7])
+@pytest.mark.parametrize("num_steps", [4, 12])
+def test_several_batches_are_those_of_several_calls(n_step: int, p_invalid: float, num_steps: int) -> None:
+    buffers = [make_buffer(21, 3) for _ in range(2)]
+    for buffer in buffers:
+        world = World(1, 3, p_invalid)
+        buffer.add_rollout(make_rollout([world.step() for _ in range(num_steps)]))
+    one, other = buffers
+    batches = one.sample(7, n_step=n_step, num_batches=5)
+    assert batches.obs.shape == (5, 7, 2)
+    for k in range(5):
+        assert_equal(batches[k], other.sample(7, n_step=n_step))
+    assert_equal(one.sample(3, num_batches=1)[0], other.sample(3))
+    assert torch.equal(one.generator.get_state(), other.generator.get_state())
+
+
+def assert_equal(one: rl.Transitions, other: rl.Transitions) -> None:
+    for field in dataclasses.fields(one):
+        if field.name != "extra":
+            assert torch.equal(getattr(one, field.name), getattr(other, field.name)), field.name
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_paths_equal_brute_force(seed: int) -> None:
+    world, rng = World(seed, 3), np.random.default_rng(seed)
+    buffer, reference = make_buffer(21, 3), Reference(7, 3)
+    for step in range(30):
+        if rng.random() < 0.1:
+            buffer.break_trace()
+            for env in range(3):
+                reference.break_trace(env)
+        add_step(buffer, reference, world.step()[0])
+        if step % 7 != 5:
+            continue
+        batch = buffer.sample(200)
+        path, inside = buffer._ring.path(batch.index, 9)  # longer than any trace
+        obs = buffer._ring.columns["obs"].gather(path.flatten())[:, 0].reshape(path.shape)
+        walked = {int(x[0]): x[y].tolist() for x, y in zip(obs.T, inside.T, strict=True)}
+        expected = {}
+        for stream in reference.streams:
+            ends = [i for i, one in enumerate(stream) if one.terminated or one.truncated or one.cut]
+            for i, one in enumerate(stream):
+                stop = min([end for end in ends if end >= i], default=len(stream) - 1)
+                expected[one.obs] = [float(other.obs) for other in stream[i : stop + 1]]
+        assert walked == expected
+
+
+def test_so_many_batches_are_sampled_at_once_as_take_64_mb() -> None:
+    # A transition takes 4 * 10_000 bytes of obs and of next_obs (and little else): 8 batches of 100 take 64 MB.
+    large = ReplayBuffer(10, gym.spaces.Box(0, 1, (10_000,), np.float32), ACTION)
+    assert [large.max_num_batches(n) for n in (1, 25, 100, 1000)] == [32, 32, 8, 1]
+    assert make_buffer(10).max_num_batches(64) == 32
 
 
 def test_index_names_the_cell() -> None:
@@ -479,6 +535,8 @@ def test_no_machine_holds_a_buffer_of_exabytes() -> None:
         ({"batch_size": 0}, "ReplayBuffer.sample.batch_size: must be a positive integer; got 0 (int)"),
         ({"batch_size": True}, "ReplayBuffer.sample.batch_size: must be a positive integer; got True (bool)"),
         ({"batch_size": 10**15}, "ReplayBuffer.sample.batch_size: needs 5.2e+07 GB of memory on cpu"),
+        ({"num_batches": 0}, "ReplayBuffer.sample.num_batches: must be a positive integer or None; got 0 (int)"),
+        ({"num_batches": 10**15}, "ReplayBuffer.sample.batch_size: needs 1.04e+08 GB of memory on cpu"),
         ({"n_step": 0}, "ReplayBuffer.sample.n_step: must be a positive integer; got 0 (int)"),
         ({"n_step": 1.5}, "ReplayBuffer.sample.n_step: must be a positive integer; got 1.5 (float)"),
         ({"gamma": 1.01}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got 1.01 (float)"),

@@ -1,0 +1,34 @@
+"""What a buffer is asked to sample: checked, and whether there is anything to sample and room for it."""
+
+from rltrainer.data.memory_forecast import check_fits
+from rltrainer.data.ring import Ring
+from rltrainer.errors import ReplayBufferError
+from rltrainer.field_rules import PositiveInt, UnitFloat, checked
+
+
+def check_sample(
+    ring: Ring, cell_nbytes: int, batch_size: int, n_step: int, gamma: float, num_batches: int | None
+) -> tuple[int, int, float, int | None]:
+    """Return the arguments of `ReplayBuffer.sample`, numbers of NumPy as Python's.
+
+    Args:
+        ring: what is sampled from.
+        cell_nbytes: bytes of a transition.
+        batch_size, n_step, gamma, num_batches: the arguments.
+
+    Raises:
+        ReplayBufferError: one breaks its rule, the buffer is empty, or the sample would not fit into memory.
+    """
+    are_right = type(batch_size) is type(n_step) is int and type(gamma) is float  # as most often
+    if not (are_right and batch_size > 0 and n_step > 0 and 0 <= gamma <= 1 and num_batches is None):
+        owner = "ReplayBuffer.sample"
+        batch_size = checked(owner, "batch_size", batch_size, PositiveInt, ReplayBufferError)
+        n_step = checked(owner, "n_step", n_step, PositiveInt, ReplayBufferError)
+        gamma = checked(owner, "gamma", gamma, UnitFloat, ReplayBufferError)
+        num_batches = checked(owner, "num_batches", num_batches, PositiveInt | None, ReplayBufferError)
+    if not ring.written.any():
+        raise ReplayBufferError("ReplayBuffer.sample: the buffer is empty. Collect or load transitions first.")
+    num_cells = batch_size * (num_batches or 1)
+    if num_cells > ring.num_cells:
+        check_fits("ReplayBuffer.sample", "batch_size", batch_size, 2 * num_cells * cell_nbytes, ring.device)
+    return batch_size, n_step, gamma, num_batches
