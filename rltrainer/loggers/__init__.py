@@ -1,4 +1,4 @@
-"""Where the numbers of a run go."""
+"""Loggers: files, TensorBoard and the terminal, where the numbers of a run go."""
 
 from rltrainer.loggers.console import ConsoleLogger
 from rltrainer.loggers.csv_file import CSVLogger

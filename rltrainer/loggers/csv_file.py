@@ -2,17 +2,13 @@
 
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from rltrainer.loggers.extent import Extent
-from rltrainer.loggers.file_logger import FileLogger
+from rltrainer.loggers.file_logger import Epochs, FileLogger
 from rltrainer.loggers.line_file import LineFile
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
-from rltrainer.loggers.progress import Progress, parse_progress
-from rltrainer.loggers.run_path import RunPath
 
 
 class CSVLogger(FileLogger):
@@ -30,12 +26,13 @@ class CSVLogger(FileLogger):
         ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
-        self._file = LineFile(type(self).__name__, path, header="step,name,value\n")
-        super().__init__(RunPath(self._file.path, self._file.path.suffix, self._file.is_log, _params_file), **options)
+    _file: LineFile
 
-    def _read_progress(self, path: Path) -> Progress | None:
-        """Return what the last intact `log_epoch` wrote, or None; incomplete ones are skipped with a warning."""
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
+        file = LineFile(type(self).__name__, path, "csv", b"step,name,value\n", _step_of)
+        super().__init__(file, file.path.suffix, _params_file, **options)
+
+    def _epochs(self, path: Path) -> Epochs:
         epochs: list[dict[str, object]] = []
         for line in self._file.lines(path):
             if ",epoch/" not in line:
@@ -44,47 +41,30 @@ class CSVLogger(FileLogger):
             if name == "epoch/epoch" or not epochs:
                 epochs.append({})
             epochs[-1][name] = _parse(value)
-        for row in reversed(epochs):
-            try:
-                return parse_progress(row)
-            except ValueError as error:
-                warnings.warn(f"{path}: skipped an incomplete epoch ({error})", RuntimeWarning, stacklevel=3)
-        return None
+        for row in epochs:
+            yield "an incomplete epoch", lambda row=row: row  # type: ignore[misc]  # the default binds row
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         lines = (f"{step},{_quoted(name)},{'' if value is None else repr(value)}\n" for name, value in values.items())
-        self._file.append("".join(lines))
+        self._file.append("".join(lines).encode())
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
-        path = _params_file(self._file.path)
+        path = _params_file(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x") as file:  # never over a file that is not ours
             file.write(json.dumps(params, indent=2) + "\n")
-
-    def _move(self, path: Path) -> None:
-        super()._move(path)
-        self._file.move(path)
-
-    def _drop_after(self, step: int) -> None:
-        def is_kept(line: str) -> bool:
-            found = line.partition(",")[0]
-            return found == "step" or (found.isdecimal() and int(found) <= step)
-
-        self._file.drop_after_last(is_kept)
-
-    def _close(self) -> None:
-        self._file.close()
-
-    def _measure_files(self) -> dict[str, Extent]:
-        return {"csv": self._file.extent()}
-
-    def _file_at(self, place: Path, name: str) -> Path | None:
-        return place if name == "csv" else None
 
 
 def _params_file(path: Path) -> Path:
     """Return the file beside a log that holds the params: the log's own value column holds numbers only."""
     return path.with_name(f"{path.name}.params.json")
+
+
+def _step_of(line: str) -> int | None:
+    step = line.partition(",")[0]
+    if step == "step":  # the header stays whatever the step
+        return 0
+    return int(step) if step.isdecimal() else None
 
 
 def _quoted(name: str) -> str:

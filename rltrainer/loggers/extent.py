@@ -14,7 +14,7 @@ NUM_BYTES = 1 << 16
 
 @dataclass
 class Extent:
-    """What a checkpoint knows of a log file.
+    """Size and digest of a log file, by which a checkpoint knows it.
 
     Args:
         size: the bytes that were written.

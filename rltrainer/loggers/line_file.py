@@ -1,6 +1,6 @@
-"""A text file of lines that only grows: what CSV and JSON lines logs are made of.
+"""A text file of lines: what CSV and JSON lines logs are made of.
 
-Knows nothing of what a line says. A line that a kill cut short is dropped before the next one is written.
+Knows nothing of what a line says. A line that a kill broke off is dropped before the next one is written.
 """
 
 import os
@@ -10,32 +10,37 @@ from io import FileIO
 from pathlib import Path
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.loggers.append_file import AppendFile
 from rltrainer.loggers.extent import Extent
+from rltrainer.loggers.log_file import AppendedFile, LogFile
 
 
-class LineFile:
-    """Append lines to a file, which is opened, and its folder made, at the first line.
-
-    Every line goes to the operating system in one unbuffered write, so that a killed process loses none.
+class LineFile(LogFile):
+    """Appends lines to a file.
 
     Args:
         owner: the logger's class, for error texts.
         path: the file; if it exists it is continued.
+        name: what a checkpoint calls it.
         header: how every such file begins; a whole line is written into a new file.
+        step_of: returns the step in a line, or None in a broken one.
 
     Raises:
         ParamsError: `path` is no path, a folder, or a file that does not begin with `header`.
     """
 
-    def __init__(self, owner: str, path: str | os.PathLike[str], header: str) -> None:
-        self._file: FileIO | None = None
+    def __init__(
+        self,
+        owner: str,
+        path: str | os.PathLike[str],
+        name: str,
+        header: bytes,
+        step_of: Callable[[str], int | float | None],
+    ) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
-        self.path = Path(path)
-        self._header = header
+        super().__init__(Path(path))
+        self._name, self._header, self._step_of = name, header, step_of
         self._keep: int | None = None
-        self._first_line = header.encode() if header.endswith("\n") else b""
         if self.path.is_dir():
             raise ParamsError(field_error_text(owner, "path", "must be a file, not a folder", path))
         if self.path.is_file() and self.path.stat().st_size and not self.is_log(self.path):
@@ -49,51 +54,35 @@ class LineFile:
         with open(path, "rb") as file:
             begin = file.read(len(self._header))
         # A kill while the file was begun may have left a part of the header.
-        return begin != b"" and self._header.encode().startswith(begin)
+        return begin != b"" and self._header.startswith(begin)
 
     def move(self, path: Path) -> None:
         """Write to another file from now on."""
-        self.close()
-        self.path, self._keep = path, None
+        super().move(path)
+        self._keep = None
 
-    def drop_after_last(self, is_kept: Callable[[str], bool]) -> None:
-        """Remove, when the next line is written, what follows the last line that is to be kept."""
+    def drop_after(self, step: int) -> None:
+        """Remove, with the next line, what follows the last line of this step or an earlier one."""
         self.close()
         position, self._keep = 0, 0
         if self.path.is_file():
             with open(self.path, "rb") as file:
                 for line in file:
                     position += len(line)
-                    if line.endswith(b"\n") and is_kept(line[:-1].decode(errors="replace")):
+                    found = self._step_of(line[:-1].decode(errors="replace")) if line.endswith(b"\n") else None
+                    if found is not None and found <= step:
                         self._keep = position
 
-    def append(self, lines: str) -> None:
-        """Write whole lines, all or nothing.
-
-        Raises:
-            OSError: they could not be written; the file is as before.
-        """
-        self._file = self._file or self._open()
-        before = self._file.seek(0, os.SEEK_END)
-        data = (self._first_line if before == 0 else b"") + lines.encode()
-        num_written = self._file.write(data)
-        if num_written != len(data):
-            self._file.truncate(before)
-            raise OSError(f"{self.path}: only {num_written} of {len(data)} bytes could be written")
-
-    def close(self) -> None:
-        """Release the file; a later line opens it again."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def extent(self) -> Extent:
+    def extents(self) -> dict[str, Extent]:
         """Return how far the file was written: its whole lines that stay."""
         if not self.path.is_file():
-            return Extent.of(self.path, 0)
+            return {self._name: Extent.of(self.path, 0)}
         with open(self.path, "rb", buffering=0) as file:
-            end = _end_of_last_line(file)
-        return Extent.of(self.path, end if self._keep is None else min(end, self._keep))
+            return {self._name: Extent.of(self.path, self._end(file))}
+
+    def find(self, place: Path, name: str) -> Path | None:
+        """Return the file itself by its name."""
+        return place if name == self._name else None
 
     def lines(self, path: Path) -> Iterator[str]:
         """Yield the whole lines of such a file without their ends; warn of a last line that was cut short."""
@@ -107,11 +96,9 @@ class LineFile:
                 yield line[:-1].decode(errors="replace")
 
     def _open(self) -> FileIO:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = AppendFile(self.path)
+        file = AppendedFile(self.path)
         try:
-            end = _end_of_last_line(file)
-            end, self._keep = (end if self._keep is None else min(end, self._keep)), None
+            end, self._keep = self._end(file), None
             if end < file.seek(0, os.SEEK_END):
                 file.truncate(end)
         except BaseException:
@@ -119,9 +106,16 @@ class LineFile:
             raise
         return file
 
+    def _beginning(self) -> bytes:
+        return self._header if self._header.endswith(b"\n") else b""
+
+    def _end(self, file: FileIO) -> int:
+        """Return the position after the last whole line that stays."""
+        end = _end_of_last_line(file)
+        return end if self._keep is None else min(end, self._keep)
+
 
 def _end_of_last_line(file: FileIO, chunk_size: int = 4096) -> int:
-    """Return the position after the last newline."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - chunk_size)

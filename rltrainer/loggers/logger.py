@@ -1,4 +1,4 @@
-"""What all loggers share: which rows are due, what they are means of, what a failure to write does, what is kept.
+"""The parent of all loggers: which rows are due, what they are means of, what a failure to write does, what is kept.
 
 Knows no file format: a subclass writes one row.
 """
@@ -95,13 +95,17 @@ class Logger(ABC):
         for kind in ("training", "test"):
             self._intervals[kind].check_unit(unit)
 
+    def is_due(self, kind: Kind, step: int, update_step: int = 0, gradient_step: int | None = None) -> bool:
+        """Return whether `log` would write a row."""
+        return kind == "epoch" or self._intervals[kind].is_due(self._position(kind, step, update_step, gradient_step))
+
     def due_training(self, step: int) -> bool:
         """Return whether `log_training` would write a row at this step."""
-        return self._intervals["training"].is_due(step)
+        return self.is_due("training", step)
 
     def due_update(self, update_step: int, gradient_step: int | None = None) -> bool:
         """Return whether `log_update` would write a row."""
-        return self._intervals["update"].is_due(self._update_position(update_step, gradient_step))
+        return self.is_due("update", 0, update_step, gradient_step)
 
     def begin_run(self, update_interval: Every, *, is_new: bool = True) -> None:
         """Begin a run at a path that no run has used, or go on with one.
@@ -162,34 +166,38 @@ class Logger(ABC):
         """
         self._gathered[kind].add(Part(values, weight, weights or {}))
 
-    def log_training(self, values: Row, step: int) -> None:
-        """Write what was gathered, and `values`, if due.
-
-        Raises:
-            TypeError: a value is not a number; so in all `log_` methods.
-        """
-        self._log_if_due("training", values, step, step)
-
-    def log_test(self, values: Row, step: int) -> None:
-        """Write numbers of a test step, if due."""
-        self._log_if_due("test", values, step, step)
-
-    def log_update(self, values: Row, step: int, update_step: int, gradient_step: int | None = None) -> None:
-        """Write what was gathered, and `values`, if due.
+    def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
+        """Write what was gathered for a row of this kind, and `values`, if its interval was crossed.
 
         Args:
+            kind: of the row.
             values: what is no mean, such as a learning rate.
             step: the x axis.
-            update_step: update steps made so far.
+            update_step: update steps made so far; of update rows, as is the next.
             gradient_step: gradient steps made so far; None takes them for as many as update steps.
+
+        Raises:
+            TypeError: a value is not a number.
         """
-        self._log_if_due("update", values, step, self._update_position(update_step, gradient_step))
+        if self.is_due(kind, step, update_step, gradient_step):
+            self._log(kind, values, step, self._position(kind, step, update_step, gradient_step))
+
+    def log_training(self, values: Row, step: int) -> None:
+        """Write a row of training; see `log`."""
+        self.log("training", values, step)
+
+    def log_test(self, values: Row, step: int) -> None:
+        """Write a row of a test step; see `log`."""
+        self.log("test", values, step)
+
+    def log_update(self, values: Row, step: int, update_step: int, gradient_step: int | None = None) -> None:
+        """Write a row of update steps; see `log`."""
+        self.log("update", values, step, update_step, gradient_step)
 
     def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
         """Write what no update row holds yet, at the end of a run; but a user's own `update_interval` is kept to."""
         if self._gathered["update"] and self._intervals["update"].is_default:
-            self._log("update", values, step)
-            self._intervals["update"].move_to(self._update_position(update_step, gradient_step))
+            self._log("update", values, step, self._position("update", step, update_step, gradient_step))
 
     def log_epoch(self, progress: Progress) -> None:
         """Write how far the run has come, for `read_progress`; then flush.
@@ -205,7 +213,7 @@ class Logger(ABC):
         missing = [name for name in PROGRESS_NAMES if name not in progress]
         if missing:
             raise ValueError(f"{type(self).__name__}.log_epoch: progress lacks {', '.join(missing)}")
-        self._log("epoch", progress, int(progress["env_step"] or progress["gradient_step"] or 0))
+        self.log("epoch", progress, int(progress["env_step"] or progress["gradient_step"] or 0))
         self.flush()
 
     def read_progress(self) -> Progress | None:
@@ -310,23 +318,22 @@ class Logger(ABC):
         """Go on with the log that was written to last, from this step on; return whether there is one."""
         return False
 
-    def _update_position(self, update_step: int, gradient_step: int | None) -> int:
-        if gradient_step is None or self._intervals["update"].every.unit == "update_step":
-            return update_step
-        return gradient_step
+    def _position(self, kind: Kind, step: int, update_step: int, gradient_step: int | None) -> int:
+        """Return what the interval of this kind of row counts."""
+        if kind != "update":
+            return step
+        return (
+            update_step if gradient_step is None or self._intervals[kind].every.unit == "update_step" else gradient_step
+        )
 
-    def _log_if_due(self, kind: Kind, values: Row, step: int, position: int) -> None:
-        interval = self._intervals[kind]
-        if interval.is_due(position):
-            self._log(kind, values, step)
-            interval.move_to(position)
-
-    def _log(self, kind: Kind, values: Row, step: int) -> None:
+    def _log(self, kind: Kind, values: Row, step: int, position: int) -> None:
         means = self._gathered[kind].take() if kind in self._gathered else {}
         row = {f"{kind}/{name}": self._checked(kind, name, value) for name, value in {**values, **means}.items()}
         self.last_step, self._has_place = step, True
         with self._guarded(f"write the {kind} row of step {step}", num_rows=1):
             self._write(kind, row, step)
+        if kind in self._intervals:
+            self._intervals[kind].move_to(position)
 
     def _checked(self, kind: Kind, name: str, value: object) -> int | float | None:
         if not isinstance(value, bool) and isinstance(value, numbers.Real):

@@ -1,4 +1,4 @@
-"""What a logger keeps in a checkpoint."""
+"""The part of a checkpoint that is a logger's."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from rltrainer.typed_state import from_state
 
 @dataclass
 class GatheredPart:
-    """What was gathered for the next row: means, and what they weigh."""
+    """Numbers gathered for the next row: means, and how much they weigh."""
 
     values: dict[str, Number]
     weight: PositiveFloat
@@ -20,7 +20,7 @@ class GatheredPart:
 
 @dataclass
 class LoggerState:
-    """What `Logger.state_dict` returns.
+    """State of a logger, as `Logger.state_dict` returns it.
 
     Args:
         logger: its class.
@@ -29,8 +29,8 @@ class LoggerState:
         num_dropped: rows that could not be written.
         files: how far each file was written; of older checkpoints the size only.
         gathered: by kind of row.
-        has_place: whether a run was begun.
-        has_params: whether its params were written.
+        has_place: a run was begun.
+        has_params: its params were written.
         place: the name of its log.
     """
 
@@ -47,7 +47,7 @@ class LoggerState:
 
 @dataclass
 class MultiLoggerState:
-    """What `MultiLogger.state_dict` returns."""
+    """State of several loggers, as `MultiLogger.state_dict` returns it."""
 
     logger: str
     loggers: list[dict[str, Any]]

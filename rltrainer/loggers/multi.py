@@ -1,15 +1,27 @@
 """Log to several places at once."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.loggers.logger_state import MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import Progress
-from rltrainer.means import Number
 from rltrainer.types import Load, State
+
+Args = ParamSpec("Args")
+
+
+def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concatenate["MultiLogger", Args], None]:
+    """Return the method that calls this one of each logger."""
+
+    @wraps(method)
+    def call_each(self: "MultiLogger", /, *args: Args.args, **kwargs: Args.kwargs) -> None:
+        for logger in self.loggers:
+            getattr(logger, method.__name__)(*args, **kwargs)
+
+    return call_each
 
 
 class MultiLogger(Logger):
@@ -28,88 +40,28 @@ class MultiLogger(Logger):
             raise ParamsError(field_error_text("MultiLogger", "loggers", "must be one Logger or more", loggers))
         self.loggers = loggers
 
+    check_step_unit = _by_each(Logger.check_step_unit)
+    begin_run = _by_each(Logger.begin_run)
+    continue_log = _by_each(Logger.continue_log)
+    log_params = _by_each(Logger.log_params)
+    gather = _by_each(Logger.gather)
+    log = _by_each(Logger.log)
+    log_rest = _by_each(Logger.log_rest)
+    flush = _by_each(Logger.flush)
+    close = _by_each(Logger.close)
+
     @property
     def num_dropped(self) -> int:
         """The rows that all its loggers failed to write."""
         return sum(logger.num_dropped for logger in self.loggers)
 
-    def check_step_unit(self, unit: Literal["env_step", "gradient_step"]) -> None:
-        """Check the intervals of each."""
-        for logger in self.loggers:
-            logger.check_step_unit(unit)
-
-    def due_training(self, step: int) -> bool:
-        """Return whether any would write a training row."""
-        return any(logger.due_training(step) for logger in self.loggers)
-
-    def due_update(self, update_step: int, gradient_step: int | None = None) -> bool:
-        """Return whether any would write an update row."""
-        return any(logger.due_update(update_step, gradient_step) for logger in self.loggers)
-
-    def begin_run(self, update_interval: Every, *, is_new: bool = True) -> None:
-        """Begin with each, which may come to different numbers."""
-        for logger in self.loggers:
-            logger.begin_run(update_interval, is_new=is_new)
-
-    def continue_log(self, step: int) -> None:
-        """Continue the log of each."""
-        for logger in self.loggers:
-            logger.continue_log(step)
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Hand the params to each."""
-        for logger in self.loggers:
-            logger.log_params(params)
-
-    def gather(
-        self,
-        kind: Literal["training", "update"],
-        values: Mapping[str, Number],
-        weight: float = 1,
-        weights: Mapping[str, float] | None = None,
-    ) -> None:
-        """Hand the numbers to each."""
-        for logger in self.loggers:
-            logger.gather(kind, values, weight, weights)
-
-    def log_training(self, values: Row, step: int) -> None:
-        """Hand the row to each."""
-        for logger in self.loggers:
-            logger.log_training(values, step)
-
-    def log_test(self, values: Row, step: int) -> None:
-        """Hand the row to each."""
-        for logger in self.loggers:
-            logger.log_test(values, step)
-
-    def log_update(self, values: Row, step: int, update_step: int, gradient_step: int | None = None) -> None:
-        """Hand the row to each."""
-        for logger in self.loggers:
-            logger.log_update(values, step, update_step, gradient_step)
-
-    def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
-        """Have each write what is left."""
-        for logger in self.loggers:
-            logger.log_rest(values, step, update_step, gradient_step)
-
-    def log_epoch(self, progress: Progress) -> None:
-        """Hand the row to each."""
-        for logger in self.loggers:
-            logger.log_epoch(progress)
+    def is_due(self, kind: Kind, step: int, update_step: int = 0, gradient_step: int | None = None) -> bool:
+        """Return whether any would write a row."""
+        return any(logger.is_due(kind, step, update_step, gradient_step) for logger in self.loggers)
 
     def read_progress(self) -> Progress | None:
         """Return the progress of the first logger that has one."""
         return next((found for logger in self.loggers if (found := logger.read_progress()) is not None), None)
-
-    def flush(self) -> None:
-        """Flush each."""
-        for logger in self.loggers:
-            logger.flush()
-
-    def close(self) -> None:
-        """Close each."""
-        for logger in self.loggers:
-            logger.close()
 
     def state_dict(self) -> State:
         """Return the states of all, in order."""
@@ -118,13 +70,8 @@ class MultiLogger(Logger):
     def prepare_load(self, state: State) -> Load:
         """Return what continues each logger whose place in the list held one of its class; others start anew."""
         found = read_logger_state(state)
-        if not isinstance(found, MultiLoggerState):
-            return lambda: None
-        loads = [
-            logger.prepare_load(part)
-            for logger, part in zip(self.loggers, found.loggers, strict=False)
-            if part.get("logger") == type(logger).__name__
-        ]
+        parts = zip(self.loggers, found.loggers if isinstance(found, MultiLoggerState) else [], strict=False)
+        loads = [each.prepare_load(part) for each, part in parts if part.get("logger") == type(each).__name__]
 
         def load() -> None:
             for load_one in loads:

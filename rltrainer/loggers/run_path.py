@@ -1,4 +1,4 @@
-"""Where a run is logged if others were logged at the same path before: `log.csv`, `log-2.csv`, `log-3.csv`."""
+"""Paths of runs that are logged at one place: `log.csv`, `log-2.csv`, `log-3.csv`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,24 +6,23 @@ from pathlib import Path
 
 
 class RunPath:
-    """The file or folder of one run: the path that a user gave, or the same with a number.
+    """The files or folders of runs: the path that a user gave, and the same with numbers.
 
     Args:
         given: the path.
         suffix: the end of its name that stays behind the number.
-        is_log: says whether a path holds a log.
+        is_log: returns whether a path holds a log.
         side: returns the file that lies beside a log; None if there is none.
     """
 
     def __init__(
         self, given: Path, suffix: str, is_log: Callable[[Path], bool], side: Callable[[Path], Path] | None = None
     ) -> None:
-        self.given, self._suffix, self.is_log, self._side = given, suffix, is_log, side
-        self.path = given
+        self.given, self._suffix, self._is_log, self._side = given, suffix, is_log, side
 
     def unused(self) -> Path:
         """Return the given path if no run was logged there, else the first number that is free."""
-        if not (self.is_log(self.given) or self._has_side(self.given)):
+        if not (self._is_log(self.given) or self._has_side(self.given)):
             return self.given
         number = 2
         while self._numbered(number).exists() or self._has_side(self._numbered(number)):
@@ -32,7 +31,7 @@ class RunPath:
 
     def newest(self) -> Path:
         """Return the log that was written to last, the given path if there is none."""
-        return max(filter(self.is_log, self._all()), key=_last_change, default=self.given)
+        return max(filter(self._is_log, self._all()), key=_last_change, default=self.given)
 
     def named(self, name: str | None) -> Path:
         """Return the path of this name, the given one if that is another log's name. The name is not trusted."""

@@ -1,4 +1,4 @@
-"""What all loggers share: intervals, names, failures, state."""
+"""The parent of all loggers: intervals, names, failures, state."""
 
 import warnings
 from typing import Any

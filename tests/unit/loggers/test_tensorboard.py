@@ -13,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import TensorBoardLogger
-from rltrainer.loggers.event_file import EventFile
+from rltrainer.loggers.event_file import EventFolder
+from rltrainer.loggers.log_file import AppendedFile
 
 PROGRESS = {
     "epoch": 1,
@@ -258,13 +259,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every event file is `/dev/full`, where each write fails as on a full disk."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    make = EventFile.__init__
-
-    def full(self: EventFile, *args: Any) -> None:
-        make(self, *args)
-        self._path = Path("/dev/full")
-
-    monkeypatch.setattr(EventFile, "__init__", full)
+    monkeypatch.setattr(EventFolder, "_open", lambda self: AppendedFile(Path("/dev/full")))
 
 
 @pytest.mark.usefixtures("full_disk")
