@@ -158,6 +158,14 @@ def offline_pendulum(make: Callable[[Any, Any], Any]) -> Callable[[int], Outcome
     return run
 
 
+def discrete_cql_cartpole(seed: int) -> Outcome:
+    """Train offline on all that DQN collected while it learned; the reference is that data's mean return."""
+    buffer, reference = behaviour_data("CartPole-v1", dqn(lr=5e-4, target_update_interval=250), 20_000, seed)
+    policy = rl.QNetwork.for_spaces(buffer.observation_space, buffer.action_space)
+    agent = rl.DiscreteCQL(policy, rl.DiscreteCQLParams(lr=5e-4, target_update_interval=250))
+    return Outcome(train_offline(agent, buffer, "CartPole-v1", 10_000, seed), 10_000, reference)
+
+
 def bc_cartpole(seed: int) -> Outcome:
     """Clone an expert: PPO trained to 475, acting greedily; the reference is its mean return."""
     rl.seed(seed)
@@ -236,6 +244,7 @@ TASKS: dict[str, Task] = {
             rl.GaussianActorCritic.for_spaces(obs, action, hidden_sizes=(128, 128)),
             rl.IQLParams(lr=1e-3, expectile=0.8))),
         None, "5k gradient steps", "above the data's mean"),
+    "discrete_cql_cartpole": Task(discrete_cql_cartpole, None, "10k gradient steps", "at least 0.9 of the behaviour"),
     "ppo_half_cheetah": Task(
         on_policy("HalfCheetah-v4", ppo_half_cheetah, 8, 1e9, 307_200, 20_480, 10,
                   policy={"normalize_obs": True, "normalize_reward": True}, collection_step_num_env_steps=2048,

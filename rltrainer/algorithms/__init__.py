@@ -5,6 +5,7 @@ from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams
+from rltrainer.algorithms.offline.discrete_cql import DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
@@ -30,6 +31,8 @@ __all__ = [
     "AlgorithmParams",
     "BCParams",
     "DQNParams",
+    "DiscreteCQL",
+    "DiscreteCQLParams",
     "DoubleDQN",
     "IQLParams",
     "OffPolicyAlgorithm",

@@ -32,6 +32,7 @@ MAKERS: dict[str, Any] = {
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params()),
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX, rl.SACParams()),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
+    "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE, rl.DiscreteCQLParams(target_update_interval=7)),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX, rl.IQLParams()),
     "bc": (rl.BC, rl.Actor, DISCRETE, rl.BCParams()),
 }

@@ -40,6 +40,7 @@ OFF_POLICY: dict[str, Make] = {
     "td3": maker(rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params(actor_update_interval=1)),
     "sac": maker(rl.SAC, rl.SquashedActorCritic, BOX),
     "td3_bc": maker(rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams(actor_update_interval=1)),
+    "discrete_cql": maker(rl.DiscreteCQL, rl.QNetwork, DISCRETE),
     "iql": maker(rl.IQL, rl.GaussianActorCritic, BOX),
     "bc": maker(rl.BC, rl.Actor, DISCRETE),
     "bc_box": maker(rl.BC, rl.Actor, BOX),

@@ -21,6 +21,7 @@ CASES: dict[str, tuple[Any, Any, Any, Any]] = {
     "td3": (rl.TD3, rl.DeterministicActorCritic, DICT, BOX),
     "sac": (rl.SAC, rl.SquashedActorCritic, DICT, BOX),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, DICT, BOX),
+    "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DICT, DISCRETE),
     "iql": (rl.IQL, rl.GaussianActorCritic, DICT, BOX),
     "bc": (rl.BC, rl.Actor, DICT, BOX),
     "ppo_image": (rl.PPO, rl.ActorCritic, IMAGE, DISCRETE),

@@ -71,16 +71,23 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
         True,
     ),
 }
-OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value | None]] = {
+OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
     "td3_bc": (
         off_policy(rl.DeterministicActorCritic, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)),
         q_of_policy,
+        True,
     ),
     "iql": (
         off_policy(rl.GaussianActorCritic, rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)),
         state_value,
+        True,
     ),
-    "sac": (ALGORITHMS["sac"][0], q_of_policy),
+    "sac": ALGORITHMS["sac"],
+    "discrete_cql": (
+        off_policy(rl.QNetwork, rl.DiscreteCQL, quick(rl.DiscreteCQLParams, target_update_interval=20, alpha=0.2)),
+        best_q,
+        False,
+    ),
 }
 
 
@@ -114,8 +121,9 @@ def train(name: str, env: type[ProbeEnv]) -> Any:
 def train_offline(name: str, env: type[ProbeEnv]) -> Any:
     """Train on the transitions of uniformly random actions."""
     rl.seed(0)
-    envs = make_envs(env, continuous=True)
-    algorithm = OFFLINE[name][0](envs, True)
+    make, _, continuous = OFFLINE[name]
+    envs = make_envs(env, continuous)
+    algorithm = make(envs, continuous)
     buffer = rl.ReplayBuffer(2000, envs.single_observation_space, envs.single_action_space, num_envs=8)
     rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=2000, random=True)
     options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
@@ -125,8 +133,7 @@ def train_offline(name: str, env: type[ProbeEnv]) -> Any:
 
 
 def values(name: str, algorithm: Any, obs: Any) -> list[float]:
-    value = ALGORITHMS[name][1] if name in ALGORITHMS else OFFLINE[name][1]
-    assert value is not None
+    value = (ALGORITHMS | OFFLINE)[name][1]
     with torch.no_grad():
         return [float(x) for x in value(algorithm, torch.as_tensor(obs, dtype=torch.float32))]
 

@@ -25,11 +25,12 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX),
     "bc": (rl.BC, rl.Actor, DISCRETE),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX),
+    "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "dqn", "double_dqn", "td3", "sac", "iql",
-    "offline_bc", "offline_td3_bc", "offline_iql", "offline_sac",
+    "offline_bc", "offline_td3_bc", "offline_iql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rltrainer.errors import ParamsError
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 CLASSES = [
     rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
+    rl.DiscreteCQLParams,
 ]  # fmt: skip
 ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],

@@ -1,0 +1,52 @@
+"""CQL for discrete actions (Kumar et al. 2020, Conservative Q-Learning for Offline Reinforcement Learning)."""
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
+from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.field_rules import Flag, PositiveFloat
+from rltrainer.functional.losses import huber
+from rltrainer.nets import QNetwork
+from rltrainer.types import Transitions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DiscreteCQLParams(DQNParams):
+    """Hyperparameters of discrete CQL."""
+
+    double: Flag = True
+    alpha: PositiveFloat = 1.0
+    """Weight of the penalty; the less of the data is good, the smaller."""
+
+
+class DiscreteCQL(DQN):
+    """DQN whose values of actions outside the data are pushed down.
+
+    Args:
+        policy: the action values.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    params_class = DiscreteCQLParams
+    params: DiscreteCQLParams
+
+    def __init__(self, policy: QNetwork, params: DiscreteCQLParams | None = None) -> None:
+        super().__init__(policy, params)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
+        """Return fields of `OfflineTrainerParams` that train well: `**rl.DiscreteCQL.recommended()`.
+
+        256 transitions per gradient step, as CQL takes for continuous actions (on Atari 32).
+        """
+        return {"batch_size": 256}
+
+    def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+        """Return DQN's loss + alpha * (log sum_a exp Q(obs, a) - Q(obs, action)), both [B] (eq. 4)."""
+        q = self.policy.q_values(batch.obs)
+        of_data = chosen(q, batch.action)
+        td_error = self.target(batch) - of_data
+        return huber(td_error) + self.params.alpha * (q.logsumexp(1) - of_data), td_error
