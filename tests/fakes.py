@@ -64,8 +64,8 @@ class ScriptedOnPolicy(rl.OnPolicyAlgorithm):
 
     def process(self, rollout: rl.Rollout) -> Samples:
         self.rollouts.append(rollout)
-        obs, action, reward = rollout.valid_cells((rollout.obs, rollout.action, rollout.reward))
-        return Samples(obs, action, reward, reward, reward, reward, torch.ones_like(reward))
+        reward = rollout.reward
+        return Samples(rollout.obs, rollout.action, reward, reward, reward, reward, rollout.valid.float())
 
     def gradient_step(self, batch: Samples) -> rl.UpdateResult:
         self.num_steps += 1

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.tree import Tree, leaves, rebuild
+from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
 
 
 @dataclasses.dataclass(slots=True)
 class Samples:
-    """The cells of a rollout [M], or a minibatch of those that count [B]; observations are normalised.
+    """What a rollout means to an algorithm [T, N]; flattened, its cells [M], or a minibatch of them [B].
 
     Args:
-        obs: tree [M, ...].
-        action: [M, ...], as sampled.
-        advantage: [M].
-        return_: [M], what the critic regresses to.
-        value: [M], the critic's value when the data was collected.
-        log_prob: [M], log-probability of the action when it was collected.
-        weight: [M], 1, or 0 for what does not count: cells that are not valid, and padding.
-        extra: further tensors [M, ...], those of the rollout.
+        obs: tree [T, N, ...], normalised.
+        action: [T, N, ...], as sampled.
+        advantage: [T, N].
+        return_: [T, N], what the critic regresses to.
+        value: [T, N], the critic's value when the data was collected.
+        log_prob: [T, N], log-probability of the action when it was collected.
+        weight: [T, N], 1, or 0 for what does not count: cells that are not valid, and padding.
+        extra: further tensors [T, N, ...], those of the rollout.
     """
 
     obs: Tree
@@ -38,30 +38,57 @@ class Samples:
     weight: Tensor
     extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
+    def flatten(self) -> Self:
+        """Return the cells one after another [T * N], time first."""
+        return type(self)(*map_tree(lambda x: x.flatten(0, 1), tuple(getattr(self, name) for name in self.names())))
+
     def gather(self, index: Tensor, shape: tuple[int, int]) -> list[Self]:
-        """Return the cells at `index` [K * B] as K minibatches of shape (K, B)."""
-        names = [field.name for field in dataclasses.fields(self)]
-        columns = [_split(getattr(self, name), index, shape) for name in names]
-        return [type(self)(**dict(zip(names, parts, strict=True))) for parts in zip(*columns, strict=True)]
+        """Return the cells at `index` [K * B], of flattened samples, as K minibatches of shape (K, B)."""
+        columns = [_split(getattr(self, name), index, shape) for name in self.names()]
+        return [type(self)(**dict(zip(self.names(), parts, strict=True))) for parts in zip(*columns, strict=True)]
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of the fields."""
+        return [field.name for field in dataclasses.fields(cls)]
 
 
 class OnPolicyAlgorithm(Algorithm):
     """An algorithm that learns from what its current policy has just collected.
 
-    A subclass says what a rollout means (`process`) and what one gradient step does (`gradient_step`).
+    A subclass says what a rollout means (`process`) and what one gradient step does (`gradient_step`); if need be, what
+    is done before the first of them (`before_batches`), and what each of them is given (`batches`).
     """
 
     @abstractmethod
     def process(self, rollout: Rollout) -> Samples:
-        """Turn a rollout into samples: values, advantages, returns. Called once per update, without gradients."""
+        """Turn a rollout into samples [T, N]: values, advantages, returns. Once per update, without gradients."""
 
     @abstractmethod
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
 
-    def measure(self, samples: Samples) -> Mapping[str, Tensor]:
-        """Return what to log of the samples besides the losses. Called once per update, without gradients."""
+    def before_batches(self, samples: Samples) -> Mapping[str, Tensor]:
+        """Do what is done once with all samples [T, N], and return what to log of it; called without gradients."""
         return {}
+
+    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
+        """Yield what each gradient step of an update is given: by default minibatches of cells in random order.
+
+        The next one is asked for when the step before was taken; where steps run as a CUDA graph, up to 32 are asked
+        for at once. Each size is a shape to compile.
+
+        Args:
+            samples: what `process` returned [T, N].
+            batch_size: see `update`.
+            repeat: see `update`.
+        """
+        cells, size = samples.flatten(), samples.weight.numel()  # no matter how many of them are valid
+        if self.plan.rollouts_vary:
+            size = 1 << (max(int(samples.weight.count_nonzero()), 1) - 1).bit_length()  # the next power of two
+        size = size if batch_size is None else min(batch_size, size)
+        for _ in range(repeat):
+            yield from minibatches(cells, size, self.generator)
 
     def _step(self, *args: Any) -> UpdateResult:
         return self.gradient_step(*args)
@@ -83,52 +110,49 @@ class OnPolicyAlgorithm(Algorithm):
         self._begin_update()
         with torch.no_grad():
             samples = self.process(rollout)
-            measured = self.measure(samples)
-        size = self._num_cells(rollout)
-        size = size if batch_size is None else min(batch_size, size)
-        steps = self._take_steps(
-            (batch,) for _ in range(repeat) for batch in minibatches(samples, size, self.generator)
-        )
+            measured = self.before_batches(samples)
+        steps = self._take_steps((batch,) for batch in self.batches(samples, batch_size, repeat))
         self.observe(rollout)
         self._end_update()
         result = UpdateResult.mean(steps)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if steps and measured else result
 
-    def _num_cells(self, rollout: Rollout) -> int:
-        """Return the size of a minibatch that takes the whole rollout; each size is a shape to compile."""
-        if not self.plan.rollouts_vary:
-            return rollout.valid.numel()  # no matter how many of them are valid
-        return 1 << (max(int(rollout.valid.count_nonzero()), 1) - 1).bit_length()  # the next power of two
 
-
-def minibatches(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
-    """Yield all samples that count in random order, in minibatches whose sizes differ by at most one.
+def minibatches(cells: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
+    """Yield all cells [M] that count in random order, in minibatches whose sizes differ by at most one.
 
     Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.
     """
-    num_samples = int(samples.weight.count_nonzero())
-    if num_samples == 0:
+    num_cells = int(cells.weight.count_nonzero())
+    if num_cells == 0:
         return
-    if len(samples.weight) == batch_size:  # a mean over everything knows no order, and has its padding
-        yield samples
+    if len(cells.weight) == batch_size:  # a mean over everything knows no order, and has its padding
+        yield cells
         return
-    num_batches = math.ceil(num_samples / batch_size)
-    index = torch.randperm(num_samples, generator=generator, device=generator.device)
-    if num_samples < len(samples.weight):
-        index = samples.weight.nonzero().squeeze(1)[index]
-    if num_samples == num_batches * batch_size:
-        yield from samples.gather(index, (num_batches, batch_size))
-        return
-    # Column j of batch k is real for j < size_k; the padding repeats another cell that counts, and weighs nothing.
-    size = torch.full((num_batches, 1), num_samples // num_batches, device=index.device)
-    size[: num_samples % num_batches] += 1
-    real = torch.arange(batch_size, device=index.device) < size
-    # No `padded[real] = index`: a device would be asked how many cells are real, and waited for.
-    position = size.cumsum(0) - size + torch.arange(batch_size, device=index.device)
-    padded = index[position.clamp_(max=num_samples - 1)]
-    for batch, is_real in zip(samples.gather(padded.flatten(), (num_batches, batch_size)), real, strict=True):
-        batch.weight = batch.weight * is_real
+    index, is_real = shuffled(num_cells, batch_size, generator)
+    place = index.flatten() if num_cells == len(cells.weight) else cells.weight.nonzero().squeeze(1)[index.flatten()]
+    for k, batch in enumerate(cells.gather(place, (len(index), batch_size))):
+        if is_real is not None:
+            batch.weight = batch.weight * is_real[k]
         yield batch
+
+
+def shuffled(num: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    """Share out 0 .. num - 1 in random order among K batches, whose sizes differ by at most one.
+
+    Returns:
+        index [K, B], and which of them are real [K, B]: the others are repetitions that pad a batch; None if all are.
+    """
+    num_batches = math.ceil(num / batch_size)
+    order = torch.randperm(num, generator=generator, device=generator.device)
+    if num == num_batches * batch_size:
+        return order.view(num_batches, batch_size), None
+    # Column j of batch k is real for j < size_k.
+    size = torch.full((num_batches, 1), num // num_batches, device=order.device)
+    size[: num % num_batches] += 1
+    column = torch.arange(batch_size, device=order.device)
+    # No `padded[real] = order`: a device would be asked how many are real, and waited for.
+    return order[(size.cumsum(0) - size + column).clamp_(max=num - 1)], column < size
 
 
 def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Sequence[Tree]:

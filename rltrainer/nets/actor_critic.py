@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import FiniteFloat, Flag, checked
-from rltrainer.nets.chain import Chain
+from rltrainer.nets.chain import Chain, is_hooked
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
@@ -145,3 +145,10 @@ class ActorCritic(Actor):
         """Return the values [B] of normalised observations [B, ...]."""
         value: Tensor = self.critic(obs)
         return value.squeeze(-1)
+
+    def evaluate(self, obs: Tree) -> tuple[Distribution, Tensor]:
+        """Return what `distribution` and `value` do; an encoder that both share is passed through once."""
+        if self.actor[0] is not self.critic[0] or is_hooked(self.actor) or is_hooked(self.critic):
+            return self.distribution(obs), self.value(obs)
+        features = self.actor[0](obs)
+        return self.actor.after(features), self.critic.after(features).squeeze(-1)

@@ -20,6 +20,12 @@ class Chain(nn.Sequential):
             x = module(x) if is_hooked(module) else module.forward(x)
         return x
 
+    def after(self, features: Any) -> Any:
+        """Apply the modules behind the first, whose output is given."""
+        for module in list(self._modules.values())[1:]:
+            features = module(features)
+        return features
+
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, at less cost if it is a plain `nn.Linear`."""

@@ -12,8 +12,10 @@ from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, Schedul
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
+from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
+from rltrainer.updates.scheduled_value import ScheduledValue
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -25,8 +27,8 @@ class A2CParams(AlgorithmParams):
     """Lambda of generalised advantage estimation: 0 gives one-step advantages, 1 Monte-Carlo ones."""
     value_coef: NonNegativeFloat = 0.5
     """Weight of the critic's loss."""
-    entropy_coef: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus."""
+    entropy_coef: NonNegativeFloat | Scheduled = 0.0
+    """Weight of the entropy bonus, or a schedule of it over progress."""
     normalize_advantage: Flag = False
     """Standardise the advantages of each minibatch."""
     max_grad_norm: PositiveFloat | None = 0.5
@@ -49,6 +51,7 @@ class A2C(OnPolicyAlgorithm):
     def __init__(self, policy: ActorCritic, params: A2CParams | None = None) -> None:
         super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, policy=policy)
+        self.entropy_coef = ScheduledValue(self.params.entropy_coef, self.device)
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
@@ -66,34 +69,36 @@ class A2C(OnPolicyAlgorithm):
         reward = self._normalized_reward(rollout)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
-        weight = rollout.valid.to(value.dtype)
-        obs, action, advantage, return_, value, weight, extra = map_tree(
-            lambda x: x.flatten(0, 1), (obs, rollout.action, advantage, return_, value, weight, rollout.extra)
-        )
-        return Samples(obs, action, advantage, return_, value, torch.zeros_like(value), weight, extra)
+        weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
+        return Samples(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""
-        distribution = self.policy.distribution(batch.obs)
+        distribution, value = self.evaluate(batch)
         log_prob = distribution.log_prob(batch.action)
         policy_loss = weighted_mean(self.policy_loss(log_prob, batch), batch.weight)
-        value_loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
+        value_loss = weighted_mean(self.value_loss(value, batch), batch.weight)
         entropy = weighted_mean(distribution.entropy(), batch.weight)
         loss = policy_loss + self.params.value_coef * value_loss
-        if self.params.entropy_coef > 0:  # without it, the backward pass leaves the entropy out
-            loss = loss - self.params.entropy_coef * entropy
+        if self.params.entropy_coef != 0:  # without it, the backward pass leaves the entropy out
+            loss = loss - self.entropy_coef.value * entropy
         self.optimizer.step(loss)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics = {name: value.detach() for name, value in losses.items()}
         return UpdateResult({**metrics, **self.policy_change(log_prob.detach(), batch)})
 
+    def evaluate(self, batch: Samples) -> tuple[Distribution, Tensor]:
+        """Return the distributions over actions and the values [B] of a minibatch."""
+        return self.policy.evaluate(batch.obs)
+
     def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
         """Return what to log of how far the policy is from the one that collected; part of the gradient step."""
         return {}
 
-    def measure(self, samples: Samples) -> dict[str, Tensor]:
+    def before_batches(self, samples: Samples) -> dict[str, Tensor]:
         """Return how much of the returns' variance the critic explained before this update."""
-        return {"explained_variance": explained_variance(samples.value, samples.return_, samples.weight)}
+        cells = samples.flatten()
+        return {"explained_variance": explained_variance(cells.value, cells.return_, cells.weight)}
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
         """Return -A log pi(a|s) per cell [B] (Mnih et al. 2016, algorithm S3)."""

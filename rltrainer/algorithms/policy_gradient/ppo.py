@@ -65,9 +65,10 @@ class PPO(A2C):
         """
         samples = super().process(rollout)
         with self._compiled_step.precision():
-            samples.log_prob = self.policy.distribution(samples.obs).log_prob(samples.action)
+            cells = samples.flatten()
+            samples.log_prob = self.policy.distribution(cells.obs).log_prob(cells.action).view_as(samples.value)
             if self.params.value_clip is not None and self.plan.precision.amp is not None:
-                samples.value = self.policy.value(samples.obs)  # what the critic may move away from
+                samples.value = self.policy.value(cells.obs).view_as(samples.value)  # what the critic may move from
         return samples
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import Samples
+from rltrainer.tree import map_tree
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 
 
@@ -16,11 +17,6 @@ class NotesSizes(ScriptedOnPolicy):
     def __init__(self, policy: rl.Policy) -> None:
         super().__init__(policy)
         self.sizes: list[tuple[int, int]] = []
-
-    def process(self, rollout: rl.Rollout) -> Samples:
-        flat = rollout.reward.flatten()
-        weight = rollout.valid.flatten().float()
-        return Samples(rollout.obs.flatten(0, 1), rollout.action.flatten(), flat, flat, flat, flat, weight)
 
     def gradient_step(self, batch: Samples) -> rl.UpdateResult:
         self.sizes.append((len(batch.weight), int(batch.weight.sum())))
@@ -92,3 +88,29 @@ def test_a_batch_beyond_the_rollout_is_the_whole_rollout() -> None:
         return torch.cat([p.detach().flatten() for p in algorithm.policy.parameters()])
 
     assert torch.equal(weights(99_999), weights(None))
+
+
+class WholeEnvs(NotesSizes):
+    """Takes what one env did in a minibatch, after a look at all."""
+
+    def before_batches(self, samples: Samples) -> dict[str, torch.Tensor]:
+        return {"cells": samples.weight.sum()}
+
+    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Any:
+        for _ in range(repeat):
+            yield from (_of_env(samples, env) for env in range(samples.weight.shape[1]))
+
+
+def _of_env(samples: Samples, env: int) -> Samples:
+    return Samples(*map_tree(lambda x: x[:, env], tuple(getattr(samples, name) for name in samples.names())))
+
+
+def test_an_algorithm_makes_its_own_batches() -> None:
+    envs = counting_envs(3)
+    algorithm = WholeEnvs(tiny_actor_critic(envs))
+    buffer = rl.RolloutBuffer(5, 3, envs.single_observation_space, envs.single_action_space)
+    collector = rl.Collector(algorithm.policy, envs, buffer)
+    collector.collect(num_steps=15)
+    result = algorithm.update(collector.rollout(), 4, 2)
+    assert algorithm.sizes == [(5, 5)] * 6
+    assert result.floats() == {"loss": 3.5, "cells": 15.0}

@@ -113,3 +113,23 @@ def test_q_networks_keep_torchs_initialisation() -> None:
     policy = QNetwork(IMAGE, DISCRETE, hidden_sizes=(4,))
     torch.manual_seed(1)
     assert torch.equal(policy.critic[0].parts[0].conv[0].weight, torch.nn.Conv2d(1, 32, 8, 4).weight)
+
+
+@pytest.mark.parametrize("share_encoder", [False, True])
+def test_evaluate_is_the_distribution_and_the_value_in_one_pass(share_encoder: bool) -> None:
+    torch.manual_seed(0)
+    policy = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share_encoder)
+    obs, encoded = picture(), []
+    for encoder in {policy.actor[0], policy.critic[0]}:
+        encoder.register_forward_hook(lambda *_: encoded.append(1))
+    distribution, value = policy.evaluate(obs)
+    assert len(encoded) == (1 if share_encoder else 2)
+    torch.testing.assert_close(value, policy.value(obs))
+    torch.testing.assert_close(distribution.entropy(), policy.distribution(obs).entropy())
+
+
+def test_evaluate_calls_hooks_of_whole_networks() -> None:
+    policy, seen = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=True), []
+    policy.critic.register_forward_hook(lambda *_: seen.append("critic"))
+    policy.evaluate(picture())
+    assert seen == ["critic"]

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.algorithms import Samples
+from rltrainer.errors import ParamsError
 from tests.fakes import OBS_SPACE
 
 
@@ -25,7 +27,7 @@ def test_a_cut_inside_a_rollout_ends_the_trace_and_bootstraps_from_what_came_bef
         samples = algorithm.process(buffer.rollout())
         value = policy.value(torch.tensor([[1.0], [6.0]]).expand(2, *OBS_SPACE.shape))
     # Without the cut, the first return would be 1 + 0.5 * (2 + 0.5 * V(6)).
-    torch.testing.assert_close(samples.return_, torch.tensor([1.0, 2.0]) + 0.5 * value)
+    torch.testing.assert_close(samples.return_.squeeze(1), torch.tensor([1.0, 2.0]) + 0.5 * value)
 
 
 def test_rms_prop_is_the_references_optimizer() -> None:
@@ -37,3 +39,22 @@ def test_rms_prop_is_the_references_optimizer() -> None:
     algorithm.optimizer.step(policy.value(torch.ones(1, *OBS_SPACE.shape)).sum() + nothing)
     # The gradient of the bias is 1: its square's average is 0.01, and the step lr * 1 / (0.1 + 1e-5).
     assert float(weight.detach()) - before == pytest.approx(-0.5 / (0.1 + 1e-5))
+
+
+def test_the_entropy_bonus_follows_its_schedule() -> None:
+    policy = rl.ActorCritic(OBS_SPACE, rl.make_vec("CartPole-v1", 1).single_action_space, hidden_sizes=(4,))
+    algorithm = rl.A2C(policy, rl.A2CParams(entropy_coef=rl.LinearSchedule(0.1, 0.0)))
+    progress = [0.0]
+    algorithm.attach(rl.UpdatePlan(progress=lambda: progress[0]))
+    cells = torch.zeros(4)
+    samples = Samples(torch.zeros(1, 4, 2), cells.long().unsqueeze(0), *[cells.unsqueeze(0)] * 4, torch.ones(1, 4))
+    for progress[0], coef in ((0.0, 0.1), (0.75, 0.025), (1.0, 0.0)):
+        algorithm._begin_update()
+        metrics = algorithm.gradient_step(samples.flatten()).floats()
+        bonus = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - metrics["loss"]
+        assert bonus == pytest.approx(coef * metrics["entropy"], abs=1e-6)
+
+
+def test_a_coefficient_that_is_no_number_and_no_schedule_is_refused() -> None:
+    with pytest.raises(ParamsError, match=r"A2CParams.entropy_coef: must be .* got -0.1"):
+        rl.A2CParams(entropy_coef=-0.1)
