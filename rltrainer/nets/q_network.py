@@ -82,9 +82,10 @@ class QNetwork(Policy):
         self.num_outputs = checked(type(self).__name__, "num_outputs", num_outputs, PositiveInt)
         self.start = int(action_space.start)
         encoder = Encoder(observation_space, self.net_params)
-        layers = self.net_params.hidden_layers(encoder.out_features)
-        make_head = DuelingHead if dueling else ValueHead
-        self.critic = Chain(encoder, layers, make_head(layers.out_features, int(action_space.n), self.num_outputs))
+        # The head draws its weights first, as it always has: networks of a seed stay what they were.
+        last = (encoder.out_features, *(self.net_params.hidden_sizes or ()))[-1]
+        head = (DuelingHead if dueling else ValueHead)(last, int(action_space.n), self.num_outputs)
+        self.critic = Chain(encoder, self.net_params.hidden_layers(encoder.out_features), head)
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
         """Return the action values [B, A] that choices are made by, for normalised observations [B, ...].
