@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from abc import ABC
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
@@ -233,22 +232,17 @@ class Algorithm(ABC):
         lr = params.lr if lr is None else lr
         return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
 
-    def _take_steps(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
-        """Take the gradient steps of an update, given the arguments of each."""
-        results = self._compiled_step.run(steps)
-        for result in results:
-            if not isinstance(result, UpdateResult):
-                rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
-                raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
-        return results
-
     def _begin_update(self) -> None:
         progress = self.plan.progress()
         for follower in vars(self).values():
             if isinstance(follower, Optimizer | ScheduledValue):
                 follower.set_progress(progress)
 
-    def _end_update(self) -> None:
+    def _end_update(self, results: list[UpdateResult]) -> None:
+        for result in results:
+            if not isinstance(result, UpdateResult):
+                rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
+                raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
         self.check_faults(wait=False)
 
     def _optimizers(self) -> list[Optimizer]:

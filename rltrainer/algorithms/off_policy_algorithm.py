@@ -79,8 +79,8 @@ class OffPolicyAlgorithm(Algorithm):
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == 1
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        results = self._take_steps((batch, self.draw(batch)) for batch in batches)
-        self._end_update()
+        results = self._compiled_step.run((batch, self.draw(batch)) for batch in batches)
+        self._end_update(results)
         return results[0] if is_single else UpdateResult.mean(results)
 
     def _step(self, batch: Transitions, draws: Any) -> UpdateResult:

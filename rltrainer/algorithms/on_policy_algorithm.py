@@ -111,9 +111,9 @@ class OnPolicyAlgorithm(Algorithm):
         with torch.no_grad():
             samples = self.process(rollout)
             measured = self.before_batches(samples)
-        steps = self._take_steps((batch,) for batch in self.batches(samples, batch_size, repeat))
+        steps = self._compiled_step.run((batch,) for batch in self.batches(samples, batch_size, repeat))
         self.observe(rollout)
-        self._end_update()
+        self._end_update(steps)
         result = UpdateResult.mean(steps)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if steps and measured else result
 

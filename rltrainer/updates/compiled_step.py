@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.plan import PrecisionParams, UpdatePlan
+from rltrainer.types import UpdateResult
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, Recorder
 from rltrainer.updates.fingerprint import Fingerprint
 
@@ -89,7 +90,7 @@ class CompiledStep:
     def _record_with(self, recorder: Recorder | None) -> None:
         """Record the steps, if there is a recorder; look at what compiled or recorded ones depend on."""
         is_recorded = recorder is not None
-        self._graph = None if recorder is None else CudaGraphs(self._take_all, self._state, recorder)
+        self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._state, recorder)
         self._fingerprint = None
         if self.is_compiled or is_recorded:
             targets = [module for module in self._modules() if isinstance(module, TargetNetwork)]
@@ -108,7 +109,7 @@ class CompiledStep:
         """Whether gradient steps run as CUDA graphs."""
         return self._graph is not None and self._graph.is_on
 
-    def run(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
         """Take the gradient steps of an update.
 
         Args:
@@ -117,30 +118,34 @@ class CompiledStep:
         Returns:
             the result of each.
         """
-        if not self.is_compiled:
-            return self._run(steps)
-        # Lets the compiler trace `torch.autograd.grad`, which is off else.
-        config = torch._dynamo.config
-        before, config.trace_autograd_ops = config.trace_autograd_ops, True
-        try:
-            return self._run(steps)
-        finally:
-            config.trace_autograd_ops = before
+        if self._fingerprint is not None:
+            return self._run_prepared(steps, self._fingerprint())
+        results = []
+        for args in steps:
+            results.append(self._eager(*args))
+        return results
 
-    def _run(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
-        # An argument, so that the compiler and the graphs keep apart what they made for another state.
-        state = "" if self._fingerprint is None else self._fingerprint()
+    def _run_prepared(self, steps: Iterable[tuple[Any, ...]], state: str) -> list[Any]:
+        """Take the steps compiled, as CUDA graphs, or both; both keep apart what they made for another state."""
         if self._graph is None:
-            return [self._take(state, *args) for args in steps]
+            return self._run_compiled(state, steps)
         results, steps = [], iter(steps)
         while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
             results += self._graph(state, some)
         return results
 
-    def _take_all(self, state: str, steps: list[tuple[Any, ...]]) -> list[Any]:
-        return [self._take(state, *args) for args in steps]
+    def _run_compiled(self, state: str, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Take the steps compiled, if they are, letting the compiler trace `torch.autograd.grad`, which is off else."""
+        if not self.is_compiled:
+            return [self._eager(*args) for args in steps]
+        config = torch._dynamo.config
+        before, config.trace_autograd_ops = config.trace_autograd_ops, True
+        try:
+            return [self._take_compiled(state, args) for args in steps]
+        finally:
+            config.trace_autograd_ops = before
 
-    def _take(self, state: str, *args: Any) -> Any:
+    def _take_compiled(self, state: str, args: tuple[Any, ...]) -> Any:
         if not self.is_compiled or self._compiled is None:
             return self._eager(*args)
         try:
