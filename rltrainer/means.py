@@ -1,14 +1,22 @@
 """Weighted means of named numbers. Tensors stay on their device, and nobody waits for it, until they are read."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 Number = Tensor | float
-MERGE_AT = 64
+MERGE_AT = 256
 """Parts are merged when there are this many: a merge costs a few calls, however many it takes in."""
+T = TypeVar("T")
+
+
+def gather(parts: list[T], part: T, merge: Callable[[list[T]], T]) -> None:
+    """Append a part to a list that stays short: many are merged into one."""
+    parts.append(part)
+    if len(parts) >= MERGE_AT:
+        parts[:] = [merge(parts)]
 
 
 class Part(NamedTuple):
@@ -53,9 +61,7 @@ class Means:
 
     def add(self, part: Part) -> None:
         """Gather a part."""
-        self._parts.append(part)
-        if len(self._parts) >= MERGE_AT:
-            self._parts = [merge(self._parts)]
+        gather(self._parts, part, merge)
 
     def take(self) -> dict[str, float]:
         """Return the means of what was gathered since the last time."""

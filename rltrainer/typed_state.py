@@ -7,7 +7,7 @@ what it lacks is the default.
 import dataclasses
 import functools
 import types
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -75,6 +75,9 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         for rule in (rule for rule in args[1:] if isinstance(rule, Rule)):
             _require(rule.accepts(read), name, rule.text, value)
         return read
+    if origin is Literal:
+        _require(type(value) is str and value in args, name, f"one of {', '.join(map(repr, args))}", value)
+        return value
     if dataclasses.is_dataclass(hint):
         return _read_dataclass(hint, value, name)
     if origin is list:

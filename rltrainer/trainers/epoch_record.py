@@ -1,14 +1,40 @@
-"""The epoch that is under way: what its training steps have gathered so far."""
+"""The epoch that is under way, and the last episodes of training: what training steps have gathered so far."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rltrainer.collect import CollectStats
 from rltrainer.field_rules import NonNegativeInt, PositiveInt
-from rltrainer.trainers.run_stats import EpochStats, Timing, update_in_floats
+from rltrainer.means import gather
+from rltrainer.trainers.run_stats import EpochStats, Timing
 from rltrainer.types import UpdateResult
 
-MERGE_AT = 256
-"""Parts are merged when there are this many, so that an epoch of a million short collections stays small."""
+NUM_EPISODES = 100
+"""Returns and lengths of training are means over so many episodes, the last ones."""
+
+
+@dataclass
+class LastEpisodes:
+    """Returns and lengths of the last episodes of training."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)
+
+    def add(self, stats: CollectStats) -> None:
+        """Add those of a collection; of all, the last `NUM_EPISODES` are kept."""
+        self.returns = [*self.returns, *stats.returns.tolist()][-NUM_EPISODES:]
+        self.lengths = [*self.lengths, *stats.lengths.tolist()][-NUM_EPISODES:]
+
+    def means(self) -> dict[str, float]:
+        """Return the mean return and length; nothing before the first episode has ended."""
+        named = {"return": self.returns, "length": self.lengths}
+        return {name: sum(values) / len(values) for name, values in named.items() if values}
+
+    def problem(self) -> str | None:
+        """Return what is wrong with episodes that were read from a file, or None."""
+        num_returns, num_lengths = len(self.returns), len(self.lengths)
+        if num_returns == num_lengths <= NUM_EPISODES:
+            return None
+        return f"expected as many returns as lengths, found {num_returns} and {num_lengths}"
 
 
 @dataclass
@@ -35,30 +61,24 @@ class EpochRecord:
         """Note a collection step."""
         self.num_env_steps += stats.num_env_steps
         self.timing.collect += stats.collect_time
-        self.collected.append(stats)
-        if len(self.collected) >= MERGE_AT:
-            self.collected = [CollectStats.merge(self.collected)]
+        gather(self.collected, stats, CollectStats.merge)
 
     def add_update(self, result: UpdateResult, seconds: float) -> None:
         """Note an update step; its td errors are not kept."""
         self.timing.update += seconds
-        self.updates.append(UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts))
-        if len(self.updates) >= MERGE_AT:
-            self.updates = [UpdateResult.mean(self.updates)]
+        kept = UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts)
+        gather(self.updates, kept, UpdateResult.mean)
 
     def stats(self) -> EpochStats:
         """Return the epoch's statistics."""
+        update = UpdateResult.mean(self.updates)
         return EpochStats(
             epoch=self.epoch,
             collect_stats=CollectStats.merge(self.collected) if self.collected else None,
             test_stats=self.test_stats,
-            update=update_in_floats(UpdateResult.mean(self.updates)),
+            update=UpdateResult({**update.floats()}, update.num_gradient_steps, counts=dict(update.counts)),
             timing=self.timing,
         )
-
-    def without_test(self) -> "EpochRecord":
-        """Return what a checkpoint keeps: a test step under way is made again."""
-        return replace(self, score=None, test_stats=None)
 
     def problem(self) -> str | None:
         """Return what is wrong with a record that was read from a file, or None."""

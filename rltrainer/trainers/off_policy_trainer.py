@@ -2,18 +2,16 @@
 
 import dataclasses
 import math
-import time
-from typing import Any
+from typing import Any, Self
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.data import ReplayBuffer
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
-from rltrainer.seeding import derive_seed
-from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.trainers.run_state import RunState
-from rltrainer.types import State, UpdateResult
+from rltrainer.types import UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -33,6 +31,17 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
             self.raise_invalid(
                 "training_collector", "must have a ReplayBuffer", "Pass Collector(..., buffer=ReplayBuffer(...))."
             )
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """The buffer of the training collector."""
+        buffer = self.training_collector.buffer
+        assert isinstance(buffer, ReplayBuffer), "checked when the params were made"
+        return buffer
+
+    def parts(self) -> dict[str, Any]:
+        """Return the buffer too."""
+        return {**super().parts(), "buffer": self.buffer}
 
     @property
     def planned_num_gradient_steps(self) -> int:
@@ -57,6 +66,11 @@ class OffPolicyRunState(RunState):
     num_samples: NonNegativeInt
     num_steps_taken: NonNegativeInt
 
+    @classmethod
+    def new(cls, runtime: RuntimeParams, **own: Any) -> Self:
+        """Return the state of a run that begins."""
+        return super().new(runtime, num_samples=0, num_steps_taken=0, **own)
+
 
 class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]):
     """Trains an off-policy algorithm on samples from a buffer that grows while training.
@@ -67,27 +81,22 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     """
 
     algorithm_class = OffPolicyAlgorithm
-    run_state_class = OffPolicyRunState
-    _num_samples: int
-    _num_steps_taken: int
-    _is_warmup: bool
     params_class = OffPolicyTrainerParams
+    run_state_class = OffPolicyRunState
+    state: OffPolicyRunState
 
     @property
     def buffer(self) -> ReplayBuffer:
         """The buffer of the training collector."""
-        buffer = self.params.training_collector.buffer
-        assert isinstance(buffer, ReplayBuffer), "checked when the params were made"
-        return buffer
+        return self.params.buffer
 
-    def _collect(self, random: bool = False) -> CollectStats:
-        self._is_warmup = self.env_step < self.params.warmup_num_env_steps
-        return super()._collect(random=self._is_warmup)
+    @property
+    def _is_warmup(self) -> bool:
+        return self.env_step < self.params.warmup_num_env_steps
 
-    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
-        started = time.perf_counter()
+    def _update(self, collected: CollectStats) -> UpdateResult | None:
         algorithm, buffer, batch_size = self.algorithm, self.buffer, self.params.batch_size
-        num_due, results = self._num_due(stats), []
+        num_due, results = self._num_due(collected), []
         while num_due > 0:
             num_batches = min(num_due, buffer.max_num_batches(batch_size))
             transitions = algorithm.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
@@ -97,8 +106,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
             num_due -= num_batches
         if algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
             algorithm.observe(self.params.training_collector.rollout())
-        if results:
-            self._note_update(record, UpdateResult.mean(results), time.perf_counter() - started)
+        return UpdateResult.mean(results) if results else None
 
     def _num_due(self, stats: CollectStats) -> int:
         """Count the samples that make gradient steps due; return how many are due and not taken yet.
@@ -106,30 +114,9 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         Counted from the start of the run, so that no remainder is ever rounded away: ten collections of 30 samples at
         0.01 steps per sample make exactly 3 due. The 1e-9 makes up for ratios that binary fractions miss.
         """
-        if not self._is_warmup:
-            self._num_samples += stats.num_collected_steps
-        num_due = math.floor(self.params.update_step_num_gradient_steps_per_sample * self._num_samples + 1e-9)
-        num_steps = num_due - self._num_steps_taken
-        self._num_steps_taken = num_due
+        params, state = self.params, self.state
+        if self.env_step - stats.num_env_steps >= params.warmup_num_env_steps:
+            state.num_samples += stats.num_collected_steps
+        num_due = math.floor(params.update_step_num_gradient_steps_per_sample * state.num_samples + 1e-9)
+        num_steps, state.num_steps_taken = num_due - state.num_steps_taken, num_due
         return num_steps
-
-    def _start_counting(self) -> None:
-        super()._start_counting()
-        self._num_samples = self._num_steps_taken = 0
-        self._is_warmup = False
-
-    def _seed(self) -> None:
-        super()._seed()
-        if self.params.seed is not None:
-            self.buffer.seed(derive_seed(self.params.seed, "buffer"))
-
-    def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"buffer": self.buffer}
-
-    def _state(self) -> State:
-        return super()._state() | {"num_samples": self._num_samples, "num_steps_taken": self._num_steps_taken}
-
-    def _load_run(self, run: RunState) -> None:
-        super()._load_run(run)
-        assert isinstance(run, OffPolicyRunState), "the class that this trainer names"
-        self._num_samples, self._num_steps_taken = run.num_samples, run.num_steps_taken

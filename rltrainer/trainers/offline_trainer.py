@@ -1,20 +1,19 @@
 """Offline training: the same algorithms, on a buffer that does not change."""
 
 import dataclasses
-import time
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
-from rltrainer.seeding import derive_seed, generator_problem, set_generator
+from rltrainer.seeding import generator_problem, set_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import from_state
-from rltrainer.types import Load, State
+from rltrainer.types import Load, State, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,6 +45,28 @@ class OfflineTrainerParams(TrainerParams):
         """Transitions of a gradient step."""
         return self.batch_size
 
+    def parts(self) -> dict[str, Any]:
+        """Return what draws from the buffer too."""
+        return {**super().parts(), "buffer": _Sampling(self.buffer)}
+
+    def check_fits(self, algorithm: Algorithm) -> None:
+        """Check the data too.
+
+        Raises:
+            ParamsError: see `TrainerParams`.
+            SpaceError: the buffer holds other spaces than the policy's.
+            NonFiniteError: the buffer holds NaN or infinity.
+        """
+        super().check_fits(algorithm)
+        for name in ("observation_space", "action_space"):
+            expected, found = getattr(algorithm.policy, name), getattr(self.buffer, name)
+            mismatch = describe_mismatch(
+                f"OfflineTrainerParams.buffer.{name}", expected, found, with_bounds=name == "action_space"
+            )
+            if mismatch:
+                raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
+        self.buffer.check_finite()
+
     def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":
         """Return an `OfflineTrainer`."""
         return OfflineTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
@@ -67,52 +88,26 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     params_class = OfflineTrainerParams
     step_unit = "gradient_step"
 
-    def _check_data(self) -> None:
-        buffer = self.params.buffer
-        for name in ("observation_space", "action_space"):
-            expected, found = getattr(self.algorithm.policy, name), getattr(buffer, name)
-            mismatch = describe_mismatch(
-                f"OfflineTrainerParams.buffer.{name}", expected, found, with_bounds=name == "action_space"
-            )
-            if mismatch:
-                raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
-        buffer.check_finite()
-
     def _set_up(self) -> None:
         super()._set_up()
         self.algorithm.prepare(self.params.buffer)
 
-    def _training_step(self, record: EpochRecord) -> None:
-        started = time.perf_counter()
+    def _update(self, collected: None) -> UpdateResult:
         algorithm, buffer = self.algorithm, self.params.buffer
         transitions = algorithm.sample(buffer, self.params.batch_size)
         result = algorithm.update(transitions)
         buffer.update_priorities(transitions.index, result.td_error)
-        record.num_training_steps += 1
-        self._note_update(record, result, time.perf_counter() - started)
-        self._save_checkpoint()
+        return result
 
     def _num_steps_left(self, record: EpochRecord) -> int:
         return self.params.epoch_num_steps - record.num_training_steps
-
-    @property
-    def _step(self) -> int:
-        return self.gradient_step
-
-    def _seed(self) -> None:
-        super()._seed()
-        if self.params.seed is not None:
-            self.params.buffer.seed(derive_seed(self.params.seed, "buffer"))
-
-    def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"buffer": _Sampling(self.params.buffer)}
 
 
 class _Sampling:
     """The part of a buffer that offline training changes: its generator. The data itself is the user's file."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
-        self.buffer = buffer
+        self.buffer, self.seed = buffer, buffer.seed
 
     def state_dict(self) -> State:
         return {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}

@@ -2,14 +2,13 @@
 
 import dataclasses
 import math
-import time
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.data import RolloutBuffer
 from rltrainer.field_rules import PositiveInt
-from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
+from rltrainer.types import UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,10 +67,8 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
             collector.attach_buffer(RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device))
 
-    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
-        if stats.num_collected_steps == 0:
-            return
-        started = time.perf_counter()
+    def _update(self, collected: CollectStats) -> UpdateResult | None:
+        if collected.num_collected_steps == 0:
+            return None
         rollout = self.params.training_collector.rollout()
-        result = self.algorithm.update(rollout, self.params.batch_size, self.params.update_step_num_repetitions)
-        self._note_update(record, result, time.perf_counter() - started)
+        return self.algorithm.update(rollout, self.params.batch_size, self.params.update_step_num_repetitions)

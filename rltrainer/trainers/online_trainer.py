@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-from abc import abstractmethod
 from typing import Annotated, TypeVar
 
 from rltrainer.algorithms import Algorithm
@@ -48,6 +47,10 @@ class OnlineTrainerParams(TrainerParams):
         if self.test_in_training and self.stop_fn is None:
             self.raise_invalid("test_in_training", "needs a stop_fn", "It is shown the score.")
 
+    def collectors(self) -> dict[str, Collector]:
+        """Return the training collector too."""
+        return {"training_collector": self.training_collector, **super().collectors()}
+
     @property
     def planned_num_steps(self) -> int:
         """Env steps of the run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
@@ -91,28 +94,24 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         logging.getLogger("rltrainer").info(text)
         self._log.say(text)
 
-    def _training_step(self, record: EpochRecord) -> None:
-        stats = self._collect()
-        self.env_step += stats.num_env_steps
+    def _collect(self, record: EpochRecord) -> CollectStats:
+        params, state = self.params, self.state
+        num_steps, num_episodes = params.collection_step_num_env_steps, params.collection_step_num_episodes
+        stats = params.training_collector.collect(num_steps, num_episodes, random=self._is_warmup)
+        state.counters.env_step += stats.num_env_steps
         record.add_collection(stats)
-        record.num_training_steps += 1
-        self._log.collected(stats, self.env_step, self._exploration)
+        self._log.collected(state, stats, self._exploration)
         if self._passes_test(stats):
-            self._stop_reason = "stop_fn"
-            return
-        self._update(record, stats)
-        self._save_checkpoint()
+            state.stop_reason = "stop_fn"
+        return stats
 
-    @abstractmethod
-    def _update(self, record: EpochRecord, stats: CollectStats) -> None:
-        """Make the update step that follows a collection step."""
-
-    def _collect(self, random: bool = False) -> CollectStats:
-        num_steps, num_episodes = (self.params.collection_step_num_env_steps, self.params.collection_step_num_episodes)
-        return self.params.training_collector.collect(num_steps, num_episodes, random=random)
+    @property
+    def _is_warmup(self) -> bool:
+        """Whether the next collection acts at random."""
+        return False
 
     def _passes_test(self, stats: CollectStats) -> bool:
-        """Whether the training data, and then a test step, satisfy `stop_fn`."""
+        """Return whether the training data, and then a test step, satisfy `stop_fn`."""
         params = self.params
         if not params.test_in_training or params.test_collector is None:
             return False
@@ -128,10 +127,3 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
 
     def _num_steps_left(self, record: EpochRecord) -> int:
         return self.params.epoch_num_steps - record.num_env_steps
-
-    @property
-    def _step(self) -> int:
-        return self.env_step
-
-    def _collectors(self) -> dict[str, Collector]:
-        return {"training_collector": self.params.training_collector, **super()._collectors()}

@@ -2,40 +2,16 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.interval import Every
-from rltrainer.loggers.progress import Progress
 from rltrainer.trainers.progress_bar import ProgressBar
-from rltrainer.trainers.run_stats import Best, EpochStats
+from rltrainer.trainers.run_state import RunState
+from rltrainer.trainers.run_stats import EpochStats
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
-
-NUM_EPISODES = 100
-"""Returns and lengths of training are means over so many episodes, the last ones."""
-
-
-@dataclass
-class LastEpisodes:
-    """Returns and lengths of the last episodes of training; part of a checkpoint."""
-
-    returns: list[float] = field(default_factory=list)
-    lengths: list[float] = field(default_factory=list)
-
-    def then(self, stats: CollectStats) -> "LastEpisodes":
-        """Return these and those of a collection, but no more than `NUM_EPISODES`."""
-        returns, lengths = [*self.returns, *stats.returns.tolist()], [*self.lengths, *stats.lengths.tolist()]
-        return LastEpisodes(returns[-NUM_EPISODES:], lengths[-NUM_EPISODES:])
-
-    def problem(self) -> str | None:
-        """Return what is wrong with episodes that were read from a file, or None."""
-        num_returns, num_lengths = len(self.returns), len(self.lengths)
-        if num_returns == num_lengths <= NUM_EPISODES:
-            return None
-        return f"expected as many returns as lengths, found {num_returns} and {num_lengths}"
 
 
 class RunLog:
@@ -52,11 +28,6 @@ class RunLog:
         if self._logger is not None:
             self._logger.check_step_unit(unit)
         self._bar = ProgressBar(0, shown=False, verbose=params.verbose, unit="")
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget the episodes of an earlier run."""
-        self.last_episodes = LastEpisodes()
 
     def begin(self, params: TrainerParams, is_new: bool) -> None:
         """Begin the log of a run, or go on with that of a resumed one."""
@@ -69,10 +40,13 @@ class RunLog:
         told = {"trainer": params, "algorithm": self._algorithm.params}
         self._logger.log_params({name: json.loads(each.to_json()) for name, each in told.items()})
 
-    def open_bar(self, params: TrainerParams, line: str) -> None:
-        """Show the bar, and a first line above it."""
+    def open_bar(self, params: TrainerParams, state: RunState) -> None:
+        """Show the bar, and above it what the run has chosen for itself."""
         self._bar = ProgressBar(params.planned_num_steps, params.show_progress, params.verbose, self._unit)
-        self._bar.say(line)
+        how = "compiled" if state.runtime.compile else "uncompiled"
+        how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
+        how = f"gradient steps {how}, torch threads {state.runtime.num_threads}"
+        self._bar.say(f"{type(self._algorithm).__name__}: {how}")
 
     def say(self, line: str) -> None:
         """Print a line, if lines are wanted."""
@@ -85,65 +59,62 @@ class RunLog:
         if self._logger is not None:
             self._logger.flush()
 
-    def advance_to(self, step: int) -> None:
+    def advance(self, state: RunState) -> None:
         """Move the bar."""
-        self._bar.advance_to(step)
+        self._bar.advance_to(self._step(state))
 
-    def collected(self, stats: CollectStats, step: int, settings: Callable[[], Mapping[str, float]]) -> None:
+    def collected(self, state: RunState, stats: CollectStats, settings: Callable[[], Mapping[str, float]]) -> None:
         """Take in a collection step.
 
         Args:
+            state: the run's.
             stats: of this collection.
-            step: the x axis.
             settings: what the row tells besides; asked only when one is due.
         """
         if stats.num_collected_episodes:
-            self.last_episodes = self.last_episodes.then(stats)
+            state.log.add(stats)
         if self._logger is not None:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
                 self._logger.gather("training", speed, stats.collect_time)
-            if self.last_episodes.returns and self._logger.due_training(step):
-                self._logger.log_training({**self._recent(), **settings()}, step)
+            step = self._step(state)
+            if state.log.returns and self._logger.due_training(step):
+                self._logger.log_training({**state.log.means(), **settings()}, step)
         if self._bar.wants_values():
-            self._bar.show(self._recent())
+            self._bar.show(state.log.means())
 
-    def updated(self, result: UpdateResult, step: int, update_step: int, gradient_step: int) -> None:
+    def updated(self, state: RunState, result: UpdateResult) -> None:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
-            if self._logger.due_update(update_step, gradient_step):
-                self._logger.log_update(self._algorithm.learning_rates(), step, update_step, gradient_step)
+            counts = state.counters.update_step, state.counters.gradient_step
+            if self._logger.due_update(*counts):
+                self._logger.log_update(self._algorithm.learning_rates(), self._step(state), *counts)
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
-    def tested(self, stats: CollectStats, score: float, best: Best, step: int) -> None:
+    def tested(self, state: RunState, stats: CollectStats, score: float) -> None:
         """Take in a test step."""
-        self._bar.show({"score": score, "best": best.score})
+        self._bar.show({"score": score, "best": state.best.score})
         if self._logger is not None:
             values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
-            self._logger.log_test(values, step)
+            self._logger.log_test(values, self._step(state))
 
-    def ended_epoch(
-        self, stats: EpochStats, score: float | None, best: Best, progress: Progress, is_last: bool
-    ) -> None:
+    def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None, is_last: bool) -> None:
         """Take in the end of an epoch."""
-        recent = self._recent()
+        recent = state.log.means()
         self._bar.show({**recent, **_losses(stats.update.floats())})
-        self._bar.end_epoch(stats, score, best, recent.get("return"))
+        self._bar.end_epoch(stats, score, state.best, recent.get("return"))
         if self._logger is None:
             return
         if is_last:
-            counts = [int(progress[name] or 0) for name in (self._unit, "update_step", "gradient_step")]
-            self._logger.log_rest(self._algorithm.learning_rates(), *counts)
-        self._logger.log_epoch(progress)
+            counts = state.counters.update_step, state.counters.gradient_step
+            self._logger.log_rest(self._algorithm.learning_rates(), self._step(state), *counts)
+        self._logger.log_epoch(state.to_progress())
 
-    def _recent(self) -> dict[str, float]:
-        """Return means over the last episodes; nothing before the first has ended."""
-        last = self.last_episodes
-        if not last.returns:
-            return {}
-        return {name: sum(x) / len(x) for name, x in (("return", last.returns), ("length", last.lengths))}
+    def _step(self, state: RunState) -> int:
+        step: int = getattr(state.counters, self._unit)
+        return step
 
 
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:

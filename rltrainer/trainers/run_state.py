@@ -1,142 +1,111 @@
-"""What a run remembers, and whether a checkpoint belongs to the run that wants to continue it."""
+"""The state of a run beside that of its parts."""
 
 import dataclasses
-import json
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
-from rltrainer.algorithms import Algorithm
-from rltrainer.errors import CheckpointError, ParamsError, ReplayBufferError, stable_repr
 from rltrainer.field_rules import NonNegativeInt
-from rltrainer.params import Params
+from rltrainer.loggers.progress import Progress
 from rltrainer.plan import RuntimeParams
-from rltrainer.trainers.epoch_record import EpochRecord
-from rltrainer.trainers.run_log import LastEpisodes
-from rltrainer.trainers.run_stats import Best, EpochStats, Timing
-from rltrainer.typed_state import from_state
-from rltrainer.types import Load, State
-
-MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log")
-"""Fields that do not change what is learned; callbacks and live objects are not compared either."""
-
-
-def plain_fields(params: Params, algorithm: Algorithm) -> State:
-    """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
-    settings = _fields(params)
-    algorithm_params = getattr(algorithm, "params", None)
-    return settings | (_fields(algorithm_params) if isinstance(algorithm_params, Params) else {})
-
-
-def check_same_run(path: str | Path, saved: State, current: State) -> None:
-    """Compare a checkpoint's settings with the current ones; those that its version did not have yet are not compared.
-
-    Raises:
-        CheckpointError: a setting differs; the text names it.
-    """
-    for name in sorted(saved):
-        if saved.get(name) != current.get(name):
-            text = f"{path}: {name} was {saved.get(name)!r} when it was saved and is {current.get(name)!r} now"
-            raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
+from rltrainer.trainers.epoch_record import EpochRecord, LastEpisodes
+from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats, Timing
+from rltrainer.types import UpdateResult
 
 
 @dataclasses.dataclass
 class Counters:
     """How far a run has come."""
 
-    epoch: NonNegativeInt
-    env_step: NonNegativeInt
-    update_step: NonNegativeInt
-    gradient_step: NonNegativeInt
+    epoch: NonNegativeInt = 0
+    env_step: NonNegativeInt = 0
+    update_step: NonNegativeInt = 0
+    gradient_step: NonNegativeInt = 0
 
 
 @dataclasses.dataclass(kw_only=True)
 class RunState:
-    """What a run remembers beside its parts.
+    """All that a run remembers beside its parts: the loop counts in it, logs tell of it, checkpoints hold it.
 
     Args:
-        params: its settings, by `plain_fields`.
+        params: the run's settings; filled in when it is saved.
         counters: how far it has come.
         best: its best test step.
         stop_reason: why it ended; None before.
         runtime: what its `RuntimeParams` came to.
-        timing: seconds.
+        timing: seconds of the epochs that are done.
         epochs: the epochs that are done.
         record: the epoch that is under way.
-        log: what its log tells of training.
+        log: the last episodes of training.
     """
 
     params: dict[str, Any]
     counters: Counters
     best: Best
     stop_reason: str | None
-    runtime: dict[str, Any]
+    runtime: RuntimeParams
     timing: Timing
     epochs: list[EpochStats]
     record: EpochRecord | None
     log: LastEpisodes = dataclasses.field(default_factory=LastEpisodes)
+
+    @classmethod
+    def new(cls, runtime: RuntimeParams, **own: Any) -> Self:
+        """Return the state of a run that begins; `own` are the fields that a subclass adds."""
+        return cls(
+            params={}, counters=Counters(), best=Best(), stop_reason=None, runtime=runtime, timing=Timing(), epochs=[],
+            record=None, **own,
+        )  # fmt: skip
 
     @property
     def has_begun(self) -> bool:
         """Whether a first epoch has; up to the initial test step a run continues by beginning."""
         return self.counters.epoch > 0
 
-    @property
-    def runtime_params(self) -> RuntimeParams:
-        """The runtime as params."""
-        return RuntimeParams(**self.runtime)
+    def begin_epoch(self) -> EpochRecord:
+        """Return the record of a new epoch, or of the one that is under way."""
+        if self.record is None:
+            self.stop_reason = None  # an epoch by hand, after the end
+            self.counters.epoch += 1
+            self.record = EpochRecord(self.counters.epoch)
+        return self.record
+
+    def add_update(self, result: UpdateResult, record: EpochRecord, seconds: float) -> None:
+        """Count an update step."""
+        self.counters.update_step += 1
+        self.counters.gradient_step += result.num_gradient_steps
+        record.add_update(result, seconds)
+
+    def end_epoch(self, record: EpochRecord) -> EpochStats:
+        """Return the statistics of the epoch that was under way."""
+        stats = record.stats()
+        self.epochs.append(stats)
+        self.timing.add(stats.timing)
+        self.record = None
+        return stats
+
+    def is_finished(self, max_epochs: int) -> bool:
+        """Return whether the run is over; one that had reached its last epoch goes on if there are more now."""
+        if self.stop_reason in (None, "max_epochs"):
+            is_last = self.counters.epoch >= max_epochs and self.record is None
+            self.stop_reason = "max_epochs" if is_last else None
+        return self.stop_reason is not None
+
+    def info(self) -> InfoStats:
+        """Return the statistics of the run."""
+        numbers: dict[str, Any] = vars(self.counters) | self.best.to_progress()
+        return InfoStats(**numbers, stop_reason=self.stop_reason, timing=self.timing, epochs=self.epochs)
+
+    def to_progress(self) -> Progress:
+        """Return how far it has come, by the names of a log."""
+        return vars(self.counters) | self.best.to_progress() | {"is_stopped": int(self.stop_reason == "stop_fn")}
+
+    def take_progress(self, progress: Progress) -> None:
+        """Go on from how far a log says a run has come."""
+        self.counters = Counters(**{name: int(progress[name] or 0) for name in vars(self.counters)})
+        self.best = Best.of_progress(progress)
+        self.stop_reason = "stop_fn" if progress["is_stopped"] else None
 
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""
-        if self.record is not None and self.record.epoch != self.counters.epoch:
-            return f"record.epoch: expected {self.counters.epoch}, as counters.epoch, found {self.record.epoch}"
-        try:
-            self.runtime_params  # noqa: B018  # its rules are checked when it is made
-        except (ParamsError, TypeError) as error:
-            return f"runtime: {error}"
-        return None
-
-
-TRunState = TypeVar("TRunState", bound=RunState)
-
-
-def check_all(
-    path: str | Path, states: dict[str, State], parts: dict[str, Any], run_state: type[TRunState], settings: State
-) -> tuple[TRunState, list[Load]]:
-    """Check all that a checkpoint holds against a trainer, before anything of it changes.
-
-    Args:
-        path: the checkpoint, for error texts.
-        states: what was read.
-        parts: the trainer's objects with a state of their own.
-        run_state: what the trainer itself remembers.
-        settings: the trainer's `plain_fields`.
-
-    Returns:
-        what the run remembers, and what loads the parts.
-
-    Raises:
-        CheckpointError: a part is missing, a value is not what it must be, or a setting differs; the text names it.
-    """
-    # A logger may be added or left out on a resume.
-    if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
-        raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
-    try:
-        run = from_state(run_state, states["trainer"], "trainer")
-        check_same_run(path, run.params, settings)
-        # The log last, as its rows are all that would be lost. A run that had not begun begins with a log of its own.
-        names = parts.keys() & states.keys() - (set() if run.has_begun else {"logger"})
-        return run, [parts[name].prepare_load(states[name]) for name in sorted(names, key=lambda n: (n == "logger", n))]
-    except (CheckpointError, ReplayBufferError) as error:
-        text = str(error)
-        raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text}") from error
-
-
-def _fields(params: Params) -> State:
-    values: dict[str, Any] = json.loads(params.to_json())["fields"]
-    compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
-    for name in compared:
-        value = getattr(params, name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, Params):
-            # A schedule: of a user's JSON has only the name, but its numbers matter too; of ours, files hold this text.
-            values[name] = stable_repr(value)
-    return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}
+        if self.record is None or self.record.epoch == self.counters.epoch:
+            return None
+        return f"record.epoch: expected {self.counters.epoch}, as counters.epoch, found {self.record.epoch}"

@@ -4,8 +4,6 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from rltrainer.collect import CollectStats
 from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt
 from rltrainer.loggers.progress import Progress
@@ -63,6 +61,10 @@ class Best:
     return_std: float | None = None
     epoch: NonNegativeInt | None = None
 
+    def is_beaten_by(self, score: float) -> bool:
+        """Return whether a score is strictly better; NaN never is."""
+        return not math.isnan(score) and (self.score is None or score > self.score)
+
     def to_progress(self) -> Progress:
         """Return it by the names that a log and `InfoStats` have for it."""
         return {f"best_{name.strip('_')}": value for name, value in vars(self).items()}
@@ -119,9 +121,3 @@ class InfoStats:
             f"InfoStats(epoch {self.epoch}, ended by {self.stop_reason}\n"
             f"  {best}\n  {counts}\n  time: {seconds}\n  epochs: a list of {len(self.epochs)} EpochStats)"
         )
-
-
-def update_in_floats(update: UpdateResult) -> UpdateResult:
-    """Return an update's numbers; td errors are of the moment and not kept."""
-    metrics: dict[str, Tensor | float] = {**update.floats()}
-    return UpdateResult(metrics, update.num_gradient_steps, counts=dict(update.counts))

@@ -14,22 +14,19 @@ SAC with 256-256 networks and batches of 256 gets two, with which it was 1.4 tim
 """
 
 
-def choose_num_threads(
-    choice: str | int | None, chosen: str | int | None, num_parameters: int, batch_size: int
-) -> int | None:
+def choose_num_threads(choice: str | int | None, chosen: str | int | None, work: int) -> int | None:
     """Return the number of threads, None to leave what is set.
 
     Args:
         choice: `RuntimeParams.num_threads`.
         chosen: what it came to in the run that goes on; the same as `choice` in a new one.
-        num_parameters: of the networks that are trained.
-        batch_size: samples of a gradient step.
+        work: parameters that are trained times samples of a gradient step.
     """
     if choice != "auto":
         return choice  # type: ignore[return-value]  # the params have checked it
     limit = torch.get_num_threads()  # by `torch.set_num_threads` or OMP_NUM_THREADS
     if not isinstance(chosen, int):
-        return max(1, min(num_parameters * batch_size // WORK_PER_THREAD, _num_cores(), limit))
+        return max(1, min(work // WORK_PER_THREAD, _num_cores(), limit))
     if chosen > limit:
         text = (
             "num_threads='auto': the run was saved with %d torch threads and goes on with the %d that are set; sums may"

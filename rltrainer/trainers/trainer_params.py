@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
+from torch import nn
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector, CollectStats
@@ -13,7 +14,8 @@ from rltrainer.errors import ParamsError
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, a_callable, instance_of
 from rltrainer.loggers import Logger
 from rltrainer.params import Params
-from rltrainer.plan import PrecisionParams, RuntimeParams
+from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
+from rltrainer.trainers.threads import choose_num_threads
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
 StopFn = Annotated[Callable[[float], bool], a_callable("(score) -> bool")]
@@ -93,6 +95,43 @@ class TrainerParams(Params):
             self.raise_invalid(
                 "resume_from_log", "needs a logger", "Pass logger=..., or trainer.restore(path) a checkpoint."
             )
+
+    def collectors(self) -> dict[str, Collector]:
+        """Return the collectors by the name of their field."""
+        return {} if self.test_collector is None else {"test_collector": self.test_collector}
+
+    def parts(self) -> dict[str, Any]:
+        """Return the objects with a state of their own by name; a checkpoint holds a file for each."""
+        return {**self.collectors(), **({} if self.logger is None else {"logger": self.logger})}
+
+    def check_fits(self, algorithm: Algorithm) -> None:
+        """Check what collectors and data have to do with the algorithm.
+
+        Raises:
+            ParamsError: a collector acts with another policy.
+        """
+        for field, collector in self.collectors().items():
+            if collector.policy is not algorithm.policy:
+                hint = "Make it with Collector(algorithm.policy, envs)."
+                self.raise_invalid(field, "must use the algorithm's policy", hint)
+
+    def update_plan(self, progress: Callable[[], float], runtime: RuntimeParams, policy: nn.Module) -> UpdatePlan:
+        """Return what the algorithm is told of the run.
+
+        Args:
+            progress: returns the share of it that is done.
+            runtime: these params', or what they came to before.
+            policy: whose size decides how many threads work.
+        """
+        work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size
+        num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
+        return UpdatePlan(
+            progress=progress,
+            num_gradient_steps=self.planned_num_gradient_steps,
+            runtime=dataclasses.replace(runtime, num_threads=num_threads),
+            precision=self.precision,
+            rollouts_vary=self.rollouts_vary,
+        )
 
     @abstractmethod
     def create_trainer(self, algorithm: Algorithm) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
+from rltrainer.typed_state import to_state
 from tests.fakes import counting_envs
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -78,17 +79,18 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
 
 def digest(trainer: Any) -> str:
     """Return a hash over everything that a run may differ in, seconds aside."""
-    parts = {name: part.state_dict() for name, part in trainer._parts().items() if name != "logger"}
-    state = trainer._state()
+    parts = {"algorithm": trainer.algorithm, **trainer.params.parts()}
+    states = {name: part.state_dict() for name, part in parts.items() if name != "logger"}
+    state: Any = to_state(trainer.state)
     for entry in [state, *state["epochs"]]:
         entry.pop("timing")
     for epoch in state["epochs"]:
         for stats in ("collect_stats", "test_stats"):
             if epoch[stats] is not None:
                 epoch[stats].pop("collect_time")
-    state["params"].pop("cut", None)
+    del state["params"]  # filled in when it is saved
     hasher = hashlib.sha256()
-    _feed(hasher, {**parts, "trainer": state})
+    _feed(hasher, {**states, "trainer": state})
     return hasher.hexdigest()
 
 

@@ -36,7 +36,7 @@ def assert_holds(state: Any, file: Path, kind: str) -> None:
 def test_an_old_checkpoint_goes_on(path: Path) -> None:
     trainer = build(path.name)
     trainer.restore(path)
-    for name, part in trainer._parts().items():
+    for name, part in {"algorithm": trainer.algorithm, **trainer.params.parts()}.items():
         assert_holds(part.state_dict(), path / f"{name}.safetensors", name)
     assert (trainer.epoch, trainer.gradient_step) == {
         "ppo": (2, 24), "dqn": (2, 7), "sac": (2, 10), "offline_bc": (2, 8)

@@ -78,7 +78,7 @@ def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def fingerprint(trainer: Any, log: Path) -> Any:
     """Return all that a refused restore must leave alone."""
-    collectors = trainer._collectors().values()
+    collectors = trainer.params.collectors().values()
     return (
         digest(trainer),
         None if trainer.params.logger is None else json.dumps(trainer.params.logger.state_dict(), default=str),
@@ -86,7 +86,7 @@ def fingerprint(trainer: Any, log: Path) -> Any:
         [optimizer.method.lr for optimizer in trainer.algorithm._optimizers()],
         [(c.adapter._clock.state_dict(), c._needs_reset, c.adapter.is_fresh) for c in collectors],
         torch.get_rng_state().sum().item(),
-        (trainer._is_started, trainer._continues, trainer._runtime),
+        (trainer._is_started, trainer._continues, trainer.state.runtime),
         trainer.algorithm.plan.runtime,
     )
 
@@ -129,7 +129,7 @@ def test_whatever_is_wrong_in_a_part_is_refused_and_nothing_changes(
             continue  # settings: compared as they are
         for value in wrong_values(at(states[part], path)):
             wrong = states | {part: changed(states[part], path, value)}
-            monkeypatch.setattr("rltrainer.trainers.trainer.read_checkpoint", lambda *_, wrong=wrong, **__: wrong)
+            monkeypatch.setattr("rltrainer.trainers.run_files.read_checkpoint", lambda *_, wrong=wrong, **__: wrong)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -196,7 +196,7 @@ def test_an_env_in_the_middle_of_an_episode_starts_anew_with_a_warning(tmp_path:
 def test_the_best_survives_a_resume(tmp_path: Path) -> None:
     trainer = build("offline_bc")
     trainer.execute_epoch()
-    trainer._best.score = 1000.0
+    trainer.state.best.score = 1000.0
     trainer.save(tmp_path / "checkpoint")
     saved = []
     other = build("offline_bc")

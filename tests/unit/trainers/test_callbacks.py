@@ -110,10 +110,10 @@ def test_what_could_not_be_saved_is_not_the_best() -> None:
     run = trainer(save_best_fn=save)
     with pytest.raises(Mine):
         run.reset()
-    assert run._best.score is None
+    assert run.state.best.score is None
     run.execute_epoch()  # the same score as before, and now it is saved
     assert saved == [True]
-    assert run._best.score == 5.0
+    assert run.state.best.score == 5.0
 
 
 @pytest.mark.parametrize(

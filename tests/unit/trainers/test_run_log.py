@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.trainers.progress_bar import ProgressBar
 from tests.resume.runs import build
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
@@ -118,12 +119,13 @@ def test_the_last_episodes_are_part_of_a_checkpoint(tmp_path: Path) -> None:
     assert [values["return"] for _, values in logger.of("training")] == [40 / 6, 50 / 8]
 
 
-def test_an_old_checkpoint_has_no_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_checkpoint_has_no_episodes(tmp_path: Path) -> None:
     trainer = on_policy_trainer()
-    state = trainer._state
-    monkeypatch.setattr(trainer, "_state", lambda: {key: value for key, value in state().items() if key != "log"})
     trainer.run()
     trainer.save(tmp_path / "checkpoint")
+    states = read_checkpoint(tmp_path / "checkpoint")
+    del states["trainer"]["log"]
+    write_checkpoint(tmp_path / "checkpoint", states)
     again = on_policy_trainer(max_epochs=3)
     again.restore(tmp_path / "checkpoint")
     assert again.run().epoch == 3
@@ -321,7 +323,8 @@ def test_rows_are_written_whatever_the_returns() -> None:
     logger = Rows(training_interval=1)
     trainer = on_policy_trainer(logger=logger)
     stats = rl.CollectStats(2, 2, np.array([np.inf, -np.inf]), np.array([1, 1]), 0.0)
-    trainer._log.collected(stats, 1, dict)
+    trainer.state.counters.env_step = 1
+    trainer._log.collected(trainer.state, stats, dict)
     assert repr(logger.of("training")) == "[(1, {'return': nan, 'length': 1.0})]"
 
 
@@ -368,8 +371,8 @@ def test_nothing_grows_with_the_run() -> None:
     )  # fmt: skip
     trainer.run()
     state = trainer.params.logger.state_dict()
-    assert all(len(parts) < 64 for parts in state["gathered"].values())
-    assert all(len(values) == 100 for values in trainer._state()["log"].values())
+    assert all(len(parts) < 256 for parts in state["gathered"].values())
+    assert all(len(values) == 100 for values in vars(trainer.state.log).values())
 
 
 def test_envs_without_an_end_have_no_return() -> None:

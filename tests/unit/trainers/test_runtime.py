@@ -17,11 +17,11 @@ from tests.resume.runs import build
 def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_num_cores", lambda: 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert choose_num_threads("auto", "auto", 10_000, 256) == 1
-    assert choose_num_threads("auto", "auto", 217_000, 256) == 2
-    assert choose_num_threads("auto", "auto", 10_000_000, 256) == 4
-    assert choose_num_threads(3, 3, 10**9, 256) == 3
-    assert choose_num_threads(None, None, 10_000, 256) is None
+    assert choose_num_threads("auto", "auto", 10_000 * 256) == 1
+    assert choose_num_threads("auto", "auto", 217_000 * 256) == 2
+    assert choose_num_threads("auto", "auto", 10_000_000 * 256) == 4
+    assert choose_num_threads(3, 3, 10**9 * 256) == 3
+    assert choose_num_threads(None, None, 10_000 * 256) is None
 
 
 @pytest.mark.parametrize(("choice", "inside"), [("auto", 1), (3, 3), (None, 2)])
@@ -133,7 +133,7 @@ def test_what_was_chosen_is_kept_on_a_resume(tmp_path: Path, monkeypatch: pytest
 def test_a_run_with_cuda_graphs_goes_on_where_there_are_none(tmp_path: Path) -> None:
     trainer = build("ppo")
     trainer.execute_epoch()
-    trainer._runtime = dataclasses.replace(trainer._runtime, cuda_graph=True)  # as on a CUDA device
+    trainer.state.runtime = dataclasses.replace(trainer.state.runtime, cuda_graph=True)  # as on a CUDA device
     trainer.save(tmp_path / "checkpoint")
     resumed = build("ppo")
     resumed.restore(tmp_path / "checkpoint")
@@ -147,7 +147,7 @@ def test_cuda_graphs_are_named_where_there_are_some(capsys: pytest.CaptureFixtur
         trainer.params = dataclasses.replace(trainer.params, verbose=True, max_epochs=1)
         trainer.reset()
         trainer._continues = True
-        trainer._runtime = dataclasses.replace(trainer._runtime, cuda_graph=choice)
+        trainer.state.runtime = dataclasses.replace(trainer.state.runtime, cuda_graph=choice)
         trainer.run()
         captured = capsys.readouterr()
         assert text in captured.out + captured.err

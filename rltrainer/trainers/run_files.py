@@ -1,0 +1,85 @@
+"""A run in a checkpoint: written with its settings; read, and checked as a whole against the run that goes on."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.errors import CheckpointError, ReplayBufferError, stable_repr
+from rltrainer.params import Params
+from rltrainer.trainers.run_state import RunState
+from rltrainer.trainers.trainer_params import TrainerParams
+from rltrainer.typed_state import from_state, to_state
+from rltrainer.types import Load, State
+
+MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log")
+"""Fields that do not change what is learned; callbacks and live objects are not compared either."""
+
+TRunState = TypeVar("TRunState", bound=RunState)
+
+
+def write_run(path: str | Path, state: RunState, params: TrainerParams, algorithm: Algorithm) -> None:
+    """Write a checkpoint of a run.
+
+    Raises:
+        CheckpointError: it could not be written.
+    """
+    state.params = _settings(params, algorithm)
+    parts = {name: dict(part.state_dict()) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
+    write_checkpoint(path, parts | {"trainer": to_state(state)})
+
+
+def read_run(
+    path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
+) -> tuple[TRunState, list[Load]]:
+    """Read a checkpoint, and check all that it holds before anything changes.
+
+    Returns:
+        the state of the run, and what loads its parts.
+
+    Raises:
+        CheckpointError: a part is missing, a value is not what it must be, or a setting differs; the text names it.
+    """
+    states = read_checkpoint(path, mapped=("buffer",))
+    parts = {"algorithm": algorithm, **params.parts()}
+    # A logger may be added or left out on a resume.
+    if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
+        raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
+    try:
+        state = from_state(cls, states["trainer"], "trainer")
+        _check_same_settings(state.params, _settings(params, algorithm))
+        # The log last, as its rows are all that would be lost. A run that had not begun begins with a log of its own.
+        names = parts.keys() & states.keys() - (set() if state.has_begun else {"logger"})
+        loads = [parts[name].prepare_load(states[name]) for name in sorted(names, key=lambda n: (n == "logger", n))]
+    except (CheckpointError, ReplayBufferError) as error:
+        text = str(error)
+        raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    if algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
+        state.runtime = dataclasses.replace(state.runtime, cuda_graph=params.runtime.cuda_graph)
+    return state, loads
+
+
+def _settings(params: TrainerParams, algorithm: Algorithm) -> State:
+    """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
+    return _fields(params) | _fields(algorithm.params)
+
+
+def _check_same_settings(saved: State, current: State) -> None:
+    """Compare a checkpoint's settings with the current ones; those that its version did not have yet are left out."""
+    for name in sorted(saved):
+        if saved.get(name) != current.get(name):
+            text = f"{name} was {saved.get(name)!r} when it was saved and is {current.get(name)!r} now"
+            raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
+
+
+def _fields(params: Params) -> State:
+    values: dict[str, Any] = json.loads(params.to_json())["fields"]
+    compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
+    for name in compared:
+        value = getattr(params, name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, Params):
+            # A schedule: of a user's JSON has only the name, but its numbers matter too; of ours, files hold this text.
+            values[name] = stable_repr(value)
+    return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}
