@@ -5,7 +5,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -13,13 +13,14 @@ import gymnasium as gym
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
+from rltrainer.envs.backends.env_group import Env
 from rltrainer.envs.backends.envpool import EnvPoolVectorEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
-from rltrainer.envs.backends.single_env import Env
 from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -79,7 +80,7 @@ def make_vec(
     """
     num_envs = checked("make_vec", "num_envs", num_envs, PositiveInt)
     seed = checked("make_vec", "seed", seed, NonNegativeInt | None)
-    workers = _WorkerOptions(num_workers, start_method, step_timeout, on_env_error, max_restarts)
+    workers = WorkerOptions(num_workers, start_method, step_timeout, on_env_error, max_restarts)
     _check_arguments(env, backend, wrappers, env_kwargs)
     workers = _checked_worker_options(workers, backend)
     if not isinstance(env, str):
@@ -103,19 +104,8 @@ def make_vec(
     return _make_from(factory, num_envs, backend, seed, workers)
 
 
-@dataclass(frozen=True)
-class _WorkerOptions:
-    """The arguments of `make_vec` that only worker processes can honour."""
-
-    num_workers: PositiveInt | None = None
-    start_method: Literal["forkserver", "spawn", "fork"] | None = None
-    step_timeout: PositiveFloat | None = None
-    on_env_error: Literal["raise", "restart"] = "raise"
-    max_restarts: NonNegativeInt = 3
-
-
 def _make_from(
-    factory: Callable[[], Env], num_envs: int, backend: str, seed: int | None, workers: _WorkerOptions
+    factory: Callable[[], Env], num_envs: int, backend: str, seed: int | None, workers: WorkerOptions
 ) -> VectorEnv:
     """Make a vector env of single envs."""
     factories = [factory] * num_envs
@@ -139,15 +129,15 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
         _refuse("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
 
 
-def _checked_worker_options(options: _WorkerOptions, backend: str) -> _WorkerOptions:
-    annotations = get_type_hints(_WorkerOptions, include_extras=True)
+def _checked_worker_options(options: WorkerOptions, backend: str) -> WorkerOptions:
+    annotations = get_type_hints(WorkerOptions, include_extras=True)
     values = {}
     for field in fields(options):
         value = checked("make_vec", field.name, getattr(options, field.name), annotations[field.name])
         values[field.name] = value
         if value != field.default and backend != "workers":
             _refuse(field.name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
-    return _WorkerOptions(**values)
+    return WorkerOptions(**values)
 
 
 def _refuse(field: str, rule: str, value: object, hint: str = "") -> None:

@@ -5,21 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.envs.adapter.checks import check_obs
+from rltrainer.envs.backends.env_group import Env, EnvGroup, failure_text, split_actions, write_row
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
-from rltrainer.envs.backends.single_env import (
-    Env,
-    call_env,
-    check_is_new,
-    check_reward_shape,
-    check_same_spaces,
-    check_step,
-    close_env,
-    failure_text,
-    make_env,
-    split_actions,
-    write_row,
-)
 from rltrainer.errors import EnvError, SpaceError
 from rltrainer.tree import Tree, map_tree
 
@@ -42,17 +29,15 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None) -> None:
         super().__init__(len(factories), seed)
-        self.envs: list[Env] = []
+        self._group = EnvGroup(factories)
+        self.envs = self._group.envs
         try:
-            for factory in factories:
-                self._make(factory)
-            first = self.envs[0]
-            self._declare((first.observation_space, first.action_space), first.metadata, first.render_mode)
+            self._group.make()
+            self._declare(self._group.spaces, self.envs[0].metadata, self.envs[0].render_mode)
         except BaseException:
             self.close_extras()
             raise
         self._obs = self._empty_obs()
-        self._reward_shape: tuple[int, ...] | None = None
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -69,20 +54,17 @@ class SyncVectorEnv(MaskedVectorEnv):
         rows, env_options = self._split_options(options)
         seeds = self._seeds(seed)
         obs = self._empty_obs() if rows is None else map_tree(np.copy, self._obs)
-        infos: dict[str, Any] = {}
-        for i in range(self.num_envs) if rows is None else rows:
-            try:
-                env_obs, info = self.envs[i].reset(seed=seeds[i], options=env_options)
-            except Exception as error:
-                raise self._failure(i, f"reset after {self._num_steps} steps", error) from error
-            check_obs(f"env {i} obs", self._spaces, env_obs)
-            write_row(obs, i, env_obs)
-            if info:
-                infos = self._add_info(infos, info, i)
-            self._needs_reset.discard(i)
-            self._parked.discard(i)
+        rows = list(range(self.num_envs)) if rows is None else rows
+        try:
+            infos = self._group.reset(obs, [(i, seeds[i]) for i in rows], env_options)
+        except SpaceError:
+            raise
+        except Exception as error:
+            raise self._failure(error, f"reset after {self._num_steps} steps") from error
+        self._needs_reset.difference_update(rows)
+        self._parked.difference_update(rows)
         self._obs, self._is_first_reset = obs, False
-        return obs, infos
+        return obs, self._group.gather(infos)
 
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         """Step every env that is not parked.
@@ -97,37 +79,21 @@ class SyncVectorEnv(MaskedVectorEnv):
         if self._needs_reset:
             raise self._reset_is_due()
         self._num_steps += 1
-        obs = self._empty_obs()
-        rewards: list[Any] = []
-        all_terminated, all_truncated = [], []
-        infos: dict[str, Any] = {}
-        parked = self._parked
-        for i, (env, action) in enumerate(zip(self.envs, split_actions(self.action_space, actions), strict=True)):
-            if i in parked:
-                write_row(obs, i, map_tree(lambda leaf, i=i: leaf[i], self._obs))
-                rewards.append(np.zeros(self._reward_shape or ()))
-                all_terminated.append(False)
-                all_truncated.append(False)
-                continue
-            try:
-                env_obs, reward, terminated, truncated, info = env.step(action)
-                if self._num_steps == 1:
-                    self._check_step(i, env_obs, reward, terminated, truncated)
-                write_row(obs, i, env_obs)
-            except SpaceError:
-                raise
-            except Exception as error:
-                raise self._failure(i, f"step {self._num_steps}", error) from error
-            rewards.append(reward)
-            all_terminated.append(terminated)
-            all_truncated.append(truncated)
-            if terminated or truncated:
-                self._needs_reset.add(i)
-            if info:
-                infos = self._add_info(infos, info, i)
+        obs = map_tree(np.empty_like, self._obs)
+        for i in self._parked:
+            write_row(obs, i, map_tree(lambda leaf, i=i: leaf[i], self._obs))
+        split = split_actions(self.action_space, actions)
+        try:
+            rewards, terminated, truncated, infos = self._group.step(obs, split, self._parked)
+        except SpaceError:
+            raise
+        except Exception as error:
+            raise self._failure(error, f"step {self._num_steps}") from error
+        if any(terminated) or any(truncated):
+            self._needs_reset.update(i for i in range(self.num_envs) if terminated[i] or truncated[i])
         self._obs = obs
-        flags = np.array(all_terminated, np.bool_), np.array(all_truncated, np.bool_)
-        return obs, np.array(rewards, np.float64), *flags, infos
+        flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        return obs, np.array(rewards, np.float64), *flags, self._group.gather(infos) if any(infos) else {}
 
     def render(self) -> tuple[Any, ...]:
         """Return each env's frame."""
@@ -135,32 +101,15 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute."""
-        return tuple(call_env(env, name, args, kwargs) for env in self.envs)
+        return tuple(self._group.call(name, args, kwargs))
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set each env's attribute: a list or tuple holds one value per env."""
-        for env, value in zip(self.envs, self._values_per_env(values), strict=True):
-            env.set_wrapper_attr(name, value)
+        self._group.set_attr(name, self._values_per_env(values))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""
-        for i, env in enumerate(self.envs):
-            close_env(i, env)
+        self._group.close()
 
-    def _make(self, factory: Callable[[], Env]) -> None:
-        i = len(self.envs)
-        env = make_env(i, factory)
-        check_is_new(i, env, self.envs)
-        self.envs.append(env)  # before the next check, so that it is closed with the others
-        first = self.envs[0]
-        spaces = (env.observation_space, env.action_space)
-        check_same_spaces(i, spaces, 0, (first.observation_space, first.action_space))
-
-    def _check_step(self, i: int, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> None:
-        check_step(i, self._spaces, obs, reward, terminated, truncated)
-        if i == 0:
-            self._reward_shape = np.shape(reward)
-        check_reward_shape(i, reward, 0, self._reward_shape)
-
-    def _failure(self, i: int, when: str, error: Exception) -> EnvError:
-        return EnvError(failure_text(i, when, type(error).__name__, str(error)))
+    def _failure(self, error: Exception, when: str) -> EnvError:
+        return EnvError(failure_text(self._group.current[0], when, type(error).__name__, str(error)))

@@ -11,12 +11,12 @@ from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from rltrainer.envs.backends.single_env import Env
+from rltrainer.envs.backends.env_group import Env
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.signals import Inbox
-from rltrainer.envs.workers.worker_envs import INFOS, Answer, StepResult
+from rltrainer.envs.workers.worker_envs import ATTACH, INFOS, QUIT, REMAKE, STEP, Answer, StepResult
 from rltrainer.envs.workers.worker_infos import Schema
-from rltrainer.envs.workers.worker_process import ATTACH, DONE, QUIT, REMAKE, STEP, run_worker
+from rltrainer.envs.workers.worker_process import DONE, run_worker
 from rltrainer.errors import EnvError
 from rltrainer.tree import Tree
 
@@ -98,7 +98,7 @@ class Worker:
 
         Args:
             when: what it does, for errors: `step 12`.
-            command: one of `worker_process`.
+            command: one of `worker_envs`.
             arguments: of that command.
         """
         if self._is_torn:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 Info = dict[str, Any]
@@ -39,7 +38,7 @@ class Schema:
         return cls(tuple(info), types) if is_short and is_exact and is_text else None
 
     def fits(self, info: Info) -> bool:
-        """Whether an info has these keys and types, and float64 holds its numbers."""
+        """Return whether an info has these keys and types, and float64 holds its numbers."""
         if tuple(info) != self.keys or tuple(map(type, info.values())) != self.types:
             return False
         return int not in self.types or all(-_EXACT_INTS < value < _EXACT_INTS for value in info.values())
@@ -55,9 +54,6 @@ class InfoWriter:
     def __init__(self, columns: Array) -> None:
         self._columns = columns
         self._schema: Schema | None = None
-        # Only for gymnasium's way of gathering infos.
-        self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
-        self._gatherer.num_envs = len(columns)
 
     def write(self, infos: Sequence[Info]) -> bool:
         """Write the infos of all envs into the columns, if they have the schema that was announced last."""
@@ -72,17 +68,9 @@ class InfoWriter:
         self._schema = Schema.of(infos[0])
         return self._schema
 
-    def gather(self, infos: Sequence[Info]) -> Info:
-        """Return the infos as gymnasium's vector envs do, for [n] envs."""
-        gathered: Info = {}
-        for j, info in enumerate(infos):
-            if info:
-                gathered = self._gatherer._add_info(gathered, info, j)
-        return gathered
-
 
 def read_columns(schema: Schema, columns: Array) -> Info:
-    """Return what `gather` would have returned for infos that were written into columns [n, MAX_NUMBERS]."""
+    """Return infos that were written into columns [n, MAX_NUMBERS] as gymnasium gathers them."""
     infos: Info = {}
     for k, (key, kind) in enumerate(zip(schema.keys, schema.types, strict=True)):
         infos[key] = columns[:, k].astype(kind)

@@ -5,20 +5,32 @@ import multiprocessing
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rltrainer import errors
-from rltrainer.envs.backends.single_env import Env, failure_text
+from rltrainer.envs.backends.env_group import Env, failure_text
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import GRACE, Worker, WorkerLostError, end_workers
-from rltrainer.envs.workers.worker_envs import Failure
-from rltrainer.envs.workers.worker_process import DESCRIBE, REMAKE
+from rltrainer.envs.workers.worker_envs import DESCRIBE, REMAKE, RESET, STEP, Failure
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 from rltrainer.tree import Tree
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of worker processes, as `make_vec` takes them."""
+
+    num_workers: PositiveInt | None = None
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None
+    step_timeout: PositiveFloat | None = None
+    on_env_error: Literal["raise", "restart"] = "raise"
+    max_restarts: NonNegativeInt = 3
 
 
 class WorkerPool:
@@ -28,33 +40,22 @@ class WorkerPool:
 
     Args:
         factories: one per env.
-        num_workers: how many processes at most; None takes as many as this process may use cores.
-        start_method: of `multiprocessing`; None takes "forkserver" where there is one, else "spawn".
-        step_timeout: seconds that one env may take for a command.
-        max_restarts: how many failures lead to a restart instead of an exception, in all.
+        options: how many processes, how they start, and what becomes of envs that fail.
 
     Attributes:
         workers: empty after the end.
         num_restarts: failures so far that led to a restart.
     """
 
-    def __init__(
-        self,
-        factories: Sequence[Callable[[], Env]],
-        num_workers: int | None,
-        start_method: str | None,
-        step_timeout: float | None,
-        max_restarts: int,
-    ) -> None:
-        self.num_restarts, self.max_restarts = 0, max_restarts
-        self._factories, self._step_timeout = list(factories), step_timeout
-        self._context = _make_context(start_method)
+    def __init__(self, factories: Sequence[Callable[[], Env]], options: WorkerOptions) -> None:
+        self.num_restarts, self._options, self._factories = 0, options, list(factories)
+        self._context = _make_context(options.start_method)
         self._attachment: tuple[SharedArrays, Tree, Tree] | None = None
         self.workers: list[Worker] = []
         self._owner = os.getpid()
         weakref.finalize(self, end_workers, self.workers, self._owner)
         try:
-            count = min(num_workers or _num_cores(), len(factories))
+            count = min(options.num_workers or _num_cores(), len(factories))
             self._stay_awake = count <= _num_cores()
             for rows in np.array_split(np.arange(len(factories)), count):
                 self.workers.append(self._start(len(self.workers), range(rows[0], rows[-1] + 1)))
@@ -74,15 +75,14 @@ class WorkerPool:
         end_workers(self.workers, self._owner, grace)
 
     def ask(
-        self, when: str, command: bytes, arguments: list[tuple[Worker, tuple[Any, ...]]], restarts: bool = False
+        self, when: str, command: bytes, arguments: list[tuple[Worker, tuple[Any, ...]]]
     ) -> tuple[list[tuple[Worker, Any]], set[int]]:
         """Ask workers for the same thing, all at the same time.
 
         Args:
             when: what they do, for errors: `step 12`.
-            command: one of `worker_process`.
+            command: one of `worker_envs`.
             arguments: by worker.
-            restarts: make envs that fail anew.
 
         Returns:
             the answers, and which envs were made anew: theirs, if their worker died, are missing among the answers.
@@ -92,6 +92,8 @@ class WorkerPool:
         """
         if not self.workers:
             raise EnvError("WorkerVectorEnv: its workers have ended, by close or by a failed env; make a new one")
+
+        restarts = self._options.on_env_error == "restart" and command in (STEP, RESET)
 
         def watch() -> None:
             """Find out that another worker has died while this one is busy; a restart comes when it is its turn."""
@@ -139,7 +141,7 @@ class WorkerPool:
         try:
             self._forgive(error)
             worker = next(worker for worker in self.workers if i in worker.envs)
-            worker.send("the making of an env", REMAKE, [i])
+            worker.send("the making of an env", REMAKE, i)
             for failure in worker.receive()[1]:
                 raise _error_of(failure, "the making of an env")
         except RLTrainerError:
@@ -153,7 +155,7 @@ class WorkerPool:
         Raises:
             EnvError: this one is too many.
         """
-        limit = self.max_restarts
+        limit = self._options.max_restarts
         if self.num_restarts >= limit:
             raise EnvError(f"{error}\n(after {self.num_restarts} restarts; max_restarts={limit})") from error
         self.num_restarts += 1
@@ -161,7 +163,7 @@ class WorkerPool:
 
     def _start(self, number: int, envs: range) -> Worker:
         factories = self._factories[envs.start : envs.stop]
-        return Worker(self._context, factories, envs.start, number, self._step_timeout, self._stay_awake)
+        return Worker(self._context, factories, envs.start, number, self._options.step_timeout, self._stay_awake)
 
     def _describe(self, workers: Sequence[Worker]) -> list[tuple[Any, ...]]:
         """Let workers make their envs, all at the same time."""

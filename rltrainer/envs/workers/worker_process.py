@@ -1,4 +1,4 @@
-"""What runs in a worker process: it does with its envs what the parent says.
+"""The program of a worker process: it does with its envs what the parent says.
 
 The parent sends a command of one byte through a socket, and the arguments of all but STEP and QUIT through a pipe. The
 answer is DONE, INFOS (DONE, with infos in shared memory), or PAYLOAD and then (result, failures) through the pipe.
@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 
-from rltrainer.envs.backends.single_env import Env
+from rltrainer.envs.backends.env_group import Env
 from rltrainer.envs.workers.signals import Inbox
-from rltrainer.envs.workers.worker_envs import INFOS, Answer, Failure, WorkerEnvs
+from rltrainer.envs.workers.worker_envs import INFOS, QUIT, STEP, Failure, WorkerEnvs
 
-DESCRIBE, ATTACH, STEP, RESET, REMAKE, CALL, SET, QUIT = b"d", b"m", b"s", b"r", b"n", b"c", b"a", b"q"
 DONE, PAYLOAD = b".", b"+"
 
 
@@ -45,18 +44,10 @@ def run_worker(
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
     envs = WorkerEnvs(factories, first, lambda: socket.recv_fds(signals, 1, 1)[1][0])
-    commands: dict[bytes, Callable[..., Answer]] = {
-        DESCRIBE: envs.describe,
-        ATTACH: envs.attach,
-        RESET: envs.reset,
-        REMAKE: envs.remake,
-        CALL: envs.call,
-        SET: envs.set_attr,
-    }
     inbox = Inbox(signals, stays_awake)
     try:
         while (command := inbox.receive()) not in (b"", QUIT):
-            result, failures = envs.step() if command == STEP else commands[command](*pipe.recv())
+            result, failures = envs.answer(command, *(() if command == STEP else pipe.recv()))
             if not failures and (result is None or result == INFOS):
                 signals.send(result or DONE)
             else:

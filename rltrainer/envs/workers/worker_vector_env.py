@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
-from rltrainer.envs.backends.single_env import Env, check_reward_shape, check_same_spaces
 from rltrainer.envs.workers import worker_envs
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import Worker
-from rltrainer.envs.workers.worker_envs import INFOS, StepResult
+from rltrainer.envs.workers.worker_envs import CALL, INFOS, RESET, SET, STEP, StepResult
 from rltrainer.envs.workers.worker_infos import merge_infos, read_columns
-from rltrainer.envs.workers.worker_pool import WorkerPool
-from rltrainer.envs.workers.worker_process import CALL, RESET, SET, STEP
+from rltrainer.envs.workers.worker_pool import WorkerOptions, WorkerPool
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
@@ -41,31 +40,16 @@ class WorkerVectorEnv(MaskedVectorEnv):
     Args:
         factories: one per env; each returns a new env, all with equal spaces.
         seed: what the adapter derives the seeds of all episodes from (`base_seed`).
-        num_workers: how many processes; None takes as many as this process has cores, and at most one per env.
-        start_method: "forkserver", "spawn" or "fork"; None takes "forkserver" where there is one, else "spawn".
-        step_timeout: seconds that one env may take for a step or reset.
-        on_env_error: "raise" or "restart".
-        max_restarts: how many failures are forgiven, in all.
+        options: the fields of `WorkerOptions`, which `make_vec` explains.
 
     Raises:
         EnvError: a factory cannot travel to another process, raises, or returns something else than a new env.
         SpaceError: an env's spaces differ from the first one's, or are not supported.
     """
 
-    def __init__(
-        self,
-        factories: Sequence[Callable[[], Env]],
-        seed: int | None = None,
-        *,
-        num_workers: int | None = None,
-        start_method: str | None = None,
-        step_timeout: float | None = None,
-        on_env_error: str = "raise",
-        max_restarts: int = 3,
-    ) -> None:
+    def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None, **options: Any) -> None:
         super().__init__(len(factories), seed)
-        self._restarts = on_env_error == "restart"
-        self._pool = WorkerPool(factories, num_workers, start_method, step_timeout, max_restarts)
+        self._pool = WorkerPool(factories, WorkerOptions(**options))
         try:
             self._declare_as(self._pool.descriptions)
             action_spaces = leaf_spaces(self.single_action_space)
@@ -98,7 +82,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
                 (worker, [(i, remaining[i]) for i in worker.envs if i in remaining]) for worker in self._pool.workers
             ]
             arguments = [(worker, ([*pairs], env_options)) for worker, pairs in asked if pairs]
-            results, renewed = self._pool.ask(f"reset after {self._num_steps} steps", RESET, arguments, self._restarts)
+            results, renewed = self._pool.ask(f"reset after {self._num_steps} steps", RESET, arguments)
             for worker, result in results:
                 merge_infos(infos, result or {}, worker.rows, self.num_envs)
             # Their worker died, but it was not their turn.
@@ -131,7 +115,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         arrays.skipped[:] = False
         arrays.skipped[[*self._lost, *self._parked]] = True
         arguments: list[Any] = [(worker, ()) for worker in self._pool.workers]
-        results, renewed = self._pool.ask(f"step {self._num_steps}", STEP, arguments, self._restarts)
+        results, renewed = self._pool.ask(f"step {self._num_steps}", STEP, arguments)
         obs = map_tree(np.copy, arrays.obs)
         reward, terminated, truncated = arrays.reward.copy(), arrays.terminated.copy(), arrays.truncated.copy()
         if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:

@@ -1,0 +1,237 @@
+"""Single envs that one process steps one after the other: those of `SyncVectorEnv`, or of a worker."""
+
+import logging
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector.utils import iterate
+
+from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward, describe
+from rltrainer.errors import EnvError, RLTrainerError, SpaceError
+from rltrainer.spaces import leaf_spaces
+from rltrainer.tree import Tree
+
+Env = gym.Env[Any, Any]
+Info = dict[str, Any]
+_NOTHING: Info = {}
+
+
+class EnvGroup:
+    """Makes envs, steps them one after the other, and knows in which of them an exception was raised.
+
+    Args:
+        factories: one per env; each returns a new env, all with equal spaces.
+        first: the index of the first env in the vector env.
+        fail: called as `fail(i, error)` with what env i raises in a step or reset; the other envs go on. None lets
+            it be raised.
+
+    Attributes:
+        spaces: observation and action space, once `make` was called.
+        current: a list or array of one integer, the env that is being called; -1 before the first.
+        reward_shape: of one env's reward, once it was seen: `(A,)` with A agents.
+    """
+
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Env]],
+        first: int = 0,
+        fail: Callable[[int, BaseException], None] | None = None,
+    ) -> None:
+        self.envs: list[Env] = []
+        self.current: Any = [-1]
+        self.reward_shape: tuple[int, ...] | None = None
+        self._factories, self._first, self._fail = factories, first, fail
+        self._unchecked = set(range(first, first + len(factories)))
+        # Only for gymnasium's way of gathering infos.
+        self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
+        self._gatherer.num_envs = len(factories)
+
+    def make(self) -> None:
+        """Make all envs.
+
+        Raises:
+            EnvError: a factory raises, or returns something else than a new env.
+            SpaceError: an env's spaces differ from the first one's, or are not supported.
+        """
+        for i in range(self._first, self._first + len(self._factories)):
+            self.envs.append(self._new(i))
+        self._obs_spaces = leaf_spaces(self.spaces[0])
+
+    def remake(self, i: int) -> None:
+        """Replace env i by a new one; raises as `make` does."""
+        self._close(i)
+        self.envs[i - self._first] = self._new(i)
+        self._unchecked.add(i)
+
+    def step(self, obs: Tree, actions: Any, skipped: Container[int]) -> tuple[list[Any], list[Any], list[Any], Any]:
+        """Step envs.
+
+        Args:
+            obs: arrays [N, ...] for the observations of all envs of the vector env.
+            actions: a batch of actions of these envs.
+            skipped: the envs that are left out.
+
+        Returns:
+            rewards, terminated, truncated and infos; those of envs that were left out or failed are zeros, False, {}.
+
+        Raises:
+            SpaceError: at its first step, an env returns something else than its spaces, a number and two bools.
+        """
+        first, current, unchecked, num_envs = self._first, self.current, self._unchecked, len(self.envs)
+        rewards: list[Any] = [np.zeros(self.reward_shape) if self.reward_shape else 0.0] * num_envs
+        terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs
+        for j, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            i = first + j
+            if i in skipped:
+                continue
+            current[0] = i
+            try:
+                env_obs, reward, terminated[j], truncated[j], infos[j] = env.step(action)
+                if i in unchecked:
+                    self._check_step(i, env_obs, reward, terminated[j], truncated[j])
+                write_row(obs, i, env_obs)
+                rewards[j] = np.array(reward, np.float64) if self.reward_shape else float(reward)
+            except BaseException as error:
+                if self._fail is None:
+                    raise
+                self._fail(i, error)
+                terminated[j], truncated[j], infos[j] = False, False, _NOTHING
+        return rewards, terminated, truncated, infos
+
+    def reset(self, obs: Tree, seeds: Iterable[tuple[int, int | None]], options: Info | None) -> list[Info]:
+        """Reset envs, given as (index, seed), and return the infos of all, empty for those that were not.
+
+        Raises:
+            SpaceError: an observation does not fit.
+        """
+        infos: list[Info] = [{} for _ in self.envs]
+        for i, seed in seeds:
+            self.current[0] = i
+            try:
+                env_obs, info = self.envs[i - self._first].reset(seed=seed, options=options)
+                check_obs(f"env {i} obs", self._obs_spaces, env_obs)
+                write_row(obs, i, env_obs)
+                infos[i - self._first] = info
+            except BaseException as error:
+                if self._fail is None:
+                    raise
+                self._fail(i, error)
+        return infos
+
+    def gather(self, infos: Sequence[Info]) -> Info:
+        """Return infos, one per env, as gymnasium's vector envs do."""
+        gathered: Info = {}
+        for j, info in enumerate(infos):
+            if info:
+                gathered = self._gatherer._add_info(gathered, info, j)
+        return gathered
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call each env's method of this name, its wrappers' included, or read its attribute."""
+        values = []
+        for i, env in enumerate(self.envs, self._first):
+            self.current[0] = i
+            value = env.get_wrapper_attr(name)
+            values.append(value(*args, **kwargs) if callable(value) else value)
+        return values
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set each env's attribute to its value."""
+        for i, (env, value) in enumerate(zip(self.envs, values, strict=True), self._first):
+            self.current[0] = i
+            env.set_wrapper_attr(name, value)
+
+    def close(self) -> None:
+        """Close every env; one that fails is logged and does not keep the others open."""
+        for i in range(self._first, self._first + len(self.envs)):
+            self._close(i)
+
+    def _new(self, i: int) -> Env:
+        self.current[0] = i
+        try:
+            env = self._factories[i - self._first]()
+        except RLTrainerError:
+            raise
+        except Exception as error:
+            raise EnvError(f"env {i}: the factory raised {type(error).__name__}: {error}") from error
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"env {i}: the factory must return a gymnasium.Env, got {describe(env)}")
+        for j, other in enumerate(self.envs, self._first):
+            if env is other:
+                raise EnvError(f"env {i}: the factory returned the same object as for env {j}; it must make a new env")
+        spaces = env.observation_space, env.action_space
+        if i == self._first and not self.envs:
+            self.spaces = spaces
+        try:
+            check_same_spaces(i, spaces, self._first, self.spaces)
+        except SpaceError:
+            _close_env(i, env)
+            raise
+        return env
+
+    def _close(self, i: int) -> None:
+        _close_env(i, self.envs[i - self._first])
+
+    def _check_step(self, i: int, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> None:
+        check_obs(f"env {i} obs", self._obs_spaces, obs)
+        check_reward(f"env {i} reward", reward)
+        check_flag(f"env {i} terminated", terminated)
+        check_flag(f"env {i} truncated", truncated)
+        if self.reward_shape is None:
+            self.reward_shape = np.shape(reward)
+        check_reward_shape(i, reward, self._first, self.reward_shape)
+        self._unchecked.discard(i)
+
+
+def check_same_spaces(i: int, found: tuple[Any, Any], first: int, expected: tuple[Any, Any]) -> None:
+    """Check that env i has the same observation and action space as env `first`.
+
+    Raises:
+        SpaceError: it has not.
+    """
+    for name, here, there in zip(("observation_space", "action_space"), expected, found, strict=True):
+        if here != there:
+            raise SpaceError(f"env {i} {name}: expected {here}, as env {first} has, got {there}")
+
+
+def check_reward_shape(i: int, reward: Any, first: int, expected: tuple[int, ...] | None) -> None:
+    """Check that env i rewards as many agents as env `first`.
+
+    Raises:
+        SpaceError: it does not.
+    """
+    if np.shape(reward) != expected:
+        raise SpaceError(f"env {i} reward: expected shape {expected}, as env {first} has, got {describe(reward)}")
+
+
+def failure_text(i: int, when: str, name: str, message: str) -> str:
+    """Say that env i raised an exception of this type name and message."""
+    return f"env {i} failed during {when}: {name}: {message}"
+
+
+def split_actions(space: gym.Space[Any], actions: Any) -> Iterable[Any]:
+    """Split a batch of actions; the rows of an array need no help."""
+    return iterate(space, actions) if isinstance(actions, dict | tuple) else actions
+
+
+def write_row(arrays: Tree, i: int, value: Tree) -> None:
+    """Write one env's observation; called for each env at each step, hence no generic walk over the tree."""
+    if isinstance(arrays, np.ndarray):
+        arrays[i] = value
+    elif isinstance(arrays, dict):
+        for key, part in arrays.items():
+            write_row(part, i, value[key])
+    else:
+        for part, item in zip(arrays, value, strict=True):
+            write_row(part, i, item)
+
+
+def _close_env(i: int, env: Env) -> None:
+    try:
+        env.close()
+    except Exception as error:
+        logging.getLogger("rltrainer").warning("env %d failed during close: %r", i, error)
