@@ -127,6 +127,13 @@ class Rollout:
         return ends
 
     @property
+    def begins(self) -> Tensor:
+        """Where a policy's memory was the initial one again, below the first row [T, N]; that one's is in `extra`."""
+        begins = torch.zeros_like(self.terminated)
+        begins[1:] = (self.done | ~self.valid)[:-1]
+        return begins
+
+    @property
     def next_obs(self) -> Tree:
         """The true successors, a tree [T, N, ...]; built anew at each call."""
         return self.successors(self.obs, self.last_obs, self.final_obs)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from abc import ABC
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
@@ -72,13 +73,18 @@ class Algorithm(ABC):
         params: the hyperparameters; None takes the defaults.
 
     Raises:
-        ParamsError: policy or params are of another class than this algorithm's.
+        ParamsError: policy or params are of another class than this algorithm's, or the policy is recurrent and the
+            algorithm cannot train such.
     """
 
     policy_class: ClassVar[type[Any]] = Policy
     """What kind of policy it trains; subclasses of it too."""
     params_class: ClassVar[type[AlgorithmParams]] = AlgorithmParams
     """What kind of hyperparameters it has; subclasses of them too."""
+    trains_recurrent: ClassVar[bool] = False
+    """Whether its updates replay sequences, as policies need whose actions depend on a memory."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns in `extra` that its updates read; a buffer must declare them."""
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
@@ -269,6 +275,22 @@ class Algorithm(ABC):
         kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
         return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
 
+    def require_columns(self, owner: str, extra: Collection[str]) -> None:
+        """Check that a buffer declares what the updates read.
+
+        Args:
+            owner: the field with the buffer, for the error's text.
+            extra: the names of its columns.
+
+        Raises:
+            ParamsError: a column is missing.
+        """
+        for name in self.columns:
+            if name not in extra:
+                spec = self.policy.columns.get(name, "(shape, dtype)")
+                text = f"{owner}: must have the column {name!r}, which {type(self).__name__} reads; got {list(extra)}"
+                raise ParamsError(f"{text}. Make the buffer with extra={{{name!r}: {spec}}}.")
+
     def _check_classes(self, policy: object, params: object) -> None:
         name, policy_class, params_class = type(self).__name__, self.policy_class.__name__, self.params_class.__name__
         if not isinstance(policy, self.policy_class):
@@ -277,6 +299,9 @@ class Algorithm(ABC):
                 hint = f"The policy comes first: {name}(policy, params)."
             found = f"the class {policy.__name__}" if isinstance(policy, type) else type(policy).__name__
             raise ParamsError(f"{name}.policy: must be of class {policy_class}; got {found}. {hint}")
+        if policy.is_recurrent and not self.trains_recurrent:
+            rule = f"must have no memory, as {name} updates from single cells; got {type(policy).__name__}"
+            raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
         if not isinstance(params, self.params_class):
             hint = f"Write {params_class}(lr=..., ...)."
             if hasattr(params, "create_trainer"):

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from rltrainer.data.columns import Extra
 from rltrainer.envs import EnvAdapter
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
+from rltrainer.nets import Policy
 from rltrainer.spaces import describe_mismatch
 
 
@@ -37,3 +39,17 @@ def require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
         )
         if mismatch:
             raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
+
+
+def require_columns(policy: Policy, declared: Extra) -> None:
+    """Check that a policy can fill the columns that a buffer declares beside its own.
+
+    Raises:
+        ParamsError: there is one that nobody would fill.
+    """
+    known = policy.columns if declared else {}
+    for name, spec in declared.items():
+        if name not in known or spec != known[name]:
+            can = f"{type(policy).__name__} fills {dict(known)}" if known else f"{type(policy).__name__} fills none"
+            rule = f"must be a column that somebody fills; {can}"
+            raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))

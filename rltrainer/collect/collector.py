@@ -6,13 +6,12 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor
 
-from rltrainer.collect.arguments import check_counts, require_same_spaces
+from rltrainer.collect.arguments import check_counts, require_columns, require_same_spaces
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
+from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
-from rltrainer.collect.random_action import random_action
 from rltrainer.collect.watch import Watch
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
@@ -74,6 +73,7 @@ class Collector:
         self.adapter = EnvAdapter(envs, policy.device)
         self.num_envs = self.adapter.num_envs
         require_same_spaces("policy", policy, self.adapter)
+        self._decider = Decider(policy, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
         # Stands for the envs' unbroken run; a new one says to every buffer that nothing is continued.
@@ -96,7 +96,7 @@ class Collector:
 
         Raises:
             SpaceError: it holds other spaces than the envs'.
-            ParamsError: it is no buffer, made for another number of envs, or declares extras, which nobody would fill.
+            ParamsError: it is no buffer, made for another number of envs, or declares extras that nobody would fill.
         """
         if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
             raise ParamsError(field_error_text("Collector", "buffer", "must be a ReplayBuffer or None", buffer))
@@ -104,15 +104,14 @@ class Collector:
         if buffer.num_envs != self.num_envs:
             rule = f"must be made for num_envs={self.num_envs}"
             raise ParamsError(field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs))
-        if buffer.extra:
-            rule = "must be empty, as a collector fills no columns of its own"
-            raise ParamsError(field_error_text("Collector", "buffer.extra", rule, list(buffer.extra)))
+        require_columns(self.policy, buffer.extra)
         self.buffer, self._stream = buffer, object()
+        self._decider.columns = tuple(buffer.extra)
         if isinstance(buffer, RolloutBuffer):
             self.rollout_buffer = buffer
         else:
             spaces = (self.adapter.observation_space, self.adapter.action_space)
-            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces)
+            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces, extra=buffer.extra)
 
     def seed(self, seed: int) -> None:
         """Seed actions, and the envs that carry no seed of their own."""
@@ -169,7 +168,8 @@ class Collector:
         num_rows_before = self.num_rows
         switched = self._eval_mode.switch()
         try:
-            self._step_envs(num_steps, random, explore)
+            self._decider.begin(self.exploration, random, explore)
+            self._step_envs(num_steps)
             self._store(num_rows_before)
         except BaseException:
             # Whatever broke off half-way must not be continued by the next collection.
@@ -202,6 +202,7 @@ class Collector:
         spaces = (self.adapter.observation_space, self.adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         other.buffer = other.rollout_buffer = buffer
+        other._decider = Decider(self.policy, self.adapter)
         other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
         other._count_episodes()
         other._needs_reset = self._needs_reset = True
@@ -226,7 +227,7 @@ class Collector:
         return self.rollout_buffer.rollout()
 
     def state_dict(self) -> State:
-        """Return the state of generator, envs and counters; the buffer has its own."""
+        """Return the state of generator, envs, memory and counters; the buffer has its own."""
         # Envs that the next collection starts anew need no place in an episode, only the numbers of their episodes.
         restarts = {"is_started": False} if self._needs_reset else {}
         return {
@@ -234,6 +235,7 @@ class Collector:
             "adapter": self.adapter.state_dict() | restarts,
             "num_rows": self.num_rows,
             "needs_reset": self._needs_reset,
+            "memory": self._decider.memory,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -252,6 +254,7 @@ class Collector:
         problem = generator_problem(self.generator, found.generator)
         if problem:
             raise CheckpointError(f"collector.generator: {problem}")
+        load_memory = self._decider.prepare_load(found.memory, self.exploration)
         load_adapter = self.adapter.prepare_load(found.adapter)
 
         def load() -> None:
@@ -259,6 +262,7 @@ class Collector:
             self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
             self._episodes.restart()
             self._stream = object()
+            load_memory()
             load_adapter()
 
         return load
@@ -268,17 +272,17 @@ class Collector:
         self.adapter.close()
 
     @torch.no_grad()
-    def _step_envs(self, num_steps: int | None, random: bool, explore: bool) -> None:
+    def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
         num_rows_before = self.num_rows
         try:
-            self._step_rows(num_steps, random, explore)
+            self._step_rows(num_steps)
         except Exception:
             self._watch.name_cause(self.rollout_buffer, num_rows_before)
             raise
 
-    def _step_rows(self, num_steps: int | None, random: bool, explore: bool) -> None:
-        adapter, episodes, buffer = self.adapter, self._episodes, self.rollout_buffer
+    def _step_rows(self, num_steps: int | None) -> None:
+        adapter, decider, episodes, buffer = self.adapter, self._decider, self._episodes, self.rollout_buffer
         stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.clips_samples
         limit = self.max_episode_steps if num_steps is None else None
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
@@ -286,9 +290,10 @@ class Collector:
         while not episodes.is_complete if stop is None else self.num_rows < stop:
             if must_look:
                 self._watch.check_first_obs(self.num_rows)
+            memory = decider.memory
             try:
-                action = self._choose(random, explore)
-                env_action = adapter.to_env(action)
+                decision = decider.decide(adapter.obs_tensor, self.generator)
+                env_action = adapter.to_env(decision.action)
             except NonFiniteError as error:
                 raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
             self.num_rows += 1
@@ -301,12 +306,16 @@ class Collector:
                         "trains on them. Reduce them to one reward per env in a wrapper."
                     )
                 # An array costs the buffer a tenth of what a tensor does.
-                stored = env_action if stores_env_action else to_array(action)
-                buffer.add(adapter.obs, stored, step.reward, step.next_obs, step.terminated, step.truncated, counted)
+                stored = env_action if stores_env_action else to_array(decision.action)
+                extra = decider.extra(decision, memory) if decider.columns else None
+                end = step.terminated, step.truncated
+                buffer.add(adapter.obs, stored, step.reward, step.next_obs, *end, counted, extra)
             else:
                 self._watch.check_row(step, env_action, counted, self.num_rows)
                 must_look = step.finished is not None
-            adapter.advance(episodes.open)
+            starting = adapter.advance(episodes.open)
+            if starting is not None:
+                decider.forget(starting)
             if stop is None:
                 self._watch.warn_of_long_episode(self.num_rows - first)
 
@@ -320,14 +329,6 @@ class Collector:
             rule = f"must be None for {num_episodes} episodes in {self.num_envs} envs that cannot be reset one by one"
             hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
             raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self.max_episode_steps, hint))
-
-    def _choose(self, random: bool, explore: bool) -> Tensor:
-        if random:
-            return random_action(self.adapter.action_space, self.num_envs, self.generator)
-        if self.exploration is None or not explore:
-            return self.policy.decide(self.adapter.obs_tensor, explore=explore, generator=self.generator)
-        greedy = self.policy.decide(self.adapter.obs_tensor, explore=False, generator=self.generator)
-        return self.exploration(greedy, self.adapter.action_space, self.policy.progress(), self.generator)
 
     def _store(self, num_rows_before: int) -> None:
         """Look at what was collected, and hand it to the replay buffer, if that is what it is for."""

@@ -15,12 +15,14 @@ class CollectorState:
         adapter: where the envs are.
         num_rows: steps that each env has taken.
         needs_reset: whether the next collection starts the envs anew.
+        memory: of policy or exploration; a tensor [N, S], or None.
     """
 
     generator: Any
     adapter: dict[str, Any]
     num_rows: NonNegativeInt
     needs_reset: bool
+    memory: Any = None
 
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""

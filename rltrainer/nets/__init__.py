@@ -2,6 +2,7 @@
 
 from rltrainer.nets.actor_critic import Actor, ActorCritic
 from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
+from rltrainer.nets.decision import Decision
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
@@ -10,6 +11,7 @@ from rltrainer.nets.q_network import QNetwork
 __all__ = [
     "Actor",
     "ActorCritic",
+    "Decision",
     "DeterministicActorCritic",
     "EpsilonGreedy",
     "Exploration",

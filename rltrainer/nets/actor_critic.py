@@ -1,6 +1,7 @@
 """Stochastic policies in the env's own scale: an actor, and an actor with a state-value critic."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ from torch import Tensor
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import FiniteFloat, Flag, checked
 from rltrainer.nets.chain import Chain, is_hooked
+from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
@@ -78,14 +80,19 @@ class Actor(Policy):
     def _initialized(self, module: TModule, gain: float) -> TModule:
         return orthogonal_(module, gain) if self._is_orthogonal else module
 
+    extra_specs = LOG_PROB
+
     def distribution(self, obs: Tree) -> Distribution:
         """Return the distribution over actions for normalised observations [B, ...]."""
         return cast(Distribution, self.actor(obs))
 
-    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+    ) -> Decision:
         """Sample an action, or take the likeliest one."""
         distribution = self.distribution(obs)
-        return distribution.sample(generator) if explore else distribution.mode()
+        action = distribution.sample(generator) if explore else distribution.mode()
+        return Decision(action, extra={"log_prob": partial(distribution.log_prob, action)})
 
 
 class ActorCritic(Actor):

@@ -1,6 +1,7 @@
 """Policies of off-policy continuous control: an actor in (-1, 1)^A and an ensemble of action-value critics."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
+from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
@@ -81,13 +83,17 @@ class DeterministicActorCritic(ContinuousActorCritic):
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return Chain(nn.Linear(in_features, space.shape[0]), nn.Tanh())
 
-    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
-        """Return the actor's action in the env's scale; exploration is added by `act`."""
-        return self.scale(self.actor(obs))
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+    ) -> Decision:
+        """Take the actor's action, in the env's scale; exploration is added later."""
+        return Decision(self.scale(self.actor(obs)))
 
 
 class SquashedActorCritic(ContinuousActorCritic):
     """A tanh-squashed Gaussian actor: SAC and what builds on it."""
+
+    extra_specs = LOG_PROB
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return SquashedGaussianHead(in_features, space)
@@ -96,14 +102,19 @@ class SquashedActorCritic(ContinuousActorCritic):
         """Return the distribution over actions in (-1, 1) for normalised observations [B, ...]."""
         return cast(SquashedGaussian, self.actor(obs))
 
-    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+    ) -> Decision:
         """Sample, or take tanh of the mean, in the env's scale."""
         distribution = self.distribution(obs)
-        return self.scale(distribution.sample(generator) if explore else distribution.mode())
+        action = distribution.sample(generator) if explore else distribution.mode()
+        return Decision(self.scale(action), extra={"log_prob": partial(distribution.log_prob, action)})
 
 
 class GaussianActorCritic(ContinuousActorCritic):
     """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL."""
+
+    extra_specs = LOG_PROB
 
     def __init__(
         self,
@@ -144,8 +155,10 @@ class GaussianActorCritic(ContinuousActorCritic):
         value: Tensor = self.value_network(obs)
         return value.squeeze(-1)
 
-    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+    ) -> Decision:
         """Sample within the bounds, or take the mean, in the env's scale."""
         distribution = self.distribution(obs)
         action = distribution.sample(generator).clamp(-1, 1) if explore else distribution.mode()
-        return self.scale(action)
+        return Decision(self.scale(action), extra={"log_prob": partial(distribution.log_prob, action)})

@@ -4,7 +4,7 @@ An algorithm sets it on its policy from its params; `Collector(exploration=...)`
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -32,6 +32,28 @@ class Exploration(Protocol):
             progress: share of the training that is done, in [0, 1].
             generator: source of all randomness.
         """
+
+
+class RememberingExploration(Exploration, Protocol):
+    """Exploration with a memory, which a collector keeps as it keeps a policy's. Called without, it has just begun."""
+
+    def initial_state(self, num_envs: int, action_space: gym.Space[Any]) -> Tensor:
+        """Return the memory at the start of an episode [num_envs, S] float32."""
+
+    def step(
+        self,
+        action: Tensor,
+        state: Tensor,
+        action_space: gym.Space[Any],
+        progress: float,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the explored actions [N, ...], and the next memory [N, S]."""
+
+
+def remembers(exploration: Exploration | None) -> TypeGuard[RememberingExploration]:
+    """Return whether an exploration has a memory."""
+    return hasattr(exploration, "initial_state")
 
 
 AnyExploration = Annotated[

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Concatenate, ParamSpec, TypeGuard, TypeVar
+from typing import Annotated, Any, ClassVar, Concatenate, ParamSpec, TypeGuard, TypeVar, overload
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import Flag, Sizes, checked, instance_of
 from rltrainer.names import check_arguments
-from rltrainer.nets.exploration import Exploration
+from rltrainer.nets.decision import NO_COLUMNS, Decision, ExtraSpecs
+from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer
@@ -32,9 +33,16 @@ AnyNet = Annotated[NetParams, instance_of(NetParams)]
 
 
 class Policy(nn.Module, ABC):
-    """Chooses actions for observations. Holds networks and normalisers; owns no generator.
+    """Decides what to do in view of observations. Holds networks and normalisers; owns no generator and no memory.
 
-    A subclass implements `choose`. Move a policy with `.to(device)` before its algorithm is built.
+    A subclass implements `decide`, and `initial_state` if it remembers. Move a policy with `.to(device)` before its
+    algorithm is built.
+
+    **Memory** is one row of float32 numbers per env. Whoever steps the envs keeps it: a collector begins with
+    `initial_state(num_envs)`, hands to `decide` what the decision before it returned, writes the initial rows into
+    those of the envs that begin an episode before they act again, and saves it in its state. If the buffer declares the
+    column `state`, each cell of a rollout has the memory that it was acted on with: `rollout.extra["state"]`
+    [T, N, S]. An update starts from its first row, and forgets where `rollout.begins` says so.
 
     Args:
         observation_space: the space of one observation.
@@ -50,6 +58,8 @@ class Policy(nn.Module, ABC):
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
     """Sizes and activation of networks for which the user chose none."""
+    extra_specs: ExtraSpecs = NO_COLUMNS
+    """What `decide` tells of its decisions, for buffers that declare such columns."""
     _lowest: Tensor | None
     _highest: Tensor | None
 
@@ -118,10 +128,6 @@ class Policy(nn.Module, ABC):
         _check_options(cls, "for_envs", (*spaces, *args), options)
         return cls(*spaces, *args, **options)
 
-    @abstractmethod
-    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
-        """Choose actions [N, ...] for normalised observations; `explore` samples where the policy is stochastic."""
-
     def critic_net_params(self, critic_net: NetParams | None) -> NetParams:
         """Return the parts of a critic: those of the actor, or a `critic_net` that takes what it leaves open from them.
 
@@ -131,36 +137,104 @@ class Policy(nn.Module, ABC):
         critic_net = checked(type(self).__name__, "critic_net", critic_net, AnyNet | None)
         return self.net_params if critic_net is None else critic_net.with_defaults(self.net_params)
 
-    def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
+    def initial_state(self, num_envs: int) -> Tensor | None:
+        """Return the memory at the start of an episode [num_envs, S] float32; None, as most policies have none."""
+        return None
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether greedy actions depend on the memory: only an algorithm that replays sequences can train them."""
+        return self.initial_state(1) is not None
+
+    @property
+    def columns(self) -> ExtraSpecs:
+        """Columns of a buffer that a collector can fill: `extra_specs`, and `state`, what was remembered before."""
+        state = self.initial_state(1)
+        memory: ExtraSpecs = {} if state is None else {"state": (tuple(state.shape[1:]), state.dtype)}
+        return {**self.extra_specs, **memory}
+
+    @abstractmethod
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+    ) -> Decision:
+        """Decide for normalised observations; gradients are off.
+
+        Args:
+            obs: tree [N, ...], as updates get it.
+            state: [N, S], the memory of each env; None for policies without one, and where nothing is remembered yet.
+            mask: [N, A] bool, which choices are allowed; None where all are.
+            explore: sample, if the policy is stochastic.
+            generator: source of randomness; None uses torch's global one.
+        """
+
+    @overload
+    def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor: ...
+
+    @overload
+    def act(
+        self, obs: Tree, state: Tensor, *, explore: bool = False, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def act(
+        self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Choose actions for raw observations, in the modes (train or eval) that the networks are in.
 
         Args:
             obs: tree [N, ...] on the policy's device.
+            state: [N, S], what a policy with memory returned with the action before; `initial_state(N)` at the start,
+                and its rows for the envs that begin another episode.
             explore: sample, or add the exploration that the algorithm set; False chooses greedily.
             generator: source of randomness; None uses torch's global one.
 
         Returns:
-            actions [N, ...] in the env's scale; those of a Box are within its bounds.
+            actions [N, ...] in the env's scale, those of a Box within its bounds; if a state was given, with the next.
 
         Raises:
             NonFiniteError: the networks have no preference to choose by, but NaN.
+            ParamsError: the policy is recurrent, and there is no state.
         """
-        action = self.decide(obs, explore=explore, generator=generator)
-        return action if self._lowest is None else action.clamp(self._lowest, self._highest)
+        if state is None and self.is_recurrent:
+            hint = "Begin each episode with policy.initial_state(num_envs)."
+            raise ParamsError(field_error_text(type(self).__name__, "act", "must be given a state", None, hint))
+        decision = self.respond(obs, state, explore=explore, generator=generator)
+        action = decision.action if self._lowest is None else decision.action.clamp(self._lowest, self._highest)
+        if state is None:
+            return action
+        return action, state if decision.state is None else decision.state
 
-    def decide(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor:
-        """Choose as `act` does, without clipping to the bounds of a Box: what a rollout keeps, and collectors call.
+    def respond(
+        self,
+        obs: Tree,
+        state: Tensor | None = None,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+        exploration: Exploration | None = None,
+    ) -> Decision:
+        """Normalise raw observations, decide, and explore: what collectors call.
 
-        Returns:
-            actions [N, ...] in the env's scale, as sampled.
+        Args:
+            obs: tree [N, ...] on the policy's device.
+            state: [N, S], the memory of the policy or of its exploration.
+            explore: sample, and let the exploration have its way.
+            generator: source of randomness; None uses torch's global one.
+            exploration: explores from the greedy action, in the place of the policy's own sampling and exploration.
         """
         if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
             with torch.no_grad():
-                return self.decide(obs, explore=explore, generator=generator)
-        action = self.choose(self.normalize(obs), explore, generator)
-        if explore and self.exploration is not None:
-            action = self.exploration(action, self.action_space, self.progress(), generator)
-        return action
+                return self.respond(obs, state, explore=explore, generator=generator, exploration=exploration)
+        if self.obs_normalizer is not None:
+            obs = self.obs_normalizer(obs)
+        decision = self.decide(obs, state, None, explore and exploration is None, generator)
+        exploration = self.exploration if exploration is None else exploration
+        if explore and exploration is not None:
+            situation = self.action_space, self.progress(), generator
+            if state is not None and remembers(exploration):
+                decision.action, decision.state = exploration.step(decision.action, state, *situation)
+            else:
+                decision.action = exploration(decision.action, *situation)
+        return decision
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without the way back to a trainer, which holds envs, buffers and callbacks."""

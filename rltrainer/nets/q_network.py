@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.chain import Chain
+from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
@@ -96,9 +97,11 @@ class QNetwork(Policy):
         """
         return self.critic(obs) if output is None else output
 
-    def choose(self, obs: Tree, explore: bool, generator: torch.Generator | None) -> Tensor:
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+    ) -> Decision:
         """Take the choice of the highest value [N]."""
-        return self.scale(best_choice(self.q_values(obs)))
+        return Decision(self.scale(best_choice(self.q_values(obs))))
 
     def scale(self, action: Tensor) -> Tensor:
         """Map positions in the critic's output to the space's choices."""

@@ -53,7 +53,7 @@ class OfflineTrainerParams(TrainerParams):
         """Check the data too.
 
         Raises:
-            ParamsError: see `TrainerParams`.
+            ParamsError: see `TrainerParams`, or the buffer lacks a column that the algorithm reads.
             SpaceError: the buffer holds other spaces than the policy's.
             NonFiniteError: the buffer holds NaN or infinity.
         """
@@ -65,6 +65,7 @@ class OfflineTrainerParams(TrainerParams):
             )
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
+        algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
         self.buffer.check_finite()
 
     def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":

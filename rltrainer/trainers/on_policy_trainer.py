@@ -65,7 +65,11 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
         if collector.buffer is None:
             num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
-            collector.attach_buffer(RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device))
+            known = algorithm.policy.columns
+            extra = {name: known[name] for name in algorithm.columns if name in known}
+            algorithm.require_columns(f"{type(params).__name__}.training_collector", extra)
+            buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
+            collector.attach_buffer(buffer)
 
     def _update(self, collected: CollectStats) -> UpdateResult | None:
         if collected.num_collected_steps == 0:

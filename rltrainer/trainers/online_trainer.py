@@ -51,6 +51,17 @@ class OnlineTrainerParams(TrainerParams):
         """Return the training collector too."""
         return {"training_collector": self.training_collector, **super().collectors()}
 
+    def check_fits(self, algorithm: Algorithm) -> None:
+        """Check the columns of the buffer too.
+
+        Raises:
+            ParamsError: see `TrainerParams`, or the buffer lacks a column that the algorithm reads.
+        """
+        super().check_fits(algorithm)
+        if self.training_collector.buffer is not None:
+            owner = f"{type(self).__name__}.training_collector"
+            algorithm.require_columns(owner, self.training_collector.buffer.extra)
+
     @property
     def planned_num_steps(self) -> int:
         """Env steps of the run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""

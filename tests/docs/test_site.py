@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 NOT_EXPLAINED = {
     "rltrainer.nets.chain": "how networks are called, not what they are made of",
+    "rltrainer.nets.exploration.remembers": "a question that collectors ask",
     "rltrainer.nets.policy.no_progress": "a default",
 }
 """Parts of networks that have no place on the API page, and why."""

@@ -226,23 +226,27 @@ class EnvAdapter:
             self._truncate(result, max_episode_steps)
         return result
 
-    def advance(self, wanted: Mask | None = None) -> None:
+    def advance(self, wanted: Mask | None = None) -> Rows | None:
         """Make the successors the current observations; where an episode ended, the first of the next one.
 
         Args:
             wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
                 next `reset`, if they are ours or there is nothing more to step for; else they go on uncounted.
+
+        Returns:
+            the envs whose next step is the first of an episode [K]; None if it is no one's.
         """
         if self._now is None:
             raise EnvError("EnvAdapter.advance: reset must be called first")
         self._now, self._next = self._next, self._now
         self.obs, self.obs_tensor = self._now.obs, self._now.tensor
-        if self._starting is not None:
-            starting = self._starting if wanted is None else self._leave_unwanted(self._starting, wanted)
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting = starting if wanted is None else self._leave_unwanted(starting, wanted)
             if len(starting):
                 self._begin(self._now, starting)
-            self._starting = None
         self._now.upload()
+        return starting
 
     def state_dict(self) -> State:
         """Return where each env is: episode, steps within it; and what the seeds derive from."""

@@ -253,11 +253,11 @@ class FixedPolicy(rl.ActorCritic):
 
     action: Any = None
 
-    def decide(self, obs: Any, *, explore: bool = False, generator: torch.Generator | None = None) -> Any:
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
         space: Any = self.action_space
         good = torch.zeros(len(obs), *space.shape, dtype=torch.float32 if hasattr(space, "low") else torch.int64)
         good = good + torch.as_tensor(getattr(space, "start", 0), dtype=good.dtype)
-        return self.action(good) if bool((obs[:, 1] == 2).all()) else good
+        return rl.Decision(self.action(good) if bool((obs[:, 1] == 2).all()) else good)
 
 
 def put(value: Any) -> Any:
@@ -360,15 +360,16 @@ def test_a_collector_does_not_take_columns_that_it_cannot_fill(buffer_class: str
         if buffer_class == "replay"
         else rl.RolloutBuffer(4, 2, *spaces, extra=extra)
     )
-    with pytest.raises(ParamsError, match=r"^Collector.buffer.extra: must be empty, .*; got \['log_prob'\] \(list\)"):
-        rl.Collector(tiny_actor_critic(envs), envs, buffer)
+    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that somebody fills; QNetwork fills none; got"
+    with pytest.raises(ParamsError, match=text):
+        rl.Collector(rl.QNetwork.for_envs(envs), envs, buffer)
 
 
 def test_a_nan_in_one_env_does_not_hide_behind_the_others_actions() -> None:
     # A policy that mixes envs makes every action NaN: still it was the observation of env 1.
     class Mixing(FixedPolicy):
-        def decide(self, obs: Any, *, explore: bool = False, generator: torch.Generator | None = None) -> Any:
-            return torch.zeros(len(obs), 1) + obs.mean()
+        def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+            return rl.Decision(torch.zeros(len(obs), 1) + obs.mean())
 
     envs = faulty_envs(Faulty("obs", 3, length=9, action_space=BOX), length=9, action_space=BOX)
     for stores in ("replay", "rollouts"):

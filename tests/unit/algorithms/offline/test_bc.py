@@ -91,8 +91,8 @@ def test_a_policy_of_ones_own_needs_a_distribution_and_an_actor() -> None:
         def distribution(self, obs: torch.Tensor) -> DiagonalGaussian:
             return DiagonalGaussian(self.actor(obs), torch.zeros(1))
 
-        def choose(self, obs: Any, explore: bool, generator: Any) -> torch.Tensor:
-            return self.distribution(obs).mode()
+        def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+            return rl.Decision(self.distribution(obs).mode())
 
     policy = Own(OBS, BOX)
     algorithm = rl.BC(policy, rl.BCParams(lr=0.1))

@@ -1,0 +1,124 @@
+"""Who decides what the envs do next, and what is remembered from one of their steps to the next."""
+
+import torch
+from torch import Tensor
+
+from rltrainer.collect.random_action import random_action
+from rltrainer.envs import EnvAdapter
+from rltrainer.envs.adapter.episode_seeds import Rows
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.decision import Decision
+from rltrainer.nets.exploration import remembers
+from rltrainer.tree import Tree
+from rltrainer.typed_state import check_like
+from rltrainer.types import Load
+
+MEMORY = "state"
+"""The column of the memory that a cell was acted on with."""
+
+
+class Decider:
+    """Asks a collector's policy, or draws at random, and keeps the memory of policy or exploration.
+
+    Args:
+        policy: the collector's.
+        adapter: of its envs.
+
+    Attributes:
+        memory: [N, S] float32; None without one, and before the first collection.
+        columns: names of the columns that the buffer declares.
+    """
+
+    def __init__(self, policy: Policy, adapter: EnvAdapter) -> None:
+        self.memory: Tensor | None = None
+        self.columns: tuple[str, ...] = ()
+        self._policy, self._adapter = policy, adapter
+        self._initial = self._initial_memory(None)
+        # Set at the start of every collection.
+        self._acting: Exploration | None = None
+        self._replacing: Exploration | None = None
+        self._random, self._explore = False, True
+
+    def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
+        """Prepare for a collection; memory that does not continue an episode is the initial one.
+
+        Raises:
+            ParamsError: policy and exploration both have a memory, or the buffer wants to know of the policy's own
+                decisions, which others replace.
+        """
+        self._replacing, self._random, self._explore = exploration, random, explore
+        acting = self._policy.exploration if exploration is None else exploration
+        if acting is not self._acting or self._initial is not None:
+            self._acting, self._initial = acting, self._initial_memory(acting)
+            if self.memory is None or self._adapter.is_fresh:
+                self.memory = self._initial
+        if self.columns and (random or (explore and acting is not None)):
+            lost = [name for name in self.columns if name != MEMORY]
+            if lost:
+                rule = "must hold nothing of the policy's own choices, where random ones or exploration replace them"
+                raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
+
+    def decide(self, obs: Tree, generator: torch.Generator) -> Decision:
+        """Decide for observations [N, ...], and remember."""
+        if self._random:
+            decision = Decision(random_action(self._adapter.action_space, self._adapter.num_envs, generator))
+            if self.memory is not None:  # what happens under random actions is remembered too
+                decision.state = self._policy.respond(obs, self.memory).state
+        else:
+            decision = self._policy.respond(
+                obs, self.memory, explore=self._explore, generator=generator, exploration=self._replacing
+            )
+        if decision.state is not None:
+            self.memory = decision.state
+        return decision
+
+    def forget(self, envs: Rows) -> None:
+        """Begin another episode in these envs [K]."""
+        if self.memory is not None and self._initial is not None:
+            rows = torch.from_numpy(envs).to(self.memory.device)
+            self.memory = self.memory.index_copy(0, rows, self._initial[rows])
+
+    def extra(self, decision: Decision, memory: Tensor | None) -> dict[str, Tensor]:
+        """Return the columns that the buffer declares [N, ...], given the memory before the decision."""
+        return {
+            name: memory if name == MEMORY and memory is not None else self._column(name, decision)
+            for name in self.columns
+        }
+
+    def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
+        """Check a memory that was saved, and return what loads it.
+
+        Raises:
+            CheckpointError: it is of another policy.
+        """
+        initial = self._initial_memory(self._policy.exploration if exploration is None else exploration)
+        if memory is not None and initial is None:
+            raise CheckpointError(f"collector.memory: {type(self._policy).__name__} has none, found {memory!r}")
+        if memory is not None and initial is not None:
+            check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
+            memory = memory.to(initial.device)
+
+        def load() -> None:
+            self.memory = memory
+
+        return load
+
+    def _initial_memory(self, exploration: Exploration | None) -> Tensor | None:
+        num_envs = self._adapter.num_envs
+        memory = self._policy.initial_state(num_envs)
+        if not remembers(exploration):
+            return memory
+        if memory is not None:
+            rule = f"must have no memory where {type(self._policy).__name__} has one"
+            raise ParamsError(field_error_text("Collector", "exploration", rule, exploration))
+        return exploration.initial_state(num_envs, self._adapter.action_space).to(self._policy.device)
+
+    def _column(self, name: str, decision: Decision) -> Tensor:
+        value = decision.extra.get(name)
+        if value is None:
+            owner = f"{type(self._policy).__name__}.decide"
+            raise ParamsError(
+                f"{owner}: must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
+            )
+        return value() if callable(value) else value

@@ -1,0 +1,31 @@
+"""What a policy decides for the envs: the action, what it remembers, and what a buffer may want to know of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape of one env's part, and dtype, by the name of a column."""
+
+NO_COLUMNS: ExtraSpecs = {}
+
+LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
+"""What a policy that samples can tell: the log-probability (density) of the action, in the scale of the networks."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a policy decides for N observations.
+
+    Args:
+        action: [N, ...] in the env's scale, as sampled: a rollout keeps it so, the env gets it within its Box.
+        state: [N, S] float32, what to remember until the next step; None remembers what it did, or nothing.
+        extra: the columns of `Policy.extra_specs` [N, ...]. A function in a column's place is called only if a buffer
+            declares the column.
+    """
+
+    action: Tensor
+    state: Tensor | None = None
+    extra: Mapping[str, Tensor | Callable[[], Tensor]] = field(default_factory=dict)

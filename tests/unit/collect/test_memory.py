@@ -1,0 +1,368 @@
+"""What collectors remember for policies and explorations, and the columns that they fill."""
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, ParamsError
+from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, tiny_actor_critic
+from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+class Counts(rl.Policy):
+    """Remembers how often it was asked in the episode, and what it saw last; tells both as a column."""
+
+    extra_specs = {"asked": ((), torch.float32), "twice": ((2,), torch.float32)}  # noqa: RUF012 - a test's
+
+    def __init__(self, *spaces: Any) -> None:
+        super().__init__(*spaces)
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def initial_state(self, num_envs: int) -> Tensor:
+        return torch.tensor([[0.0, -1.0]]).repeat(num_envs, 1)
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+        state = torch.stack([state[:, 0] + 1, obs[:, 1]], 1)
+        action = torch.zeros(len(obs), dtype=torch.int64)
+        if explore:
+            action = torch.randint(2, (len(obs),), generator=generator)
+        return rl.Decision(action, state, {"asked": state[:, 0], "twice": lambda: 2 * state})
+
+
+class Walk:
+    """Exploration with a memory: adds 1/8 more at each step of an episode."""
+
+    def initial_state(self, num_envs: int, action_space: Any) -> Tensor:
+        return torch.zeros(num_envs, 1)
+
+    def __call__(self, action: Tensor, space: Any, progress: float, generator: Any) -> Tensor:
+        return self.step(action, torch.zeros(len(action), 1), space, progress, generator)[0]
+
+    def step(self, action: Tensor, state: Tensor, space: Any, progress: float, generator: Any) -> tuple[Tensor, Tensor]:
+        return torch.full_like(action, 0.125) + state, state + 0.125
+
+
+def collector(num_envs: int = 2, length: int = 3, columns: tuple[str, ...] = ("state",), kind: Any = None) -> Any:
+    envs = counting_envs(num_envs, length=length)
+    policy = Counts.for_envs(envs)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    extra = {name: policy.columns[name] for name in columns}
+    buffer = rl.RolloutBuffer(4, num_envs, *spaces, extra=extra)
+    if kind is rl.ReplayBuffer:
+        buffer = rl.ReplayBuffer(100, *spaces, num_envs=num_envs, extra=extra)  # type: ignore[assignment]
+    return rl.Collector(policy, envs, buffer)
+
+
+def test_memory_is_handed_on_and_forgotten_before_the_next_episode_begins() -> None:
+    one = collector(length=3)
+    one.collect(num_steps=8)
+    state = one.rollout().extra["state"][:, 0]
+    # Asked 0, 1, 2 times in the episode before; step counts 0 and 1 were seen last. Then another episode.
+    assert state.tolist() == [[0, -1], [1, 0], [2, 1], [0, -1]]
+    assert one.rollout().begins[:, 0].tolist() == [False, False, False, True]
+    one.collect(num_steps=4)
+    assert one.rollout().extra["state"][:, 0].tolist() == [[1, 0], [2, 1]], "the next collection goes on"
+
+
+def test_each_env_forgets_at_its_own_end() -> None:
+    makers = iter([CountingEnv(2), CountingEnv(3)])
+    envs = rl.make_vec(lambda: next(makers), 2, backend="sync", seed=1)
+    policy = Counts.for_envs(envs)
+    buffer = rl.RolloutBuffer(6, 2, OBS_SPACE, envs.single_action_space, extra={"state": ((2,), torch.float32)})
+    one = rl.Collector(policy, envs, buffer)
+    one.collect(num_steps=12)
+    asked = one.rollout().extra["state"][..., 0]
+    assert asked.T.tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
+
+
+@pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
+def test_valid_cells_are_acted_on_with_the_same_memory_in_every_autoreset_mode(mode: Any) -> None:
+    envs: Any = ScriptedVectorEnv(3, mode)
+    policy = Counts.for_envs(envs)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(policy, envs, rl.RolloutBuffer(40, 3, *spaces, extra={"state": ((2,), torch.float32)}))
+    one.adapter.seed(SEED)
+    one.collect(num_steps=120)
+    rollout = one.rollout()
+    asked, expected = rollout.extra["state"][..., 0], torch.zeros(3)
+    begins = rollout.begins
+    for t in range(40):
+        expected = torch.where(begins[t], 0.0, expected)
+        assert torch.equal(asked[t][rollout.valid[t]], expected[rollout.valid[t]]), f"row {t}"
+        expected = expected + 1
+    assert begins.any()
+
+
+def test_memory_begins_anew_with_the_envs() -> None:
+    one = collector(length=50)
+    for counts in ({"num_steps": 6}, {"num_episodes": 2}, {"num_steps": 6}):
+        if "num_episodes" in counts:
+            one.max_episode_steps = 5
+        one.collect(**counts)
+        assert one.rollout().extra["state"][0].tolist() == [[0, -1], [0, -1]]
+        one.reset()
+
+
+def test_a_collection_that_breaks_off_leaves_no_memory() -> None:
+    one = collector(length=50)
+    one.collect(num_steps=6)
+    broken = one.adapter.envs.step
+    one.adapter.envs.step = lambda action: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        one.collect(num_steps=6)
+    one.adapter.envs.step = broken
+    one.collect(num_steps=2)
+    assert one.rollout().extra["state"][0].tolist() == [[0, -1], [0, -1]]
+
+
+def test_what_happens_under_random_actions_is_remembered() -> None:
+    one = collector(length=50)
+    one.seed(3)
+    one.collect(num_steps=4, random=True)
+    assert one.rollout().extra["state"][:, 0].tolist() == [[0, -1], [1, 0]]
+    other = collector(length=50, columns=())
+    other.policy.__class__ = rl.QNetwork  # never asked
+    other.seed(3)
+    one.collect(num_steps=2)
+    assert one.rollout().extra["state"][:, 0].tolist() == [[2, 1]]
+
+
+def test_random_actions_are_the_same_with_and_without_a_memory() -> None:
+    envs = counting_envs(2)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    actions = []
+    for policy in (Counts(*spaces), rl.QNetwork(*spaces)):
+        one = rl.Collector(policy, counting_envs(2), rl.RolloutBuffer(10, 2, *spaces))
+        one.seed(7)
+        one.collect(num_steps=20, random=True)
+        actions.append(one.rollout().action.clone())
+    assert torch.equal(*actions)
+
+
+def test_looking_aside_leaves_no_memory_behind() -> None:
+    one, other = collector(length=50), collector(length=50)
+    for c in (one, other):
+        c.seed(2)
+    one.look_aside(5)
+    for c in (one, other):
+        c.collect(num_steps=8)
+    assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
+
+
+def test_a_test_collector_remembers_without_a_buffer() -> None:
+    asked: list[list[float]] = []
+
+    class Records(Counts):
+        def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+            asked.append(state[:, 0].tolist())
+            return super().decide(obs, state, mask, explore, generator)
+
+    envs = counting_envs(2, length=3)
+    rl.Collector(Records.for_envs(envs), envs).collect(num_episodes=3, explore=False)
+    # Env 0 has two episodes, env 1 one: what it does afterwards is not looked at.
+    assert [row[0] for row in asked] == [0, 1, 2, 0, 1, 2]
+    assert [row[1] for row in asked[:3]] == [0, 1, 2]
+
+
+def test_copies_go_on_alike_in_the_middle_of_an_episode() -> None:
+    one = collector(length=50)
+    one.collect(num_steps=6)
+    other = copy.deepcopy(one)
+    for c in (one, other):
+        c.collect(num_steps=6)
+    assert one.rollout().extra["state"][0].tolist() == [[3, 2], [3, 2]]
+    assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
+
+
+def test_memory_is_in_the_state_and_fits_the_envs_after_a_resume() -> None:
+    one, other = collector(length=3), collector(length=3)
+    one.seed(4)
+    one.collect(num_steps=6)  # the envs are at an episode's start
+    state = one.state_dict()
+    assert state["memory"].tolist() == [[0, -1], [0, -1]]
+    other.load_state_dict(state)
+    for c in (one, other):
+        c.collect(num_steps=8)
+    assert torch.equal(one.rollout().obs, other.rollout().obs)
+    assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
+    assert torch.equal(one.rollout().action, other.rollout().action)
+    # In the middle of an episode envs begin another one, and so does the memory.
+    with pytest.warns(UserWarning, match="start a new episode"):
+        other.load_state_dict(one.state_dict())
+    assert other.state_dict()["memory"].tolist() == [[1, 0], [1, 0]]
+    other.collect(num_steps=2)
+    assert other.rollout().extra["state"][0].tolist() == [[0, -1], [0, -1]]
+
+
+def test_a_memory_of_another_policy_is_not_loaded() -> None:
+    one, envs = collector(), counting_envs(2, length=3)
+    one.collect(num_steps=6)
+    with pytest.raises(CheckpointError, match="^collector.memory: QNetwork has none, found tensor"):
+        rl.Collector(rl.QNetwork.for_envs(envs), envs).load_state_dict(one.state_dict())
+    state = one.state_dict() | {"memory": torch.zeros(2, 5)}
+    with pytest.raises(CheckpointError, match=r"^collector.memory: expected shape \(2, 2\), found \(2, 5\)"):
+        one.load_state_dict(state)
+
+
+def test_columns_go_into_replay_buffers() -> None:
+    one = collector(kind=rl.ReplayBuffer, columns=("state", "asked", "twice"))
+    one.collect(num_steps=2)  # one row, and several
+    one.collect(num_steps=8)
+    batch = one.buffer.sample(50)
+    assert torch.equal(batch.extra["asked"], batch.extra["state"][:, 0] + 1)
+    assert torch.equal(batch.extra["twice"][:, 0], 2 * batch.extra["asked"])
+    assert torch.equal(batch.extra["asked"], batch.obs[:, 1] + 1), "steps of the episode"
+
+
+@pytest.mark.parametrize("cls", [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic, rl.GaussianActorCritic])
+def test_stochastic_policies_tell_log_probabilities(cls: Any) -> None:
+    envs = counting_envs(2, action_space=BOX)
+    policy = cls.for_envs(envs, hidden_sizes=(8,), normalize_obs=True)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(policy, envs, rl.RolloutBuffer(4, 2, *spaces, extra=policy.columns))
+    one.collect(num_steps=8)
+    rollout = one.rollout()
+    with torch.no_grad():
+        distribution = policy.distribution(policy.normalize(rollout.obs.flatten(0, 1)))
+        expected = distribution.log_prob(policy.unscale(rollout.action.flatten(0, 1)))
+    torch.testing.assert_close(rollout.extra["log_prob"].flatten(), expected)
+
+
+def test_log_probabilities_are_not_computed_for_buffers_without_the_column() -> None:
+    envs = counting_envs(2)
+    policy = tiny_actor_critic(envs)
+    decision = policy.respond(torch.zeros(2, 2), explore=True)
+    assert callable(decision.extra["log_prob"])
+
+
+def test_a_column_that_is_declared_otherwise_is_an_error() -> None:
+    envs = counting_envs(2)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    buffer = rl.RolloutBuffer(4, 2, *spaces, extra={"log_prob": ((1,), torch.float32)})
+    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that somebody fills; ActorCritic fills {'log_prob'"
+    with pytest.raises(ParamsError, match=text):
+        rl.Collector(tiny_actor_critic(envs), envs, buffer)
+
+
+def test_a_column_that_nobody_fills_is_an_error_not_zeros() -> None:
+    class Silent(Counts):
+        def decide(self, *args: Any) -> rl.Decision:
+            return rl.Decision(super().decide(*args).action)
+
+    envs = counting_envs(2)
+    policy = Silent.for_envs(envs)
+    buffer = rl.RolloutBuffer(4, 2, OBS_SPACE, envs.single_action_space, extra={"asked": ((), torch.float32)})
+    text = r"^Silent.decide: must return extra\['asked'\], as extra_specs declares; got \[\]"
+    with pytest.raises(ParamsError, match=text):
+        rl.Collector(policy, envs, buffer).collect(num_steps=2)
+
+
+@pytest.mark.parametrize("how", ["random", "exploration"])
+def test_columns_of_the_policys_choices_need_the_policys_choices(how: str) -> None:
+    one = collector(columns=("state", "asked"))
+    one.exploration = rl.EpsilonGreedy(0.5) if how == "exploration" else None
+    with pytest.raises(ParamsError, match=r"^Collector.buffer.extra: must hold nothing of .*; got \['asked'\]"):
+        one.collect(num_steps=4, random=how == "random")
+    one.collect(num_steps=4, explore=False)
+
+
+def test_exploration_can_remember() -> None:
+    envs = counting_envs(2, length=3, action_space=BOX)
+    policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
+    policy.exploration = Walk()
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(policy, envs, rl.RolloutBuffer(4, 2, *spaces))
+    one.collect(num_steps=8)
+    assert one.rollout().action[:, 0, 0].tolist() == [0.125, 0.25, 0.375, 0.125]
+    one.collect(num_steps=2, explore=False)
+    one.collect(num_steps=2)
+    assert one.rollout().action[:, 0, 0].tolist() == [0.25], "it is kept while others act"
+    assert policy.act(torch.zeros(2, 2), explore=True).tolist() == [[0.125], [0.125]], "by itself it has just begun"
+
+
+def test_exploration_of_the_collector_can_remember_too() -> None:
+    envs = counting_envs(2, length=3, action_space=BOX)
+    policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(policy, envs, rl.RolloutBuffer(4, 2, *spaces))
+    one.collect(num_steps=2)
+    one.exploration = Walk()  # in the middle of an episode
+    one.collect(num_steps=4)
+    assert one.rollout().action[:, 0, 0].tolist() == [0.125, 0.25]
+
+
+def test_only_one_of_policy_and_exploration_remembers() -> None:
+    one = collector()
+    one.exploration = Walk()
+    with pytest.raises(ParamsError, match="^Collector.exploration: must have no memory where Counts has one; got"):
+        one.collect(num_steps=2)
+
+
+def test_acting_with_a_memory() -> None:
+    policy = Counts(OBS_SPACE, gym.spaces.Discrete(2))
+    obs = torch.tensor([[0.0, 7.0]])
+    action, state = policy.act(obs, policy.initial_state(1))
+    assert action.tolist() == [0]
+    assert state.tolist() == [[1, 7]]
+    text = r"^Counts.act: must be given a state; got None \(NoneType\). Begin each episode with policy.initial_state"
+    with pytest.raises(ParamsError, match=text):
+        policy.act(obs)
+
+
+def test_algorithms_that_look_at_single_cells_train_no_memory() -> None:
+    class Forgetful(rl.DQN):
+        policy_class = rl.Policy  # type: ignore[assignment]  # would take any
+
+    envs = counting_envs(2)
+    text = "^Forgetful.policy: must have no memory, as Forgetful updates from single cells; got Counts. RecurrentPPO"
+    with pytest.raises(ParamsError, match=text):
+        Forgetful(Counts.for_envs(envs))  # type: ignore[arg-type]  # the mistake
+
+
+class NeedsLogProb(rl.A2C):
+    columns = ("log_prob",)
+
+
+def on_policy(algorithm: Any, one: Any) -> Any:
+    return rl.OnPolicyTrainerParams(
+        training_collector=one, max_epochs=1, epoch_num_steps=8, collection_step_num_env_steps=8,
+        show_progress=False, verbose=False,
+    ).create_trainer(algorithm)  # fmt: skip
+
+
+def test_a_trainer_makes_the_columns_that_its_algorithm_reads() -> None:
+    envs = counting_envs(2)
+    algorithm = NeedsLogProb(tiny_actor_critic(envs))
+    one = rl.Collector(algorithm.policy, envs)
+    on_policy(algorithm, one).run()
+    assert one.rollout().extra["log_prob"].shape == (4, 2)
+
+
+def test_a_buffer_without_the_columns_that_an_algorithm_reads_is_an_error() -> None:
+    envs = counting_envs(2)
+    algorithm = NeedsLogProb(tiny_actor_critic(envs))
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(algorithm.policy, envs, rl.RolloutBuffer(4, 2, *spaces))
+    text = r"OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which NeedsLogProb reads; got"
+    with pytest.raises(ParamsError, match=text + r" \[\]. Make the buffer with extra={'log_prob': \(\(\), torch.fl"):
+        on_policy(algorithm, one)
+
+
+def test_offline_data_without_the_columns_that_an_algorithm_reads_is_an_error() -> None:
+    class Needs(rl.DQN):
+        columns = ("version",)
+
+    envs = counting_envs(2)
+    algorithm = Needs(rl.QNetwork.for_envs(envs))
+    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=4)
+    with pytest.raises(ParamsError, match="OfflineTrainerParams.buffer: must have the column 'version', which Needs"):
+        rl.OfflineTrainerParams(buffer=buffer).create_trainer(algorithm)
