@@ -50,6 +50,10 @@ class EnvGroup:
         self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
         self._gatherer.num_envs = len(factories)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the envs, not what made them: a lambda cannot be pickled."""
+        return vars(self) | {"_factories": ()}
+
     def make(self) -> None:
         """Make all envs.
 
