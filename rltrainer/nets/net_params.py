@@ -66,11 +66,11 @@ class NetParams(Params):
 
     def hidden_layers(self, in_features: int) -> MLP:
         """Return the hidden layers, from [B, in_features] to [B, out_features]."""
-        return MLP((in_features, *self._sizes()), self.after_linear)
+        return MLP(self.layer_sizes(in_features), self.after_linear)
 
     def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> EnsembleMLP:
         """Return E networks of these hidden layers, from [B, in_features] to [E, B], or [E, B, K] for K outputs."""
-        return EnsembleMLP(num_members, in_features, self._sizes(), self.after_linear, num_outputs)
+        return EnsembleMLP(num_members, in_features, self.layer_sizes(in_features)[1:], self.after_linear, num_outputs)
 
     def after_linear(self, num_features: int) -> nn.Module:
         """Return what stands between a hidden layer and the next: dropout, norm, activation."""
@@ -81,7 +81,8 @@ class NetParams(Params):
         before += [nn.LayerNorm(num_features)] if self.norm else []
         return Chain(*before, activation) if before else activation
 
-    def _sizes(self) -> Sequence[int]:
+    def layer_sizes(self, in_features: int) -> tuple[int, ...]:
+        """Return the features of the input and of each hidden layer."""
         if self.hidden_sizes is None:
             self.raise_invalid("hidden_sizes", "must be given to build a network")
-        return self.hidden_sizes
+        return (in_features, *self.hidden_sizes)

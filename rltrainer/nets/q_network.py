@@ -83,9 +83,9 @@ class QNetwork(Policy):
         self.num_outputs = checked(type(self).__name__, "num_outputs", num_outputs, PositiveInt)
         self.start = int(action_space.start)
         encoder = Encoder(observation_space, self.net_params)
-        # The head draws its weights first, as it always has: networks of a seed stay what they were.
-        last = (encoder.out_features, *(self.net_params.hidden_sizes or ()))[-1]
-        head = (DuelingHead if dueling else ValueHead)(last, int(action_space.n), self.num_outputs)
+        make_head = DuelingHead if dueling else ValueHead
+        # The head before the layers below it: the order in which initial weights are drawn.
+        head = make_head(self.net_params.layer_sizes(encoder.out_features)[-1], int(action_space.n), self.num_outputs)
         self.critic = Chain(encoder, self.net_params.hidden_layers(encoder.out_features), head)
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:

@@ -118,6 +118,23 @@ def test_log_std_and_initialisation_of_gaussians() -> None:
     assert not torch.allclose(weight @ weight.T, 2 * torch.eye(64), atol=1e-2)
 
 
+def test_initial_weights_are_drawn_in_the_order_they_always_were() -> None:
+    """A head before its layers for action values, after them for actors."""
+    rl.seed(3)
+    head, first, second = nn.Linear(128, 4), nn.Linear(3, 128), nn.Linear(128, 128)
+    rl.seed(3)
+    _, layers, own_head = rl.QNetwork(OBS, spaces.Discrete(4)).critic
+    assert torch.equal(own_head.weight, head.weight)
+    assert torch.equal(layers.layers[0].weight, first.weight)
+    assert torch.equal(layers.layers[1].weight, second.weight)
+    rl.seed(3)
+    first, second, head = nn.Linear(3, 256), nn.Linear(256, 256), nn.Linear(256, 2)
+    rl.seed(3)
+    _, layers, own_head = rl.DeterministicActorCritic(OBS, BOX).actor
+    assert torch.equal(own_head[0].weight, head.weight)
+    assert torch.equal(layers.layers[1].weight, second.weight)
+
+
 # Keys
 
 
