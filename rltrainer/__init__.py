@@ -32,7 +32,7 @@ from rltrainer.algorithms import (
     rms_prop,
 )
 from rltrainer.collect import Collector, CollectStats, SequenceSummaryStats
-from rltrainer.data import ReplayBuffer, RolloutBuffer
+from rltrainer.data import PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
 from rltrainer.envs import make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
@@ -125,6 +125,7 @@ __all__ = [
     "PPOParams",
     "Policy",
     "PrecisionParams",
+    "PrioritizedReplayBuffer",
     "QNetwork",
     "ReplayBuffer",
     "Rollout",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import torch
@@ -11,19 +11,18 @@ from torch import Tensor
 
 from rltrainer.atomic_write import write_errors
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
+from rltrainer.data.drawing import Drawing
 from rltrainer.data.finite import check_finite
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import (
     FILE_KIND,
     Layout,
-    check_generator_state,
     check_ring_state,
-    generator_state,
-    load_generator,
     load_ring,
     read_layout,
     ring_state,
+    written_of,
 )
 from rltrainer.data.ring import Ring
 from rltrainer.data.sample_arguments import check_sample
@@ -31,7 +30,6 @@ from rltrainer.data.spread import append
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
-from rltrainer.seeding import make_generator, reseed
 from rltrainer.spaces import ValueRange
 from rltrainer.state_file import write_state
 from rltrainer.tree import Tree
@@ -64,6 +62,9 @@ class ReplayBuffer:
         ReplayBufferError: the buffer would not fit into memory.
     """
 
+    sampler_nbytes: ClassVar[int] = 0
+    """Bytes per transition of what decides how often each is drawn."""
+
     def __init__(
         self,
         capacity: int,
@@ -74,24 +75,27 @@ class ReplayBuffer:
         seed: int | None = None,
         extra: Extra | None = None,
     ) -> None:
-        capacity = checked("ReplayBuffer", "capacity", capacity, PositiveInt)
-        num_envs = checked("ReplayBuffer", "num_envs", num_envs, PositiveInt)
+        owner = type(self).__name__
+        capacity = checked(owner, "capacity", capacity, PositiveInt)
+        num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
         if capacity < num_envs:
-            rule = f"must be at least num_envs={num_envs}"
-            raise ParamsError(field_error_text("ReplayBuffer", "capacity", rule, capacity))
-        seed = checked("ReplayBuffer", "seed", seed, NonNegativeInt | None)
-        self.device = require_device("ReplayBuffer", device)
-        self.extra = require_extra("ReplayBuffer", extra)
+            raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
+        seed = checked(owner, "seed", seed, NonNegativeInt | None)
+        self.device = require_device(owner, device)
+        self.extra = require_extra(owner, extra)
         self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
-        specs = column_specs("ReplayBuffer", observation_space, action_space, self.extra)
+        specs = column_specs(owner, observation_space, action_space, self.extra)
         cells_per_env = -(-capacity // num_envs)
-        self._cell_nbytes = cell_nbytes(specs) + 4  # the slot of a final observation
+        self._cell_nbytes = cell_nbytes(specs) + 4 + self.sampler_nbytes  # 4: the slot of a final observation
         needed = (cells_per_env + 1) * num_envs * self._cell_nbytes
-        check_fits("ReplayBuffer", "capacity", capacity, needed, self.device)
-        actions = ValueRange(action_space)
-        self._ring = Ring("ReplayBuffer", specs, actions, cells_per_env, num_envs, self.device)
-        self._has_own_seed = seed is not None
-        self.generator = make_generator(seed, self.device)
+        check_fits(owner, "capacity", capacity, needed, self.device)
+        self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, num_envs, self.device)
+        self.drawing = Drawing(self._ring, seed)
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator of the sampling."""
+        return self.drawing.generator
 
     @property
     def capacity(self) -> int:
@@ -185,9 +189,13 @@ class ReplayBuffer:
         """
         arguments = (batch_size, n_step, gamma, num_batches)
         batch_size, n_step, gamma, num_batches = check_sample(self._ring, self._cell_nbytes, *arguments)
-        cells = self._ring.draw(batch_size, num_batches or 1, self.generator)
-        batch = self._ring.transitions(cells, n_step, gamma)
-        return batch if num_batches is None else batch.reshape(num_batches, batch_size)
+        shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
+        cells, weight = self.drawing.draw(shape)
+        batch = self._ring.transitions(cells.flatten(), n_step, gamma)
+        batch = batch if num_batches is None else batch.reshape(*shape)
+        if weight is not None:
+            batch.weight = weight
+        return batch
 
     def max_num_batches(self, batch_size: int) -> int:
         """Return how many batches are sampled at once at most, so that their memory stays small beside the data."""
@@ -216,8 +224,7 @@ class ReplayBuffer:
 
     def seed(self, seed: int) -> None:
         """Seed the sampling, unless the buffer was given a seed of its own."""
-        if not self._has_own_seed:
-            reseed(self.generator, "ReplayBuffer", seed)
+        self.drawing.seed(seed)
 
     def extend(self, other: "ReplayBuffer") -> None:
         """Append the transitions of another buffer.
@@ -272,8 +279,7 @@ class ReplayBuffer:
 
     def state_dict(self) -> State:
         """Return the whole state; its tensors share the buffer's memory, so write or clone them before going on."""
-        generator = generator_state(self.generator, self._has_own_seed)
-        return {**self._layout().to_state(), **ring_state(self._ring), "generator": generator}
+        return {**self._layout().to_state(), **ring_state(self._ring), **self.drawing.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, exactly; traces go on where they were.
@@ -288,7 +294,7 @@ class ReplayBuffer:
         name, difference = "ReplayBuffer.load_state_dict", self._layout().difference(Layout.of_state(state))
         if difference:
             raise ReplayBufferError(f"{name}: {difference}")
-        return self._prepare_load(state, name)
+        return self._prepare_load(state, name, is_exact=True)
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file: data, never code. Rows that were never filled are not written.
@@ -326,17 +332,18 @@ class ReplayBuffer:
             ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
             ParamsError: `capacity` or `num_envs` breaks its rule.
         """
-        path = checked("ReplayBuffer.load", "path", path, AnyPath)
-        state, layout, smallest = read_layout(path)
+        return cls._read(path, device, capacity, num_envs)
 
+    @classmethod
+    def _read(
+        cls, path: str | Path, device: torch.device | str, capacity: int | None, num_envs: int | None, **options: Any
+    ) -> Self:
+        """Read a buffer; `options` are what a subclass takes besides."""
+        path = checked(f"{cls.__name__}.load", "path", path, AnyPath)
+        state, layout, smallest = read_layout(path)
         # The seed is replaced by the file's; giving one leaves the global generator alone.
-        make = partial(
-            cls,
-            observation_space=layout.observation_space,
-            action_space=layout.action_space,
-            seed=0,
-            extra=layout.extra,
-        )
+        spaces = layout.observation_space, layout.action_space
+        make = partial(cls, observation_space=spaces[0], action_space=spaces[1], seed=0, extra=layout.extra, **options)
         buffer = make(
             capacity=layout.capacity if capacity is None else capacity,
             num_envs=layout.num_envs if num_envs is None else num_envs,
@@ -348,21 +355,19 @@ class ReplayBuffer:
         as_saved = make(capacity=smallest.capacity, num_envs=smallest.num_envs)
         as_saved._prepare_load(state, path)()
         append(as_saved._ring, buffer._ring, f"ReplayBuffer.load: {path}", CHUNK_SIZE)
-        load_generator(buffer.generator, state)
-        buffer._has_own_seed = as_saved._has_own_seed
+        buffer.drawing.load_generator(state)
         return buffer
 
-    def _prepare_load(self, state: State, source: str | Path) -> Load:
+    def _prepare_load(self, state: State, source: str | Path, is_exact: bool = False) -> Load:
         try:
             check_ring_state(self._ring, state)
-            check_generator_state(state, self.device)
+            load_drawing = self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error
 
         def load() -> None:
             load_ring(self._ring, state)
-            load_generator(self.generator, state)
-            self._has_own_seed = state["generator"]["has_own_seed"]
+            load_drawing()
 
         return load
 

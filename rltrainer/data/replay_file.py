@@ -130,9 +130,8 @@ def check_ring_state(ring: Ring, state: State) -> None:
     final_index = check_tensor(state, "final_index", torch.int64, None)
     check_leaves(state, "final_obs", ring.specs["obs"], (len(final_index),))
 
-    sizes = np.minimum(written, ring.cells_per_env)
-    rows = np.arange(num_rows)[:, None]
-    is_stored = ((rows - (written - sizes)) % ring.num_rows < sizes).reshape(-1)
+    is_stored = np.zeros(num_rows * num_envs, np.bool_)
+    is_stored[to_array(ring.stored_cells(written))] = True
     index = to_array(final_index)
     in_range = ((index >= 0) & (index < is_stored.size)).all()
     require(bool(in_range and (np.diff(index) > 0).all() and is_stored[index].all()), "final_index: names no cells")
@@ -160,36 +159,3 @@ def written_of(state: State, num_envs: int) -> Array:
     written = to_array(check_tensor(state, "written", torch.int64, (num_envs,)))
     require(bool(((written >= 0) & (written < 2**62)).all()), "written: must be in [0, 2**62)")
     return written
-
-
-def check_generator_state(state: State, device: torch.device) -> None:
-    """Check the state of a generator.
-
-    Raises:
-        ReplayBufferError: it is none.
-    """
-    try:
-        load_generator(torch.Generator(device), state)
-        require(isinstance(state["generator"]["has_own_seed"], bool), "generator: must say whether it was seeded")
-    except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
-        text = f"generator: not the state of a generator ({type(error).__name__}: {error})"
-        raise ReplayBufferError(text) from error
-
-
-def generator_state(generator: torch.Generator, has_own_seed: bool) -> State:
-    """Return the state of a generator."""
-    return {
-        "device": generator.device.type,
-        "state": generator.get_state(),
-        "seed": generator.initial_seed(),
-        "has_own_seed": has_own_seed,
-    }
-
-
-def load_generator(generator: torch.Generator, state: State) -> None:
-    """Restore a generator; one that lived on another kind of device starts from its seed, as their states differ."""
-    saved = state["generator"]
-    if saved["device"] == generator.device.type:
-        generator.set_state(saved["state"].cpu())
-    else:
-        generator.manual_seed(saved["seed"])

@@ -17,6 +17,7 @@ from rltrainer.data.final_observations import FinalObservations
 from rltrainer.data.incoming_cells import Cells, cells_of_rollout, outside_text, to_array
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
+from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange
@@ -53,6 +54,7 @@ class Ring:
         self.actions = actions
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
+        self.sampler: Sampler | None = None
         self.stream: object | None = None
         self.cut_mask = np.zeros(num_envs, np.bool_)
         self._envs = np.arange(num_envs)
@@ -101,6 +103,9 @@ class Ring:
             done = np.flatnonzero(terminated | truncated)
             final_obs = self.columns["obs"].gather(self._on_device(self._cells_at(self.written + 1)[done]))
             self.final.put(self._cells_at(self.written)[done], final_obs)
+        if self.sampler is not None:
+            self.sampler.stored(self._on_device(self._cells_at(self.written)))
+            self.sampler.forgotten(self._on_device(self._cells_at(self.written + 1)))
         if self._level is None:
             self._written += 1
         else:
@@ -140,8 +145,12 @@ class Ring:
             text = outside_text(self.columns["action"].name, self.actions, action[cells.source], ("transition",))
             raise SpaceError(text)
 
-    def store(self, cells: Cells) -> None:
-        """Append cells that were checked to the streams of their envs."""
+    def store(self, cells: Cells) -> tuple[Array, Array]:
+        """Append cells that were checked to the streams of their envs.
+
+        Returns:
+            the flat indices of those that were kept [M], and which of the S values each of them holds [M].
+        """
         if self._has_cut:
             self._end_traces()
         count = np.bincount(cells.env, minlength=self.num_envs)
@@ -157,6 +166,10 @@ class Ring:
         self.columns["obs"].scatter(head, cells.last_obs, grows)
         ended = cells.ended & kept
         self.final.put(target[ended], cells.final_obs, np.flatnonzero(kept[cells.ended]))
+        if self.sampler is not None:
+            self.sampler.stored(self._on_device(target[kept]))
+            self.sampler.forgotten(self._on_device(head))
+        return target[kept], cells.source[kept]
 
     def __len__(self) -> int:
         """How many cells it holds."""
@@ -171,12 +184,12 @@ class Ring:
         differs = [(a != b.to(a.device, a.dtype)).reshape(len(a), a[0].numel()).any(1) for a, b in pairs]
         return to_array(torch.stack(differs).any(0))
 
-    def draw(self, batch_size: int, num_batches: int, generator: torch.Generator) -> Tensor:
-        """Return the flat indices of cells [K * B], drawn uniformly with replacement, a batch after the other."""
-        size, shape = len(self), (batch_size,)
-        # One call per batch: the numbers of K batches are those of K times one batch, on every device.
-        batches = [torch.randint(size, shape, generator=generator, device=self.device) for _ in range(num_batches)]
-        position = batches[0] if num_batches == 1 else torch.cat(batches)
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Return the flat indices of cells [B] or [K, B], drawn uniformly with replacement."""
+        if len(shape) > 1:
+            # One call per batch: the numbers of K batches are those of K times one batch, on every device.
+            return torch.stack([self.draw(shape[1:], generator) for _ in range(shape[0])])
+        position = torch.randint(len(self), shape, generator=generator, device=self.device)
         if self._level is None:
             return self.cells(position)
         # Where all envs hold the same rows, their cells are one stretch of the flat memory.
@@ -244,10 +257,15 @@ class Ring:
 
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
+        self._forget_all()
         self.final.clear()
         self.cut_mask[:] = False
         self._has_cut = False
         self._note_written(np.zeros(self.num_envs, np.int64))
+
+    def _forget_all(self) -> None:
+        if self.sampler is not None:
+            self.sampler.forgotten(torch.arange(self.num_cells, device=self.device))
 
     def restore(self, written: Array, cut_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree) -> None:
         """Copy a checked state in; `rows` holds the first rows of each column."""
@@ -258,7 +276,16 @@ class Ring:
         self.stream = None
         self.cut_mask[:] = cut_mask
         self._has_cut = bool(cut_mask.any())
+        self._forget_all()
         self._note_written(written.copy())
+        if self.sampler is not None:
+            self.sampler.stored(self.stored_cells(written))
+
+    def stored_cells(self, written: Array) -> Tensor:
+        """Return the flat indices of the cells that hold transitions if so many were ever stored [N], ascending."""
+        sizes = np.minimum(written, self.cells_per_env)
+        rows = np.arange(self.num_rows)[:, None]
+        return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
     def _successors(self, cells: Tensor) -> Tree:
         after = (cells + self.num_envs).remainder_(self.num_cells)

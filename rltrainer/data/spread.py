@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from rltrainer.data.incoming_cells import Cells
 from rltrainer.data.ring import Ring
@@ -27,7 +28,10 @@ def append(source: Ring, target: Ring, caller: str, chunk_size: int) -> None:
         logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(source), capacity)
     target.break_trace(None)
     for cells in spread(source, target, chunk_size):
-        target.store(cells)
+        kept, origin = target.store(cells)
+        if target.sampler is not None and source.sampler is not None:
+            to = torch.from_numpy(kept).to(target.device)
+            target.sampler.copied(to, source.sampler, torch.from_numpy(origin).to(source.device))
     target.break_trace(None)
 
 

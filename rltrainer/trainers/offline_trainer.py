@@ -105,13 +105,14 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
 
 
 class _Sampling:
-    """The part of a buffer that offline training changes: its generator. The data itself is the user's file."""
+    """The part of a buffer that offline training changes: what it draws. The data itself is the user's file."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.buffer, self.seed = buffer, buffer.seed
 
     def state_dict(self) -> State:
-        return {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
+        state = {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
+        return state | self.buffer.drawing.sampler_state()
 
     def prepare_load(self, state: State) -> Load:
         found = from_state(_SamplingState, state, "buffer")
@@ -121,7 +122,13 @@ class _Sampling:
         problem = generator_problem(self.buffer.generator, found.generator)
         if problem:
             raise CheckpointError(f"OfflineTrainerParams.buffer.generator: {problem}")
-        return lambda: set_generator(self.buffer.generator, found.generator)
+        load_sampler = self.buffer.drawing.prepare_sampler(state)
+
+        def load() -> None:
+            set_generator(self.buffer.generator, found.generator)
+            load_sampler()
+
+        return load
 
 
 @dataclasses.dataclass
@@ -130,3 +137,4 @@ class _SamplingState:
 
     generator: Any
     num_transitions: NonNegativeInt
+    sampler: dict[str, Any] | None = None

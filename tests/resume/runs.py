@@ -1,5 +1,6 @@
 """Small runs to cut in two; `python -m tests.resume.runs NAME PATH` continues a saved one in its own process."""
 
+import functools
 import hashlib
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "dqn", "double_dqn", "td3", "sac", "iql",
+    "dqn_prioritized", "offline_sac_prioritized",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip
 
@@ -41,7 +43,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps.
     """
     rl.seed(11)
-    kind = name.removeprefix("offline_").removesuffix("_episodes")
+    kind = name.removeprefix("offline_").removesuffix("_episodes").removesuffix("_prioritized")
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
     options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
@@ -52,8 +54,11 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     test = rl.Collector(policy, counting_envs(2, seed=None, action_space=action_space))
     common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger}
     spaces = (envs.single_observation_space, envs.single_action_space)
+    buffer_class: Any = rl.ReplayBuffer
+    if name.endswith("_prioritized"):
+        buffer_class = functools.partial(rl.PrioritizedReplayBuffer, beta=rl.LinearSchedule(0.4, 1.0))
     if name.startswith("offline"):
-        buffer = rl.ReplayBuffer(100, *spaces, num_envs=2, device=device)
+        buffer = buffer_class(100, *spaces, num_envs=2, device=device)
         collector = rl.Collector(policy, envs, buffer)
         collector.seed(2)
         collector.collect(num_steps=100, random=True)
@@ -71,7 +76,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
         more: dict[str, Any] = {"batch_size": 4, "update_step_num_repetitions": 2}
     else:
         # 34 cells wrap around within the 60 env steps of the run.
-        collector = rl.Collector(policy, envs, rl.ReplayBuffer(34, *spaces, num_envs=2, device=device))
+        collector = rl.Collector(policy, envs, buffer_class(34, *spaces, num_envs=2, device=device))
         params_class = rl.OffPolicyTrainerParams
         more = {"batch_size": 8, "update_step_num_gradient_steps_per_sample": 0.35, "warmup_num_env_steps": 10}
     return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)

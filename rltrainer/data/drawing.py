@@ -1,0 +1,122 @@
+"""Which transitions a buffer samples next: a generator, and a sampler where they are not drawn uniformly."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrainer.data.ring import Ring
+from rltrainer.data.state_checks import require
+from rltrainer.data.storage import Array
+from rltrainer.errors import ReplayBufferError
+from rltrainer.plan import no_progress
+from rltrainer.seeding import make_generator, reseed
+from rltrainer.types import Load, State
+
+
+class Drawing:
+    """Draws cells of a ring, uniformly or as the ring's sampler says.
+
+    Args:
+        ring: where the cells lie.
+        seed: None takes one that another seed may replace.
+
+    Attributes:
+        progress: returns the share of the training that is done, which schedules go by; set by who samples.
+    """
+
+    def __init__(self, ring: Ring, seed: int | None) -> None:
+        self.ring = ring
+        self.generator = make_generator(seed, ring.device)
+        self.has_own_seed = seed is not None
+        self.progress: Callable[[], float] = no_progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the way back to a trainer."""
+        return self.__dict__ | {"progress": no_progress}
+
+    def draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        """Return cells [B] or [K, B], and their weights in a loss if they are not 1."""
+        sampler = self.ring.sampler
+        if sampler is None:
+            return self.ring.draw(shape, self.generator), None
+        return sampler.draw(len(self.ring), shape, self.progress(), self.generator)
+
+    def seed(self, seed: int) -> None:
+        """Seed the generator, unless it was given a seed of its own."""
+        if not self.has_own_seed:
+            reseed(self.generator, "ReplayBuffer", seed)
+
+    def state_dict(self) -> State:
+        """Return the whole state; its tensors may share memory."""
+        generator = {
+            "device": self.generator.device.type,
+            "state": self.generator.get_state(),
+            "seed": self.generator.initial_seed(),
+            "has_own_seed": self.has_own_seed,
+        }
+        return {"generator": generator, **self.sampler_state()}
+
+    def prepare_load(self, state: State, written: Array, is_exact: bool) -> Load:
+        """Check a whole state, and return what loads it; see `prepare_sampler`.
+
+        Raises:
+            ReplayBufferError: it is none.
+        """
+        load_sampler = self.prepare_sampler(state, written, is_exact)
+        try:
+            self._set_generator(torch.Generator(self.ring.device), state)
+            require(isinstance(state["generator"]["has_own_seed"], bool), "generator: must say whether it was seeded")
+        except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
+            text = f"generator: not the state of a generator ({type(error).__name__}: {error})"
+            raise ReplayBufferError(text) from error
+
+        def load() -> None:
+            load_sampler()
+            self.load_generator(state)
+
+        return load
+
+    def load_generator(self, state: State) -> None:
+        """Restore the generator from a state that was checked."""
+        self._set_generator(self.generator, state)
+        self.has_own_seed = state["generator"]["has_own_seed"]
+
+    def sampler_state(self) -> State:
+        """Return the state of the sampler, if there is one."""
+        sampler, ring = self.ring.sampler, self.ring
+        return {} if sampler is None else {"sampler": sampler.state_dict(ring.stored_cells(ring.written))}
+
+    def prepare_sampler(self, state: State, written: Array | None = None, is_exact: bool = True) -> Load:
+        """Check what `sampler_state` returned, and return what loads it.
+
+        Args:
+            state: what may hold the state of a sampler.
+            written: how many cells each env will ever have stored when it is loaded [N]; None takes the ring's.
+            is_exact: whether a state without one fits no ring with a sampler, nor the other way round. Else a sampler
+                takes the cells for new ones.
+
+        Raises:
+            ReplayBufferError: it is another sampler's, or damaged.
+        """
+        found, sampler = state.get("sampler"), self.ring.sampler
+        if sampler is None or found is None:
+            fits = not is_exact or sampler is found
+            require(fits, "sampler: one of the two buffers draws uniformly, the saved one and this one, the other not")
+            return lambda: None
+        require(isinstance(found, dict), f"sampler: expected a state, found {found!r}")
+        try:
+            cells = self.ring.stored_cells(self.ring.written if written is None else written)
+            return sampler.prepare_load(found, cells)
+        except ReplayBufferError as error:
+            raise ReplayBufferError(f"sampler.{error}") from error
+
+    @staticmethod
+    def _set_generator(generator: torch.Generator, state: State) -> None:
+        """Set a generator; one that lived on another kind of device starts from its seed, as their states differ."""
+        saved = state["generator"]
+        if saved["device"] == generator.device.type:
+            generator.set_state(saved["state"].cpu())
+        else:
+            generator.manual_seed(saved["seed"])

@@ -1,0 +1,190 @@
+"""The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from rltrainer.data.columns import Extra
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.sampler import Sampler
+from rltrainer.data.state_checks import check_tensor, require
+from rltrainer.data.sum_tree import SumTree
+from rltrainer.errors import ReplayBufferError
+from rltrainer.field_rules import Scheduled, UnitFloat, checked
+from rltrainer.schedules import Schedule, value_at
+from rltrainer.types import Load, State
+
+EPSILON = 1e-6
+"""What is added to an error, so that a transition without one is drawn again some day."""
+
+
+class PrioritySampler:
+    """Draws cells as often as their priorities to the power of alpha say.
+
+    Args:
+        num_cells: of the ring.
+        alpha: exponent of priorities.
+        beta: exponent of importance weights, or a schedule of it.
+        device: where cells are drawn.
+    """
+
+    def __init__(self, num_cells: int, alpha: float, beta: float | Schedule, device: torch.device) -> None:
+        self.alpha, self.beta = alpha, beta
+        self.tree = SumTree(num_cells, device)
+        self.largest = torch.ones((), dtype=torch.float64, device=device)  # leaf that there ever was
+
+    def stored(self, cells: Tensor) -> None:
+        """Let new cells be drawn soon: nobody knows how much there is to learn from them."""
+        self.tree.set(cells, self.largest.expand(cells.shape))
+
+    def forgotten(self, cells: Tensor) -> None:
+        """Let cells be drawn no more."""
+        self.tree.set(cells, torch.zeros_like(cells, dtype=torch.float64))
+
+    def copied(self, cells: Tensor, other: Sampler, source: Tensor) -> None:
+        """Take over priorities, where they have the same exponent."""
+        if isinstance(other, PrioritySampler) and other.alpha == self.alpha:
+            self.tree.set(cells, other.tree.leaves[source].to(cells.device))
+            self.largest = torch.maximum(self.largest, other.largest.to(cells.device))
+
+    def draw(
+        self, num_stored: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Draw one cell from each of B equal shares of the priorities' sum (appendix B.2.1).
+
+        Returns:
+            cells [*shape], and their weights (N P)^-beta, divided by the largest of the batch (section 3.4).
+        """
+        device, total = self.tree.leaves.device, self.tree.total
+        share = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        share += torch.arange(shape[-1], device=device)
+        cells = self.tree.find((share * (total / shape[-1])).flatten())
+        probability = (self.tree.leaves.index_select(0, cells) / total).view(shape)
+        weight = (num_stored * probability).pow_(-value_at(self.beta, progress))
+        return cells.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
+
+    def update(self, cells: Tensor, td_error: Tensor) -> None:
+        """Set priorities to |td_error|; of a cell that was drawn twice the larger one counts."""
+        old = self.tree.leaves.index_select(0, cells)
+        new = (td_error.double().abs() + EPSILON).pow_(self.alpha)
+        # A cell that was overwritten since it was drawn stays out, and an error that is no number says nothing.
+        new = torch.where((old > 0) & new.isfinite(), new, old)
+        self.tree.leaves.scatter_reduce_(0, cells, new, "amax", include_self=False)
+        self.tree.set(cells, self.tree.leaves.index_select(0, cells))
+        self.largest = torch.maximum(self.largest, new.max())
+
+    def state_dict(self, cells: Tensor) -> State:
+        """Return the priorities of all cells that hold transitions [M], and the largest that there ever was."""
+        return {"alpha": self.alpha, "largest": float(self.largest), "leaves": self.tree.leaves[cells]}
+
+    def prepare_load(self, state: State, cells: Tensor) -> Load:
+        """Check a state, and return what loads it."""
+        alpha, largest = state.get("alpha"), state.get("largest")
+        require(alpha == self.alpha, f"alpha: expected {self.alpha}, found {alpha!r}")
+        leaves = check_tensor(state, "leaves", torch.float64, tuple(cells.shape))
+        require(bool((leaves.isfinite() & (leaves > 0)).all()), "leaves: must be positive and finite")
+        least = float(leaves.amax()) if len(leaves) else 0.0
+        if not isinstance(largest, float) or not max(least, 1.0) <= largest < float("inf"):
+            text = f"largest: must be finite, at least 1 and as large as the largest leaf; found {largest!r}"
+            raise ReplayBufferError(text)
+        value = torch.full_like(self.largest, largest)
+
+        def load() -> None:
+            self.tree.set(cells, leaves.to(cells.device))
+            self.largest = value
+
+        return load
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Draws transitions as often as the errors say that were made at them: P_i ~ (|td_error_i| + 1e-6)^alpha.
+
+    Transitions are new with the largest priority so far. `Transitions.weight` makes up for those that are drawn more
+    often: w_i = (N P_i)^-beta, divided by the largest of the batch. Of K batches that are drawn at once, all go by the
+    priorities before the first.
+
+    Args:
+        capacity: transitions in all; rounded up to a multiple of `num_envs`.
+        observation_space: of one env.
+        action_space: of one env.
+        num_envs: how many streams there are.
+        device: where the data lives and is sampled.
+        seed: of the sampling; wins over the trainer's.
+        extra: further columns, from their name to (shape, dtype) of one cell.
+        alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
+        beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
+
+    Raises:
+        ParamsError: a value breaks its rule.
+        SpaceError: a space cannot be stored.
+        ReplayBufferError: the buffer would not fit into memory.
+    """
+
+    sampler_nbytes = 9  # float64, and the sums above
+
+    def __init__(
+        self,
+        capacity: int,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        num_envs: int = 1,
+        device: torch.device | str = "cpu",
+        seed: int | None = None,
+        extra: Extra | None = None,
+        *,
+        alpha: float = 0.6,
+        beta: float | Schedule = 0.4,
+    ) -> None:
+        alpha = float(checked("PrioritizedReplayBuffer", "alpha", alpha, UnitFloat))
+        beta = checked("PrioritizedReplayBuffer", "beta", beta, UnitFloat | Scheduled)
+        super().__init__(capacity, observation_space, action_space, num_envs, device, seed, extra)
+        self._sampler = PrioritySampler(self._ring.num_cells, alpha, beta, self.device)
+        self._ring.sampler = self._sampler
+
+    def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
+        """Set the priorities of transitions.
+
+        Args:
+            index: `Transitions.index`, [B] or [K, B].
+            td_error: how far each prediction was off, of the same shape; signs do not count.
+
+        Raises:
+            ReplayBufferError: there are no errors, or they have another shape.
+        """
+        if td_error is None or td_error.shape != index.shape:
+            found = "None" if td_error is None else f"shape {tuple(td_error.shape)}"
+            hint = "An algorithm reports them as UpdateResult.td_error; without, take a ReplayBuffer."
+            text = f"td_error: must be one error per transition, of shape {tuple(index.shape)}; got {found}"
+            raise ReplayBufferError(f"PrioritizedReplayBuffer.update_priorities.{text}. {hint}")
+        self._sampler.update(index.flatten().to(self.device), td_error.detach().flatten().to(self.device))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: torch.device | str = "cpu",
+        capacity: int | None = None,
+        num_envs: int | None = None,
+        *,
+        alpha: float = 0.6,
+        beta: float | Schedule = 0.4,
+    ) -> Self:
+        """Read what any replay buffer's `save` wrote; transitions without a priority get that of new ones.
+
+        Args:
+            path: the file.
+            device: where the data will live.
+            capacity: another than the file's; see `ReplayBuffer.load`.
+            num_envs: another than the file's; the traces are shared out among the envs.
+            alpha: how much priorities count; that of the file, if it has priorities.
+            beta: how much of that the weights undo.
+
+        Raises:
+            ReplayBufferError: the file is missing, damaged or no buffer, has priorities of another `alpha`, or the
+                buffer would not fit into memory.
+            ParamsError: an argument breaks its rule.
+        """
+        return cls._read(path, device, capacity, num_envs, alpha=alpha, beta=beta)

@@ -1,0 +1,332 @@
+"""What a prioritised buffer draws and how it weighs it; which cells have a priority; files, copies, bad input."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.data.prioritized import EPSILON
+from rltrainer.errors import ParamsError, ReplayBufferError
+from rltrainer.state_file import read_state, write_state
+from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
+from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, make_buffer, make_rollout
+
+
+def make(capacity: int, num_envs: int = 1, **options: Any) -> rl.PrioritizedReplayBuffer:
+    return rl.PrioritizedReplayBuffer(capacity, OBS, ACTION, num_envs, **{"seed": 0, **options})
+
+
+def filled(count: int = 4, capacity: int = 4, **options: Any) -> rl.PrioritizedReplayBuffer:
+    """Return a buffer whose cells 0, 1, 2, ... have the observations 0, 1, 2, ..."""
+    buffer = make(capacity, **options)
+    for i in range(count):
+        add_step(buffer, None, [Cell(i, 0, 1.0, i + 1, False, False)])
+    return buffer
+
+
+def set_priorities(buffer: rl.PrioritizedReplayBuffer, *priorities: float) -> None:
+    buffer.update_priorities(torch.arange(len(priorities)), torch.tensor(priorities, dtype=torch.float64) - EPSILON)
+
+
+def priorities(buffer: Any) -> dict[int, float]:
+    """Return by observation the priority to the power of alpha of each transition."""
+    found = {}
+    for cells in buffer._ring.all_cells(1000):
+        obs = buffer._ring.columns["obs"].gather(cells)[:, 0].long().tolist()
+        found.update(zip(obs, buffer._ring.sampler.tree.leaves[cells].tolist(), strict=True))
+    return found
+
+
+def test_probabilities_and_weights_worked_by_hand() -> None:
+    # sqrt of 1, 2, 3, 4 over their sum 6.146264; (4 P)^-0.4, divided by that of the first, the largest.
+    buffer = filled(alpha=0.5, beta=0.4)
+    set_priorities(buffer, 1.0, 2.0, 3.0, 4.0)
+    batch = buffer.sample(20_000)
+    shares = torch.bincount(batch.index, minlength=4) / 20_000
+    torch.testing.assert_close(shares, torch.tensor([0.1627, 0.230093, 0.281805, 0.325401]), atol=2e-4, rtol=0)
+    weights = torch.tensor([1.0, 0.870551, 0.802742, 0.757858])
+    torch.testing.assert_close(batch.weight, weights[batch.index], atol=1e-6, rtol=0)
+    assert batch.weight.dtype == torch.float32
+    assert torch.equal(batch.obs[:, 0].long(), batch.index)
+
+
+def test_weights_are_divided_by_the_largest_of_the_batch() -> None:
+    # Cells 2 and 3 alone: (P_3 / P_2)^-0.4 = (4 / 3)^-0.2 = 0.944088.
+    buffer = filled(alpha=0.5, beta=0.4)
+    set_priorities(buffer, 1e-12, 1e-12, 3.0, 4.0)
+    batch = buffer.sample(50)
+    weight = dict(zip(batch.index.tolist(), batch.weight.tolist(), strict=True))
+    assert weight == pytest.approx({2: 1.0, 3: 0.944088}, abs=1e-6)
+
+
+def test_each_share_of_the_sum_gives_one_transition() -> None:
+    # Priorities 1, 1, 2 and four shares of a sum of 4: one, one, and two times the third, in this order.
+    buffer = filled(3, alpha=1.0)
+    set_priorities(buffer, 1.0, 1.0, 2.0)
+    for _ in range(20):
+        assert buffer.sample(4).index.tolist() == [0, 1, 2, 2]
+
+
+def test_several_batches_are_drawn_and_weighed_apart() -> None:
+    buffer = filled(3, alpha=1.0, beta=1.0)
+    set_priorities(buffer, 1.0, 1.0, 2.0)
+    batch = buffer.sample(4, num_batches=3)
+    assert batch.index.tolist() == [[0, 1, 2, 2]] * 3
+    assert batch.weight.tolist() == [[1.0, 1.0, 0.5, 0.5]] * 3
+    assert batch.obs.shape == (3, 4, 2)
+    buffer.update_priorities(batch.index, torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [0.0] * 4]))
+    assert priorities(buffer) == pytest.approx({0: 5.0, 1: 6.0, 2: 8.0}, abs=2e-6)
+
+
+def test_alpha_0_draws_uniformly_and_beta_0_weighs_nothing() -> None:
+    buffer = filled(alpha=0.0, beta=1.0)
+    set_priorities(buffer, 1.0, 2.0, 3.0, 400.0)
+    batch = buffer.sample(4)
+    assert batch.index.tolist() == [0, 1, 2, 3]
+    assert batch.weight.tolist() == [1.0] * 4
+    buffer = filled(alpha=1.0, beta=0.0)
+    set_priorities(buffer, 1.0, 2.0, 3.0, 400.0)
+    assert buffer.sample(50).weight.tolist() == [1.0] * 50
+
+
+def test_the_sign_of_an_error_does_not_count() -> None:
+    buffer = filled(2, alpha=1.0)
+    buffer.update_priorities(torch.arange(2), torch.tensor([-3.0, 3.0]))
+    assert priorities(buffer) == pytest.approx({0: 3.0, 1: 3.0}, abs=2e-6)
+
+
+def test_new_transitions_have_the_largest_priority_that_there_ever_was() -> None:
+    buffer = filled(2, 3, alpha=1.0)
+    assert priorities(buffer) == {0: 1.0, 1: 1.0}
+    set_priorities(buffer, 0.25, 5.0)
+    add_step(buffer, None, [Cell(7, 0, 1.0, 8, False, False)])
+    set_priorities(buffer, 0.25, 0.5)
+    add_step(buffer, None, [Cell(8, 0, 1.0, 9, False, False)])  # in place of the first
+    assert priorities(buffer) == pytest.approx({1: 0.5, 7: 5.0, 8: 5.0})
+
+
+@pytest.mark.parametrize("p_invalid", [0.0, 0.7])
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_only_what_is_stored_can_be_drawn(seed: int, num_envs: int, p_invalid: float) -> None:
+    world, rng = World(seed, num_envs, p_invalid), np.random.default_rng(seed)
+    buffer = make(7 * num_envs, num_envs)
+    for step in range(60):
+        if p_invalid == 0 and rng.random() < 0.5:
+            add_step(buffer, None, world.step()[0])
+        else:
+            buffer.add_rollout(make_rollout([world.step() for _ in range(rng.choice([1, 2, 5, 12]))]))
+        if step == 30:
+            buffer.clear()
+        leaves = buffer._ring.sampler.tree.leaves  # type: ignore[union-attr]
+        stored = torch.cat([torch.empty(0, dtype=torch.int64), *buffer._ring.all_cells(1000)])
+        assert torch.equal(leaves.nonzero().squeeze(1), stored.sort().values)
+        if len(buffer):
+            batch = buffer.sample(50, n_step=3)
+            assert torch.isin(batch.index, stored).all()
+            buffer.update_priorities(batch.index, torch.from_numpy(rng.exponential(size=50)))
+
+
+def test_what_was_overwritten_since_it_was_drawn_gets_no_priority() -> None:
+    buffer = filled(4, 4, alpha=1.0)  # five rows: the next step goes into the spare one, and the first is forgotten
+    batch = buffer.sample(4)
+    add_step(buffer, None, [Cell(7, 0, 1.0, 8, False, False)])
+    buffer.update_priorities(batch.index, torch.full((4,), 3.0))
+    assert priorities(buffer) == pytest.approx({1: 3.0, 2: 3.0, 3: 3.0, 7: 1.0}, abs=2e-6)
+    assert 0 not in buffer.sample(100).index
+
+
+def test_an_error_that_is_no_number_changes_nothing() -> None:
+    buffer = filled(4, alpha=1.0)
+    set_priorities(buffer, 1.0, 2.0, 3.0, 4.0)
+    buffer.update_priorities(torch.arange(3), torch.tensor([np.nan, np.inf, 6.0]))
+    assert priorities(buffer) == pytest.approx({0: 1.0, 1: 2.0, 2: 6.0, 3: 4.0}, abs=2e-6)
+
+
+def test_beta_follows_the_progress_of_the_training() -> None:
+    # Priorities 1 and 4: weights 1 and 4^-beta, beta 0.5 at the start and 1 at the end.
+    buffer = filled(2, alpha=1.0, beta=rl.LinearSchedule(0.5, 1.0))
+    set_priorities(buffer, 1.0, 4.0)
+    algorithm = ScriptedOffPolicy(tiny_actor_critic(counting_envs()))
+    assert algorithm.sample(buffer, 5).weight.tolist() == [1.0, 0.5, 0.5, 0.5, 0.5]
+    algorithm.attach(rl.UpdatePlan(lambda: 1.0))
+    assert algorithm.sample(buffer, 5).weight.tolist() == [1.0, 0.25, 0.25, 0.25, 0.25]
+    for copied in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        assert copied.sample(5).weight.tolist() == [1.0, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_a_copy_has_priorities_of_its_own() -> None:
+    buffer = filled(4, alpha=1.0)
+    twin = copy.deepcopy(buffer)
+    set_priorities(twin, 9.0, 1.0, 1.0, 1.0)
+    add_step(twin, None, [Cell(7, 0, 1.0, 8, False, False)])
+    assert priorities(buffer) == {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}
+    assert priorities(twin) == pytest.approx({1: 1.0, 2: 1.0, 3: 1.0, 7: 9.0}, abs=2e-6)
+
+
+def wrapped(num_envs: int = 2) -> rl.PrioritizedReplayBuffer:
+    """Return a buffer that forgot its oldest, with priorities of all sizes."""
+    buffer, world = make(6 * num_envs, num_envs), World(3, num_envs, 0.3)
+    buffer.add_rollout(make_rollout([world.step() for _ in range(11)]))
+    batch = buffer.sample(100)
+    buffer.update_priorities(batch.index, batch.obs[:, 0])
+    return buffer
+
+
+def test_a_file_brings_everything_back(tmp_path: Path) -> None:
+    buffer = wrapped()
+    buffer.save(tmp_path / "buffer.safetensors")
+    loaded = rl.PrioritizedReplayBuffer.load(tmp_path / "buffer.safetensors")
+    for _ in range(3):
+        batch, again = buffer.sample(9), loaded.sample(9)
+        assert torch.equal(batch.index, again.index)
+        assert torch.equal(batch.weight, again.weight)
+        for one in (buffer, loaded):
+            one.update_priorities(batch.index, batch.reward)
+    assert priorities(buffer) == priorities(loaded)
+    total, largest = buffer._sampler.tree.total, buffer._sampler.largest
+    assert torch.equal(total, loaded._sampler.tree.total)
+    assert torch.equal(largest, loaded._sampler.largest)
+
+
+@pytest.mark.parametrize(("capacity", "num_envs"), [(40, 2), (8, 2), (12, 1), (10, 5)])
+def test_a_file_is_read_into_another_size(capacity: int, num_envs: int, tmp_path: Path) -> None:
+    buffer = wrapped()
+    buffer.save(tmp_path / "buffer.safetensors")
+    loaded = rl.PrioritizedReplayBuffer.load(tmp_path / "buffer.safetensors", capacity=capacity, num_envs=num_envs)
+    before, after = priorities(buffer), priorities(loaded)
+    assert len(after) == min(len(before), capacity)
+    assert after == {obs: before[obs] for obs in after}
+    assert len(set(after.values())) > 3
+
+
+def test_priorities_are_appended_with_their_transitions() -> None:
+    one, other = filled(3, 10, alpha=1.0), make(6, alpha=1.0)
+    for i in range(100, 103):
+        add_step(other, None, [Cell(i, 0, 1.0, i + 1, False, False)])
+    set_priorities(one, 1.0, 2.0, 3.0)
+    set_priorities(other, 40.0, 5.0, 6.0)
+    one.extend(other)
+    add_step(one, None, [Cell(7, 0, 1.0, 8, False, False)])
+    assert priorities(one) == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0, 100: 40.0, 101: 5.0, 102: 6.0, 7: 40.0})
+    # Those of a buffer without priorities, or of another alpha, are new.
+    for buffer in (make_buffer(4), make(4, alpha=0.3)):
+        add_step(buffer, None, [Cell(200, 0, 1.0, 201, False, False)])
+        both = filled(2, 10, alpha=1.0)
+        set_priorities(both, 5.0, 2.0)
+        both.extend(buffer)
+        assert priorities(both) == pytest.approx({0: 5.0, 1: 2.0, 200: 5.0})
+
+
+def test_files_of_uniform_buffers_are_read_and_the_other_way_round(tmp_path: Path) -> None:
+    path, uniform = tmp_path / "buffer.safetensors", make_buffer(4)
+    add_step(uniform, None, [Cell(3, 0, 1.0, 4, False, False)])
+    uniform.save(path)
+    assert priorities(rl.PrioritizedReplayBuffer.load(path, alpha=0.5, beta=rl.LinearSchedule(0.4, 1.0))) == {3: 1.0}
+    assert priorities(rl.PrioritizedReplayBuffer.load(path, capacity=9)) == {3: 1.0}
+    buffer = wrapped()
+    buffer.save(path)
+    assert len(rl.ReplayBuffer.load(path)) == len(buffer)
+    assert len(rl.ReplayBuffer.load(path, num_envs=1)) == len(buffer)
+
+
+def test_from_arrays_are_new_transitions() -> None:
+    flags = np.zeros(3, bool)
+    buffer = rl.PrioritizedReplayBuffer.from_arrays(
+        observations=np.zeros((3, 2)), actions=np.zeros(3, int), rewards=np.zeros(3), terminations=flags,
+        truncations=flags, next_observations=np.zeros((3, 2)), observation_space=OBS, action_space=ACTION,
+    )  # fmt: skip
+    assert buffer.sample(3).weight.tolist() == [1.0] * 3
+
+
+DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no state": (lambda s: 3, "sampler: expected a state, found 3"),
+    "another alpha": (lambda s: s | {"alpha": 0.7}, "sampler.alpha: expected 0.6, found 0.7"),
+    "no alpha": (lambda s: {k: v for k, v in s.items() if k != "alpha"}, "sampler.alpha: expected 0.6, found None"),
+    "no leaves": (lambda s: s | {"leaves": None}, "sampler.leaves: expected a tensor, found None"),
+    "too few": (lambda s: s | {"leaves": s["leaves"][1:]}, "sampler.leaves: expected torch.float64 "),
+    "float32": (lambda s: s | {"leaves": s["leaves"].float()}, "found torch.float32"),
+    "nothing": (lambda s: s | {"leaves": s["leaves"] * 0}, "sampler.leaves: must be positive and finite"),
+    "nan": (lambda s: s | {"leaves": s["leaves"] * np.nan}, "sampler.leaves: must be positive and finite"),
+    "small": (lambda s: s | {"largest": 1.5}, "sampler.largest: must be finite, at least 1 and as large as the"),
+    "infinite": (lambda s: s | {"largest": float("inf")}, "largest leaf; found inf"),
+    "text": (lambda s: s | {"largest": "1"}, "largest leaf; found '1'"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_state_is_refused_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    damage, text = DAMAGES[name]
+    buffer, other, path = wrapped(), make(12, 2, seed=9), tmp_path / "buffer.safetensors"
+    state = copy.deepcopy(buffer.state_dict())
+    before = copy.deepcopy(other.state_dict())
+    state["sampler"] = damage(state["sampler"])
+    with pytest.raises(ReplayBufferError, match=text):
+        other.load_state_dict(state)
+    assert len(other) == 0
+    assert torch.equal(other.state_dict()["generator"]["state"], before["generator"]["state"])
+    buffer.save(path)
+    saved = read_state(path, "replay_buffer", ReplayBufferError)
+    write_state(path, "replay_buffer", saved | {"sampler": state["sampler"]})
+    with pytest.raises(ReplayBufferError, match=text):
+        rl.PrioritizedReplayBuffer.load(path)
+
+
+def test_a_checkpoint_of_another_kind_of_buffer_is_refused() -> None:
+    text = "ReplayBuffer.load_state_dict: sampler: one of the two buffers draws uniformly"
+    for one, other in ((make(4), make_buffer(4)), (make_buffer(4), make(4))):
+        with pytest.raises(ReplayBufferError, match=text):
+            one.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("td_error", "found"), [(None, "None"), (torch.zeros(3), "shape (3,)"), (torch.zeros(1, 2), "shape (1, 2)")]
+)
+def test_an_algorithm_without_errors_is_named(td_error: torch.Tensor | None, found: str) -> None:
+    buffer = filled()
+    with pytest.raises(ReplayBufferError) as error:
+        buffer.update_priorities(torch.zeros(2, dtype=torch.int64), td_error)
+    text = f"update_priorities.td_error: must be one error per transition, of shape (2,); got {found}. An algorithm"
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"alpha": 1.1}, "PrioritizedReplayBuffer.alpha: must be a number in [0, 1]; got 1.1 (float)"),
+        ({"alpha": True}, "PrioritizedReplayBuffer.alpha: must be a number in [0, 1]; got True (bool)"),
+        ({"beta": -1}, "PrioritizedReplayBuffer.beta: must be a number in [0, 1] or a callable of progress in [0, 1]"),
+        ({"capacity": 0}, "PrioritizedReplayBuffer.capacity: must be a positive integer; got 0 (int)"),
+        ({"num_envs": 9}, "PrioritizedReplayBuffer.capacity: must be at least num_envs=9; got 4 (int)"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError) as error:
+        make(**{"capacity": 4, **options})
+    assert text in str(error.value)
+
+
+def test_a_schedule_that_gives_no_number_is_named() -> None:
+    buffer = filled(beta=lambda progress: None)
+    with pytest.raises(ParamsError, match="value at progress 0"):
+        buffer.sample(2)
+
+
+def test_a_run_ends_with_other_priorities_than_it_began_with() -> None:
+    envs = counting_envs()
+    algorithm = rl.DQN(rl.QNetwork.for_envs(envs, hidden_sizes=(8,)))
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    buffer = rl.PrioritizedReplayBuffer(100, *spaces, num_envs=2, beta=rl.LinearSchedule(0.4, 1.0))
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs, buffer), max_epochs=1, epoch_num_steps=100,
+        collection_step_num_env_steps=10, seed=1, batch_size=8, show_progress=False, verbose=False,
+    )  # fmt: skip
+    rl.OffPolicyTrainer(algorithm, params).run()
+    assert len(priorities(buffer)) > 5
+    assert buffer.drawing.progress() == 1.0
