@@ -115,6 +115,14 @@ def a2c_cartpole(policy: Any) -> Any:
     return rl.A2C(policy, rl.A2CParams(lr=rl.LinearSchedule(2e-3), gae_lambda=0.95))
 
 
+def trpo_cartpole(policy: Any) -> Any:
+    return rl.TRPO(policy, rl.TRPOParams(gamma=0.98, damping=1e-3))
+
+
+def reinforce_cartpole(policy: Any) -> Any:
+    return rl.REINFORCE(policy, rl.REINFORCEParams(lr=rl.LinearSchedule(5e-3)))
+
+
 def dqn(**params: Any) -> Callable[[Any], Any]:
     return lambda envs: rl.DQN(rl.QNetwork.for_envs(envs), rl.DQNParams(**params))
 
@@ -216,6 +224,12 @@ TASKS: dict[str, Task] = {
     "a2c_cartpole": Task(
         on_policy("CartPole-v1", a2c_cartpole, 8, 475, 200_000, 4000, collection_step_num_env_steps=64,
                   batch_size=None), 475, "200k env steps"),
+    "trpo_cartpole": Task(
+        on_policy("CartPole-v1", trpo_cartpole, 8, 475, 100_352, 4096, collection_step_num_env_steps=1024,
+                  batch_size=256, update_step_num_repetitions=10), 475, "100k env steps"),
+    "reinforce_cartpole": Task(
+        on_policy("CartPole-v1", reinforce_cartpole, 8, 475, 200_000, 4000, collection_step_num_env_steps=None,
+                  collection_step_num_episodes=8, batch_size=None), 475, "200k env steps"),
     "dqn_cartpole": Task(
         off_policy("CartPole-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), 475, 50_000, 1000,
                    test_episodes=20, collection_step_num_env_steps=4, batch_size=128,

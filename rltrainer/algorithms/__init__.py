@@ -11,6 +11,8 @@ from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
+from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEParams
+from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.double_dqn import DoubleDQN
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams
 from rltrainer.updates.optimizer import Optimizer
@@ -23,9 +25,11 @@ __all__ = [
     "DQN",
     "IQL",
     "PPO",
+    "REINFORCE",
     "SAC",
     "TD3",
     "TD3BC",
+    "TRPO",
     "A2CParams",
     "Algorithm",
     "AlgorithmParams",
@@ -40,10 +44,12 @@ __all__ = [
     "OnPolicyAlgorithm",
     "Optimizer",
     "PPOParams",
+    "REINFORCEParams",
     "SACParams",
     "Samples",
     "ScheduledValue",
     "TD3BCParams",
     "TD3Params",
+    "TRPOParams",
     "rms_prop",
 ]

@@ -223,10 +223,14 @@ class Algorithm(ABC):
         for optimizer in self._optimizers():
             fault = optimizer.take_fault(wait)
             if fault is not None:
-                raise NonFiniteError(
-                    f"{type(self).__name__}: {fault}; the step was not applied. "
-                    "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
-                )
+                raise self.non_finite_error(fault)
+
+    def non_finite_error(self, fault: str) -> NonFiniteError:
+        """Return what to raise where a step was not applied."""
+        return NonFiniteError(
+            f"{type(self).__name__}: {fault}; the step was not applied. "
+            "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
+        )
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""

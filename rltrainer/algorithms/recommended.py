@@ -3,7 +3,7 @@
 The fields are to be splatted into the trainer's params, the sources are in each algorithm's docstring.
 """
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import gymnasium as gym
 
@@ -17,7 +17,8 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 class OnPolicyFields(TypedDict):
     """Fields of `OnPolicyTrainerParams`."""
 
-    collection_step_num_env_steps: int
+    collection_step_num_env_steps: int | None
+    collection_step_num_episodes: NotRequired[int | None]
     batch_size: int | None
     update_step_num_repetitions: int
 

@@ -1,10 +1,11 @@
 """Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow.
 
-Every distribution has `sample(generator)`, `mode()`, `log_prob(action)` [B] and `entropy()` [B]. They compute in
-float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never drawn.
+Every distribution has `sample(generator)`, `mode()`, `log_prob(action)` [B], `entropy()` [B] and `kl(other)` [B]. They
+compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never drawn.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,6 +33,16 @@ class Distribution(Protocol):
 
     def entropy(self) -> Tensor:
         """Return the entropies [B], in nats."""
+
+    def kl(self, other: Any) -> Tensor:
+        """Return the divergences KL(self || other) [B] from distributions of the same class."""
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """What a network makes of the distributions: tensors [B, ...]."""
+
+    def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
+        """Return the Fisher information in `parameters`, times directions in them: what `kl` grows by, twice."""
 
 
 def best_choice(preference: Tensor) -> Tensor:
@@ -111,6 +122,21 @@ class Categorical:
         log_probs = self.log_probs
         return -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
+    def kl(self, other: "Categorical") -> Tensor:
+        """Return sum p (log p - log q) [B]; what has no probability here adds nothing."""
+        log_probs = self.log_probs
+        return (log_probs.exp() * (log_probs - other.log_probs).masked_fill(log_probs == -torch.inf, 0.0)).sum(-1)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The logits."""
+        return [self.logits]
+
+    def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
+        """Return (diag(p) - p p') v for a direction v in the logits."""
+        p, (v,) = self.log_probs.exp(), directions
+        return [p * (v - (p * v).sum(-1, keepdim=True))]
+
     def _choice(self, index: Tensor) -> Tensor:
         return index + self.start if self.start else index
 
@@ -137,6 +163,20 @@ class MultiCategorical:
     def entropy(self) -> Tensor:
         """Return the entropies of whole actions [B]."""
         return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def kl(self, other: "MultiCategorical") -> Tensor:
+        """Return the divergences of whole actions [B]."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return torch.stack([part.kl(another) for part, another in pairs]).sum(0)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The logits of each choice."""
+        return [part.logits for part in self.parts]
+
+    def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
+        """Return the product of each choice."""
+        return [part.fisher([v])[0] for part, v in zip(self.parts, directions, strict=True)]
 
 
 @dataclass(slots=True)
@@ -167,20 +207,33 @@ class DiagonalGaussian:
         """Return the entropies [B]."""
         return (self.log_std + (0.5 + HALF_LOG_2PI)).expand_as(self.mean).sum(-1)
 
+    def kl(self, other: "DiagonalGaussian") -> Tensor:
+        """Return sum log(s2 / s1) + (s1^2 + (m1 - m2)^2) / 2 s2^2 - 1 / 2 [B]."""
+        spread = self.log_std - other.log_std
+        moved = (self.mean - other.mean) * torch.exp(-other.log_std)
+        return (0.5 * ((2 * spread).exp() + moved.square() - 1) - spread).sum(-1)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The means, and the logarithms of the standard deviations."""
+        return [self.mean, self.log_std.expand_as(self.mean)]
+
+    def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
+        """Return v / s^2 for a direction in the means, 2 w for one in the logarithms."""
+        v, w = directions
+        return [v * torch.exp(-2 * self.log_std), 2 * w]
+
 
 @dataclass(slots=True)
-class SquashedGaussian:
-    """tanh of a diagonal Gaussian: actions in (-1, 1) (Haarnoja et al. 2018, Soft Actor-Critic, appendix C)."""
+class SquashedGaussian(DiagonalGaussian):
+    """tanh of a diagonal Gaussian: actions in (-1, 1) (Haarnoja et al. 2018, Soft Actor-Critic, appendix C).
 
-    mean: Tensor
-    log_std: Tensor
-
-    def __post_init__(self) -> None:
-        self.mean, self.log_std = _in_full_precision(self.mean), _in_full_precision(self.log_std)
+    Its divergences are the Gaussian's, which a one-to-one function does not change.
+    """
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions [B, A] in (-1, 1)."""
-        return DiagonalGaussian(self.mean, self.log_std).sample(generator).tanh()
+        return DiagonalGaussian.sample(self, generator).tanh()
 
     def mode(self) -> Tensor:
         """Return tanh of the means [B, A]."""
@@ -195,7 +248,7 @@ class SquashedGaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return log-densities [B] of actions in (-1, 1); the bounds themselves are moved inside by 1e-6."""
         u = _in_full_precision(action).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
-        return DiagonalGaussian(self.mean, self.log_std).log_prob(u) - _log_det_tanh(u)
+        return DiagonalGaussian.log_prob(self, u) - _log_det_tanh(u)
 
     def entropy(self) -> Tensor:
         """Raise: a squashed Gaussian's entropy has no closed form; use -log_prob of a sample."""

@@ -27,6 +27,8 @@ COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 MAKERS: dict[str, Any] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE, rl.PPOParams(clip=rl.LinearSchedule(0.2), lr=rl.LinearSchedule(1e-3))),
     "a2c": (rl.A2C, rl.ActorCritic, BOX, rl.A2CParams()),
+    "trpo": (rl.TRPO, rl.ActorCritic, BOX, rl.TRPOParams()),
+    "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE, rl.DQNParams(tau=0.01, target_update_interval=1)),
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params()),

@@ -21,6 +21,8 @@ QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 5}
 ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE),
     "a2c": (rl.A2C, rl.ActorCritic, BOX),
+    "trpo": (rl.TRPO, rl.ActorCritic, BOX),
+    "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX),
@@ -31,7 +33,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "dqn", "double_dqn", "td3", "sac", "iql",
+    "ppo", "ppo_episodes", "a2c", "trpo", "reinforce_episodes", "dqn", "double_dqn", "td3", "sac", "iql",
     "dqn_prioritized", "offline_sac_prioritized",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip

@@ -11,13 +11,16 @@ from rltrainer.errors import ParamsError
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 CLASSES = [
-    rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
+    rl.PPOParams, rl.A2CParams, rl.TRPOParams, rl.REINFORCEParams,
+    rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
     rl.DiscreteCQLParams,
 ]  # fmt: skip
 ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
     "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
-    "target_entropy": [-1, 0, None], "normalize_advantage": [True], "learn_temperature": [True], "double": [True],
+    "target_entropy": [-1, 0, None], "normalize_advantage": [True],
+    "damping": [0], "line_search_shrink": [0], "standardize_return": [True],
+    "learn_temperature": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0],
 }  # fmt: skip

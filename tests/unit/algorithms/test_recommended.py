@@ -10,9 +10,10 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError
 from tests.fakes import CountingEnv, counting_envs
 
-ONLINE = [rl.PPO, rl.A2C, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
+ONLINE = [rl.PPO, rl.A2C, rl.TRPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
 POLICIES: dict[Any, Any] = {
-    rl.PPO: rl.ActorCritic, rl.A2C: rl.ActorCritic, rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork,
+    rl.PPO: rl.ActorCritic, rl.A2C: rl.ActorCritic, rl.TRPO: rl.ActorCritic, rl.REINFORCE: rl.Actor,
+    rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork,
     rl.TD3: rl.DeterministicActorCritic, rl.SAC: rl.SquashedActorCritic,
 }  # fmt: skip
 

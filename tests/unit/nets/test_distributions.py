@@ -1,6 +1,7 @@
 """Action distributions against `torch.distributions`."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -255,3 +256,64 @@ def test_squashed_gradients_stay_finite_at_the_bounds() -> None:
         assert all(g.isfinite().all() for g in torch.autograd.grad(log_prob.sum(), (mean, log_std)))
     in_half = SquashedGaussian(mean, log_std).log_prob(torch.ones(1, 3, dtype=torch.bfloat16))
     assert torch.equal(in_half, log_prob)
+
+
+P, Q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.9, 0.1]]).log()
+
+
+def normal(mean: float, std: float) -> DiagonalGaussian:
+    return DiagonalGaussian(torch.full((1, 1), mean), torch.full((1,), math.log(std)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "divergence"),
+    [
+        # 0.5 log(0.5 / 0.9) + 0.5 log(0.5 / 0.1)
+        (Categorical(P), Categorical(Q), 0.510826),
+        (Categorical(P), Categorical(P + 7), 0.0),
+        # What has no probability adds nothing: log(1 / 0.9), also where the other one has none either.
+        (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(Q), 0.105361),
+        (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(torch.tensor([[0.0, -math.inf]])), 0.0),
+        (MultiCategorical([Categorical(P)] * 2), MultiCategorical([Categorical(Q)] * 2), 2 * 0.510826),
+        # log 2 + (1 + 1) / 8 - 1 / 2 and -log 2 + (4 + 1) / 2 - 1 / 2
+        (normal(0.0, 1.0), normal(1.0, 2.0), 0.443147),
+        (normal(1.0, 2.0), normal(0.0, 1.0), 1.306853),
+        (SquashedGaussian(MEAN[:1, :1], LOG_STD[:1, :1]), SquashedGaussian(MEAN[:1, :1], LOG_STD[:1, :1]), 0.0),
+    ],
+)  # fmt: skip
+def test_divergences_by_hand(one: Any, other: Any, divergence: float) -> None:
+    assert one.kl(other).tolist() == pytest.approx([divergence], abs=1e-6)
+
+
+def test_divergences_are_torchs() -> None:
+    ours = DiagonalGaussian(MEAN, LOG_STD).kl(DiagonalGaussian(MEAN + 1, LOG_STD[:1]))
+    theirs = reference.kl_divergence(
+        reference.Normal(MEAN, LOG_STD.exp()), reference.Normal(MEAN + 1, LOG_STD[:1].exp())
+    ).sum(-1)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Categorical,
+        lambda x: MultiCategorical([Categorical(x[:, :1]), Categorical(x[:, 1:])]),
+        lambda x: DiagonalGaussian(x[:, :2], x[:, 2:] * 0.1),
+    ],
+    ids=["categorical", "multi", "gaussian"],
+)
+def test_fisher_information_is_the_curvature_of_the_divergence(make: Any) -> None:
+    x = torch.tensor([[0.5, -1.0, 2.0, 0.3]], dtype=torch.float64)
+    v = torch.tensor([[1.0, 2.0, -0.5, 0.7]], dtype=torch.float64)
+    curvature = torch.autograd.functional.hessian(lambda y: make(x).kl(make(y)).sum(), x).view(4, 4)
+    x = x.requires_grad_()
+    distribution = make(x)
+    # J v by differences, J' by autograd: the parameters are linear in x here.
+    pushed = [a - b for a, b in zip(make(x + v).parameters, distribution.parameters, strict=True)]
+    pulled = torch.autograd.grad(distribution.parameters, x, distribution.fisher([p.detach() for p in pushed]))[0]
+    torch.testing.assert_close(pulled.flatten(), curvature @ v.flatten())
+
+
+def test_one_spread_for_all_rows_is_a_parameter_of_each() -> None:
+    mean, log_std = DiagonalGaussian(torch.zeros(3, 2), torch.tensor([0.1, 0.2])).parameters
+    assert mean.shape == log_std.shape == (3, 2)

@@ -1,0 +1,77 @@
+"""REINFORCE (Williams 1992, Simple Statistical Gradient-Following Algorithms for Connectionist RL)."""
+
+import dataclasses
+
+import torch
+
+from rltrainer.algorithms.algorithm import AlgorithmParams
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.field_rules import Flag, PositiveFloat, Scheduled
+from rltrainer.functional.losses import standardize, weighted_mean
+from rltrainer.functional.returns import backward_recurrence
+from rltrainer.nets import Actor
+from rltrainer.types import Rollout, UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class REINFORCEParams(AlgorithmParams):
+    """Hyperparameters of REINFORCE."""
+
+    lr: PositiveFloat | Scheduled = 1e-3
+    standardize_return: Flag = True
+    """Shift and scale the returns of a rollout to mean 0 and standard deviation 1: a baseline without a critic."""
+
+
+class REINFORCE(OnPolicyAlgorithm):
+    """Policy gradient with Monte-Carlo returns: no critic, no bootstrapping.
+
+    A return ends where its trace does. So the rest of an episode that a time limit truncates, or that goes on after
+    the rollout, counts nothing: collect whole episodes (`collection_step_num_episodes`).
+
+    Args:
+        policy: any stochastic policy; a critic that it has is not trained.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    policy_class = Actor
+    params_class = REINFORCEParams
+    policy: Actor
+    params: REINFORCEParams
+
+    def __init__(self, policy: Actor, params: REINFORCEParams | None = None) -> None:
+        super().__init__(policy, params)
+        self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.REINFORCE.recommended(envs)`.
+
+        One gradient step on two episodes of each env: its data is of the present policy for no more than one.
+        """
+        num_envs, _ = look_at(envs, cls)
+        return {
+            "collection_step_num_env_steps": None,
+            "collection_step_num_episodes": 2 * num_envs,
+            "batch_size": None,
+            "update_step_num_repetitions": 1,
+        }
+
+    def process(self, rollout: Rollout) -> Samples:
+        """Return what was earned from each cell to the end of its trace, as returns and as advantages."""
+        weight = rollout.valid.to(rollout.reward.dtype)
+        return_ = backward_recurrence(rollout.reward, self.gamma * (~rollout.ends).to(rollout.reward.dtype))
+        advantage = return_
+        if self.params.standardize_return:
+            advantage = standardize(return_.flatten(), weight.flatten()).view_as(return_)
+        obs, nothing = self.policy.normalize(rollout.obs), torch.zeros_like(return_)
+        return Samples(obs, rollout.action, advantage, return_, nothing, nothing, weight, rollout.extra)
+
+    def gradient_step(self, batch: Samples) -> UpdateResult:
+        """Take one step on -G log pi(a|s)."""
+        distribution = self.policy.distribution(batch.obs)
+        loss = -weighted_mean(batch.advantage * distribution.log_prob(batch.action), batch.weight)
+        self.optimizer.step(loss)
+        return UpdateResult(
+            {"loss": loss.detach(), "entropy": weighted_mean(distribution.entropy(), batch.weight).detach()}
+        )

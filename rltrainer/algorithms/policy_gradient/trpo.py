@@ -1,0 +1,139 @@
+"""TRPO (Schulman et al. 2015, Trust Region Policy Optimization)."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.on_policy_algorithm import Samples
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.errors import ParamsError
+from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.functional.trust_region import fisher_product, flat, line_search, split_like, trust_region_step
+from rltrainer.nets import ActorCritic
+from rltrainer.nets.distributions import Distribution
+from rltrainer.types import UpdateResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TRPOParams(A2CParams):
+    """Hyperparameters of TRPO; `lr` is the critic's.
+
+    Raises:
+        ParamsError: `value_coef` or `entropy_coef` is given; they would do nothing.
+    """
+
+    lr: PositiveFloat | Scheduled = 1e-3
+    gae_lambda: UnitFloat = 0.95
+    normalize_advantage: Flag = True
+    max_grad_norm: PositiveFloat | None = None
+    target_kl: PositiveFloat = 0.01
+    """Bound of KL(old || new), the mean over the rollout, for one step of the policy."""
+    damping: NonNegativeFloat = 0.1
+    """Added to the diagonal of the Fisher matrix."""
+    num_cg_steps: PositiveInt = 15
+    """Steps of conjugate gradients."""
+    num_line_search_steps: PositiveInt = 10
+    """How many lengths of the policy's step are tried, the first as long as the bound allows."""
+    line_search_shrink: UnitFloat = 0.8
+    """How much shorter each is than the one before."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("value_coef", "entropy_coef"):
+            if getattr(self, name) != getattr(A2CParams, name):
+                self.raise_invalid(name, "must be left out", "TRPO trains the critic apart, and has no entropy bonus.")
+
+
+class TRPO(A2C):
+    """A natural-gradient step of the policy on each rollout within a bound of KL(old || new); a critic beside it.
+
+    The policy takes one step on the whole rollout, uncompiled, whatever batch size and repetitions are: those are the
+    critic's. Differences from the paper are those of all implementations: advantages are estimated by a critic, and
+    the Fisher matrix has a damping.
+
+    Args:
+        policy: actor and state-value critic, which share no encoder.
+        params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: actor and critic share parameters.
+    """
+
+    params_class = TRPOParams
+    params: TRPOParams
+
+    def __init__(self, policy: ActorCritic, params: TRPOParams | None = None) -> None:
+        super().__init__(policy, params)
+        if set(policy.actor.parameters()) & set(policy.critic.parameters()):
+            raise ParamsError(
+                "TRPO.policy: actor and critic must not share an encoder, as the critic's steps would move the policy. "
+                "Build it with share_encoder=False."
+            )
+        self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.TRPO.recommended(envs)`.
+
+        2048 env steps, at least 32 of each env; the critic makes 10 repetitions in minibatches of 128
+        (Stable-Baselines3's contrib).
+        """
+        num_envs, _ = look_at(envs, cls)
+        num_steps = max(2048, 32 * num_envs)
+        return {"collection_step_num_env_steps": num_steps, "batch_size": 128, "update_step_num_repetitions": 10}
+
+    def before_batches(self, samples: Samples) -> dict[str, Tensor]:
+        """Take the policy's step on all cells, and return what it came to."""
+        return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
+
+    def gradient_step(self, batch: Samples) -> UpdateResult:
+        """Take one gradient step of the critic."""
+        loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
+        self.optimizer.step(loss)
+        return UpdateResult({"value_loss": loss.detach()})
+
+    @torch.enable_grad()
+    def improve_policy(self, cells: Samples) -> dict[str, Tensor]:
+        """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
+
+        Its length is what the bound allows, shortened until the bound holds and the objective grows; if neither comes
+        about, the policy stays.
+
+        Raises:
+            NonFiniteError: the gradient is not finite; the policy stays.
+        """
+        params, share = self.params, cells.weight / cells.weight.sum()
+        parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
+        old, advantage = self.policy.distribution(cells.obs), self.advantage(cells)
+        old_log_prob = old.log_prob(cells.action).detach()
+
+        def loss_of(policy: Distribution) -> Tensor:
+            return -((policy.log_prob(cells.action) - old_log_prob).exp() * advantage) @ share
+
+        loss = loss_of(old)
+        gradient = flat(torch.autograd.grad(loss, parameters, retain_graph=True))
+        fisher = fisher_product(old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)])
+        step = trust_region_step(
+            lambda v: fisher(v) + params.damping * v, -gradient, params.target_kl, params.num_cg_steps
+        )
+        if not torch.isfinite(step).all():
+            raise self.non_finite_error(f"the gradient of policy.actor is not finite (loss = {float(loss.detach()):g})")
+        before, parts = [p.detach().clone() for p in parameters], split_like(step, parameters)
+
+        @torch.no_grad()
+        def loss_and_kl(scale: float) -> tuple[Tensor, Tensor]:
+            torch._foreach_copy_(parameters, torch._foreach_add(before, parts, alpha=scale))
+            new = self.policy.distribution(cells.obs)
+            return loss_of(new), old.kl(new) @ share
+
+        def is_good(scale: float) -> bool:
+            new_loss, kl = loss_and_kl(scale)
+            return bool((new_loss < loss) & (kl <= params.target_kl))
+
+        scale = line_search(is_good, params.num_line_search_steps, params.line_search_shrink)
+        new_loss, kl = loss_and_kl(scale)
+        entropy = old.entropy().detach() @ share
+        return {"policy_loss": new_loss, "kl": kl, "entropy": entropy, "step_scale": torch.tensor(scale)}

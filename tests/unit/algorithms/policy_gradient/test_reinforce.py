@@ -1,0 +1,82 @@
+"""REINFORCE: returns and loss by hand."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.algorithms import Samples
+
+OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+TWO = gym.spaces.Discrete(2)
+
+
+def make(**params: Any) -> rl.REINFORCE:
+    return rl.REINFORCE(rl.Actor(OBS, TWO, hidden_sizes=()), rl.REINFORCEParams(gamma=0.9, **params))
+
+
+def rollout(rewards: list[float], truncated: int | None = None, invalid: int | None = None) -> rl.Rollout:
+    """Return what one env did; it terminates in the last row."""
+    num, none = len(rewards), torch.zeros(len(rewards), 1, dtype=torch.bool)
+    ends = {name: none.clone() for name in ("terminated", "truncated", "valid")}
+    ends["terminated"][-1] = True
+    ends["valid"][:] = True
+    if truncated is not None:
+        ends["truncated"][truncated] = True
+    if invalid is not None:
+        ends["valid"][invalid] = False
+    at = [num - 1] if truncated is None else [truncated, num - 1]
+    return rl.Rollout(
+        obs=torch.zeros(num, 1, 1), action=torch.zeros(num, 1, dtype=torch.int64),
+        reward=torch.tensor(rewards).unsqueeze(1), last_obs=torch.zeros(1, 1), final_obs=torch.zeros(len(at), 1),
+        final_index=torch.tensor(at), starts=torch.ones(1, dtype=torch.bool), **ends,
+    )  # fmt: skip
+
+
+def test_returns_by_hand() -> None:
+    # 1 + .9 + .81, 1 + .9, 1
+    samples = make(standardize_return=False).process(rollout([1.0, 1.0, 1.0]))
+    assert samples.return_.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
+    assert samples.advantage.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
+
+
+def test_standardised_returns_by_hand() -> None:
+    # Mean 1.87, standard deviation .855395 (of two degrees of freedom).
+    samples = make().process(rollout([1.0, 1.0, 1.0]))
+    assert samples.advantage.flatten().tolist() == pytest.approx([0.982003, 0.035072, -1.017074], abs=1e-5)
+    assert samples.return_.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
+
+
+def test_a_return_ends_where_its_trace_does() -> None:
+    truncated = make(standardize_return=False).process(rollout([1.0, 1.0, 1.0, 1.0], truncated=1))
+    assert truncated.return_.flatten().tolist() == pytest.approx([1.9, 1.0, 1.9, 1.0])
+    # What an env did in the step of its reset is nobody's return.
+    reset = make(standardize_return=False).process(rollout([1.0, 1.0, 50.0, 1.0], truncated=1, invalid=2))
+    assert reset.return_.flatten()[:2].tolist() == pytest.approx([1.9, 1.0])
+    assert reset.weight.flatten().tolist() == [1.0, 1.0, 0.0, 1.0]
+
+
+def test_the_loss_by_hand() -> None:
+    # Probabilities e^-.5, e^-1, e^-.2 of what was done: (2.71 * .5 + 1.9 * 1 + 1 * .2) / 3; padding is nothing.
+    algorithm = make()
+    log_prob = torch.tensor([-0.5, -1.0, -0.2, -9.0])
+    logits = torch.stack([log_prob, (-log_prob.expm1()).log()], 1).requires_grad_()
+    algorithm.policy.distribution = lambda obs: rl.nets.distributions.Categorical(logits)  # type: ignore[attr-defined]
+    algorithm.optimizer.step = lambda loss: None  # type: ignore[method-assign, misc]
+    return_, one = torch.tensor([2.71, 1.9, 1.0, 7.0]), torch.ones(4)
+    batch = Samples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), return_, return_, one, one, one)
+    batch.weight = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    assert algorithm.gradient_step(batch).floats()["loss"] == pytest.approx(1.151667, abs=1e-6)
+
+
+def test_only_the_actor_is_trained() -> None:
+    policy = rl.ActorCritic(OBS, TWO, hidden_sizes=())
+    before = [p.detach().clone() for p in policy.critic.parameters()]
+    data = rollout([1.0, 0.0, 1.0])
+    data.action[1] = 1
+    rl.REINFORCE(policy).update(data, None, 1)
+    assert all(torch.equal(p, q) for p, q in zip(policy.critic.parameters(), before, strict=True))
+    assert float(policy.actor[2].linear.bias.detach().abs().sum()) > 0
