@@ -54,7 +54,7 @@ from rltrainer.nets import (
     QNetwork,
     SquashedActorCritic,
 )
-from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
+from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdatePlan
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
 from rltrainer.trainers import (
@@ -150,6 +150,7 @@ __all__ = [
     "Trainer",
     "TrainerParams",
     "Transitions",
+    "UpdateCallbacks",
     "UpdatePlan",
     "UpdateResult",
     "errors",

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from rltrainer.field_rules import Flag, PositiveInt
 from rltrainer.params import Params
+from rltrainer.types import UpdateResult
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,6 +40,27 @@ def no_progress() -> float:
 
 
 @dataclass(frozen=True)
+class UpdateCallbacks:
+    """Who listens to gradient steps, and where. What is None costs nothing.
+
+    Uncompiled, listening changes no bit. A compiled step is broken at a loss that someone listens to, which may round
+    otherwise; before and after a step nothing is broken, but CUDA graphs then hold one step each.
+
+    Args:
+        before: is given the batch of each gradient step, as `Algorithm.update` made it; may return one of the same
+            shape that takes its place.
+        on_loss: is given the name of a loss ("critic", "actor", ...; "loss" where there is one), the loss, and `step`;
+            may return a loss that takes its place. `step(loss)` takes the optimizer's step at once, uncompiled, and
+            else it is taken afterwards.
+        after: is given the batch and the result of each gradient step.
+    """
+
+    before: Callable[[Any], Any] | None = None
+    on_loss: Callable[[str, Tensor, Callable[[Tensor], None]], Tensor | None] | None = None
+    after: Callable[[Any, UpdateResult], None] | None = None
+
+
+@dataclass(frozen=True)
 class UpdatePlan:
     """What an algorithm may know of the run that drives it.
 
@@ -46,6 +70,9 @@ class UpdatePlan:
         runtime: how updates are run.
         precision: in which number formats.
         rollouts_vary: whether rollouts differ in size, as collections by episodes do.
+        callbacks: who listens to gradient steps.
+        all_reduce: from an optimizer's flat gradient to its average over processes; None for a process that trains
+            alone. Called before the gradient is looked at and clipped, so that all processes decide alike.
     """
 
     progress: Callable[[], float] = no_progress
@@ -53,3 +80,5 @@ class UpdatePlan:
     runtime: RuntimeParams = RuntimeParams()
     precision: PrecisionParams = PrecisionParams()
     rollouts_vary: bool = False
+    callbacks: UpdateCallbacks = UpdateCallbacks()
+    all_reduce: Callable[[Tensor], Tensor] | None = None

@@ -108,8 +108,10 @@ class Algorithm(ABC):
                 nothing was changed.
         """
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
-        is_capturable = all(isinstance(optimizer.method, Adam) for optimizer in self._optimizers())
-        self._compiled_step.attach(plan, is_capturable)
+        self._compiled_step.attach(plan, all(isinstance(optimizer.method, Adam) for optimizer in self._optimizers()))
+        for attribute, value in vars(self).items():
+            if isinstance(value, Optimizer):
+                value.listen(_loss_name(attribute) or "loss", plan, self.is_compiled)
         self.policy.progress = plan.progress
         runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
         self.plan = dataclasses.replace(plan, runtime=runtime)
@@ -235,7 +237,7 @@ class Algorithm(ABC):
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""
         rates = {name: value.method.lr for name, value in vars(self).items() if isinstance(value, Optimizer)}
-        return {f"{name.removesuffix('optimizer').rstrip('_')}_lr".lstrip("_"): lr for name, lr in rates.items()}
+        return {f"{_loss_name(name)}_lr".lstrip("_"): lr for name, lr in rates.items()}
 
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
@@ -311,6 +313,11 @@ class Algorithm(ABC):
             if hasattr(params, "create_trainer"):
                 hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
             raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
+
+
+def _loss_name(attribute: str) -> str:
+    """Return which loss an optimizer minimises, by its attribute: `actor` of `actor_optimizer`; `` of `optimizer`."""
+    return attribute.removesuffix("optimizer").rstrip("_")
 
 
 def _load_parts(parts: dict[str, Any], state: State) -> None:

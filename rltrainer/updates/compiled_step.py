@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rltrainer.errors import field_error_text
 from rltrainer.nets.target import TargetNetwork
-from rltrainer.plan import PrecisionParams, UpdatePlan
+from rltrainer.plan import PrecisionParams, UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, Recorder
 from rltrainer.updates.fingerprint import Fingerprint
@@ -56,22 +57,25 @@ class CompiledStep:
         self._graph: CudaGraphs | None = None
         self._fingerprint: Fingerprint | None = None
         self._states: dict[Hashable, tuple[str, Any]] = {}
+        self._callbacks = UpdateCallbacks()
         self.is_compiled = False
 
-    def attach(self, plan: UpdatePlan, is_capturable: bool) -> None:
+    def attach(self, plan: UpdatePlan, is_ours: bool) -> None:
         """Follow a plan from the next update on.
 
         Args:
             plan: the plan.
-            is_capturable: whether a CUDA graph can hold the step, as far as is known before it is tried.
+            is_ours: whether all optimizers are ours, which a graph can hold.
 
         Raises:
             ParamsError: the plan asks for a CUDA graph that cannot be; nothing was changed.
         """
         policy: nn.Module = self._owner.policy
         device = next(policy.parameters()).device
-        _check_cuda_graph(plan, device, is_capturable)
-        layout = [(x.shape, x.stride(), x.dtype) for x in self._state()]
+        leaves_graph = plan.callbacks.on_loss is not None or plan.all_reduce is not None
+        _check_cuda_graph(plan, device, is_ours, leaves_graph)
+        self._callbacks = plan.callbacks
+        layout = [plan.callbacks.on_loss, plan.all_reduce, *((x.shape, x.stride(), x.dtype) for x in self._state())]
         if plan.precision != self._precision or layout != self._layout:
             self._precision, self._layout, self._compiled, self._states = plan.precision, layout, None, {}
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
@@ -80,11 +84,11 @@ class CompiledStep:
             # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
             self._compiled = torch.compile(
-                _with_code_of_its_own(self._eager), options=_compiler_options(device, is_capturable)
+                _with_code_of_its_own(self._eager), options=_compiler_options(device, is_ours)
             )
         choice = plan.runtime.cuda_graph
         if choice == "auto":
-            choice = device.type == "cuda" and self.is_compiled and is_capturable
+            choice = device.type == "cuda" and self.is_compiled and is_ours and not leaves_graph
         self._record_with(CudaRecorder(device) if choice else None)
 
     def _record_with(self, recorder: Recorder | None) -> None:
@@ -118,15 +122,31 @@ class CompiledStep:
         Returns:
             the result of each.
         """
+        if self._callbacks.before is not None or self._callbacks.after is not None:
+            return [self._take_heard(*args) for args in steps]
         if self._fingerprint is not None:
-            return self._run_prepared(steps, self._fingerprint())
+            return self._run_prepared(steps)
         results = []
         for args in steps:
             results.append(self._eager(*args))
         return results
 
-    def _run_prepared(self, steps: Iterable[tuple[Any, ...]], state: str) -> list[Any]:
+    def _take_heard(self, batch: Any, *more: Any) -> Any:
+        """Take one step between those who listen before and after it."""
+        before, after = self._callbacks.before, self._callbacks.after
+        replacement = None if before is None else before(batch)
+        if replacement is not None and type(replacement) is not type(batch):
+            rule = f"must return a {type(batch).__name__} or None"
+            raise TypeError(field_error_text("UpdateCallbacks", "before", rule, replacement))
+        args = (batch if replacement is None else replacement, *more)
+        [result] = [self._eager(*args)] if self._fingerprint is None else self._run_prepared([args])
+        if after is not None:
+            after(args[0], result)
+        return result
+
+    def _run_prepared(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Take the steps compiled, as CUDA graphs, or both; both keep apart what they made for another state."""
+        state = "" if self._fingerprint is None else self._fingerprint()
         if self._graph is None:
             return self._run_compiled(state, steps)
         results, steps = [], iter(steps)
@@ -167,6 +187,7 @@ class CompiledStep:
             "_graph": None,
             "_fingerprint": None,
             "_states": {},
+            "_callbacks": UpdateCallbacks(),
         }
         return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
 
@@ -191,13 +212,16 @@ def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool
     return choice
 
 
-def _check_cuda_graph(plan: UpdatePlan, device: torch.device, is_capturable: bool) -> None:
+def _check_cuda_graph(plan: UpdatePlan, device: torch.device, is_ours: bool, leaves_graph: bool) -> None:
     if plan.runtime.cuda_graph is not True:
         return
     rule = f'must be "auto" or False for networks on {device}'
     if device.type != "cuda":
         plan.runtime.raise_invalid("cuda_graph", rule, 'Move the policy, `.to("cuda")`, before its algorithm is built.')
-    if not is_capturable:
+    if leaves_graph:
+        hint = "UpdatePlan.callbacks.on_loss and all_reduce are called between its operations."
+        plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False where someone listens to losses', hint)
+    if not is_ours:
         hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
         plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False with an optimizer of your own', hint)
 

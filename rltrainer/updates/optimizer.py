@@ -1,12 +1,15 @@
-"""The one place where gradients are taken, checked, clipped and applied."""
+"""The one place where gradients are taken, averaged over processes, checked, clipped and applied."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.functional.scalars import computed_once
+from rltrainer.plan import UpdatePlan
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 from rltrainer.updates.adam import Adam
@@ -16,6 +19,7 @@ from rltrainer.updates.torch_optimizer import TorchOptimizer
 LARGEST = torch.finfo(torch.float32).max
 """Of the norms that are finite."""
 
+AllReduce = Callable[[Tensor], Tensor]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -61,14 +65,47 @@ class Optimizer:
         self._bad_loss = torch.zeros((), device=device)
         self._num_faults = torch.zeros((), device=device)
         self._delayed = DeviceFlag(self._num_faults, start_on_cuda) if device.type == "cuda" else None
+        self.name = "loss"
+        self._hear: Callable[[Tensor], Tensor | None] | None = None
+        self._all_reduce: AllReduce | None = None
         self.set_progress(0.0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without who listens: the copy is another algorithm's."""
+        return vars(self) | {"_hear": None, "_all_reduce": None}
+
+    def listen(self, name: str, plan: UpdatePlan, is_compiled: bool) -> None:
+        """Tell the plan's callbacks of losses from the next step on, and average gradients as it says.
+
+        Args:
+            name: of the loss: "critic", "actor", ...
+            plan: the algorithm's.
+            is_compiled: whether `step` is traced, and has to leave its graph for them.
+        """
+        self.name, on_loss = name, plan.callbacks.on_loss
+        self._hear = None if on_loss is None else partial(_hear, self, on_loss)
+        self._all_reduce = None if plan.all_reduce is None else partial(_average, plan.all_reduce)
+        if is_compiled:
+            leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
+            self._hear = self._hear and leave_graph(self._hear)
+            self._all_reduce = self._all_reduce and leave_graph(self._all_reduce)
 
     def set_progress(self, progress: float) -> None:
         """Apply the learning rate that belongs to this progress; it holds for a whole update step."""
         self.method.lr = value_at(self.schedule, progress)
 
-    def step(self, loss: Tensor) -> None:
-        """Take the gradients of a scalar loss, clip them and apply them."""
+    def step(self, loss: Tensor, *, is_heard: bool = False) -> None:
+        """Take the gradients of a scalar loss, average them over processes, clip them and apply them.
+
+        Args:
+            loss: the loss.
+            is_heard: whether those who listen have been told of it.
+        """
+        if self._hear is not None and not is_heard:
+            heard = self._hear(loss)
+            if heard is None:  # the step was taken there
+                return
+            loss = heard
         trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
         if not trained:
             return
@@ -140,6 +177,10 @@ class Optimizer:
 
     def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Look at the gradients and decide: what is quickest where looking costs nothing."""
+        if self._all_reduce is not None:
+            average = self._all_reduce(self._flat(trained, gradients))
+            parts = zip(self.parameters, torch.split(average, [p.numel() for p in self.parameters]), strict=True)
+            gradients = tuple(part.view_as(p) for p, part in parts if p.requires_grad)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         # One look is enough for most steps: a norm within any limit is finite, and so are all gradients.
         if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm - 1e-6):
@@ -155,6 +196,8 @@ class Optimizer:
     def _apply_flat(self, rule: Adam, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
         gradient = self._flat(trained, gradients)
+        if self._all_reduce is not None:
+            gradient = self._all_reduce(gradient)
         norm = torch.linalg.vector_norm(gradient)
         is_finite = computed_once(torch.isfinite(norm))
         self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
@@ -170,3 +213,29 @@ class Optimizer:
             found = dict(zip(trained, gradients, strict=True))
             gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in self.parameters)
         return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _hear(optimizer: Optimizer, on_loss: Any, loss: Tensor) -> Tensor | None:
+    """Return the loss whose step is to be taken; None if who listens has taken it."""
+    is_taken = False
+
+    def step(loss: Tensor) -> None:
+        nonlocal is_taken
+        is_taken = True
+        optimizer.step(loss, is_heard=True)
+
+    replacement = on_loss(optimizer.name, loss, step)
+    if replacement is not None and not isinstance(replacement, Tensor):
+        raise TypeError(field_error_text("UpdateCallbacks", "on_loss", "must return a loss or None", replacement))
+    if is_taken:
+        return None
+    return loss if replacement is None else replacement
+
+
+def _average(all_reduce: AllReduce, gradient: Tensor) -> Tensor:
+    """Return the average of a flat gradient over processes."""
+    average: Any = all_reduce(gradient)
+    if not isinstance(average, Tensor) or average.shape != gradient.shape:
+        rule = f"must return a gradient of shape {tuple(gradient.shape)}"
+        raise TypeError(field_error_text("UpdatePlan", "all_reduce", rule, average))
+    return average

@@ -1,0 +1,204 @@
+"""Who listens inside an update: what they are given, what they may change, and that listening alone changes no bit."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rltrainer as rl
+from rltrainer.plan import UpdateCallbacks
+from rltrainer.updates.compiled_step import _check_cuda_graph
+from rltrainer.updates.optimizer import Optimizer
+from tests.compile.test_compiled_updates import MAKERS, make, transitions, update
+from tests.contract.test_all_algorithms import assert_same_state
+from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+
+LOSSES = {
+    "sac": ["critic", "actor", "temperature"],
+    "td3": ["critic"],
+    "td3_bc": ["critic"],
+    "iql": ["value", "actor", "critic"],
+}
+"""Those of the first gradient step; an algorithm with one optimizer has a "loss"."""
+
+
+class Ear:
+    """Listens everywhere, and writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def before(self, batch: Any) -> None:
+        self.heard.append(("before", type(batch).__name__))
+
+    def on_loss(self, name: str, loss: Tensor, step: Any) -> None:
+        assert loss.requires_grad
+        self.heard.append((name, loss.dim()))
+
+    def after(self, batch: Any, result: rl.UpdateResult) -> None:
+        self.heard.append(("after", result.num_gradient_steps))
+
+    def average(self, gradient: Tensor) -> Tensor:
+        self.heard.append(("average", gradient.dim()))
+        return gradient.clone()
+
+    def plan(self) -> rl.UpdatePlan:
+        return rl.UpdatePlan(callbacks=UpdateCallbacks(self.before, self.on_loss, self.after), all_reduce=self.average)
+
+
+def attached(name: str, **callbacks: Any) -> Any:
+    algorithm, all_reduce = make(name), callbacks.pop("all_reduce", None)
+    algorithm.attach(rl.UpdatePlan(callbacks=UpdateCallbacks(**callbacks), all_reduce=all_reduce))
+    return algorithm
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_listening_changes_no_bit_of_uncompiled_steps(name: str) -> None:
+    plain, heard, ear = make(name), make(name), Ear()
+    heard.attach(ear.plan())
+    for seed in range(4):
+        one, other = update(plain, seed), update(heard, seed)
+        assert other.floats() == one.floats()
+    assert_same_state(plain, heard)
+    batch = "Samples" if isinstance(plain, rl.OnPolicyAlgorithm) else "Transitions"
+    first = ear.heard[: ear.heard.index(("after", 1)) + 1]
+    losses = [[(loss, 0), ("average", 1)] for loss in LOSSES.get(name, ["loss"])]
+    assert first == [("before", batch), *[event for pair in losses for event in pair], ("after", 1)]
+
+
+def test_who_listens_before_and_after_is_heard_around_each_step() -> None:
+    heard: list[str] = []
+    algorithm = attached("ppo", before=lambda _: heard.append("before"), after=lambda *_: heard.append("after"))
+    assert update(algorithm, seed=0).num_gradient_steps == 4
+    assert heard == ["before", "after"] * 4
+
+
+def test_a_batch_may_be_replaced() -> None:
+    changed, expected = make("dqn"), make("dqn")
+
+    def double(batch: rl.Transitions) -> rl.Transitions:
+        batch = copy.copy(batch)
+        batch.reward = batch.reward * 2
+        return batch
+
+    changed.attach(rl.UpdatePlan(callbacks=UpdateCallbacks(before=double)))
+    update(changed, seed=0)
+    expected.update(double(transitions(expected, seed=0)))
+    assert_same_state(changed, expected)
+
+
+def test_a_loss_may_be_replaced() -> None:
+    # Adam's step goes by the sign of the first gradient: minus the loss moves every weight the other way.
+    plain, turned = make("bc", max_grad_norm=None), attached("bc", on_loss=lambda name, loss, step: -loss)
+    before = [p.detach().clone() for p in plain.policy.parameters()]
+    update(plain, seed=0)
+    update(turned, seed=0)
+    for old, one, other in zip(before, plain.policy.parameters(), turned.policy.parameters(), strict=True):
+        torch.testing.assert_close(one - old, old - other)
+
+
+def test_a_listener_may_take_the_step_itself() -> None:
+    plain, moved = make("sac"), []
+
+    def on_loss(name: str, loss: Tensor, step: Any) -> None:
+        step(loss)
+        moved.append([p.detach().clone() for p in listening.critic.parameters()])
+
+    listening = attached("sac", on_loss=on_loss)
+    for seed in range(3):
+        update(plain, seed)
+        update(listening, seed)
+    assert_same_state(plain, listening)
+    assert not all(map(torch.equal, moved[0], make("sac").critic.parameters()))
+
+
+def one_weight(**options: Any) -> tuple[nn.Linear, Optimizer]:
+    linear = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[1.0, 2.0]]))
+    return linear, Optimizer({"linear": linear}, 0.1, factory=lambda p: torch.optim.SGD(p, lr=0.1), **options)
+
+
+@pytest.mark.parametrize(("max_grad_norm", "expected"), [(None, [0.7, 1.6]), (2.5, [0.85, 1.8])])
+def test_gradients_are_averaged_before_they_are_clipped(max_grad_norm: float | None, expected: list[float]) -> None:
+    # Gradients [2, 4] here and [4, 4] there: their mean [3, 4] has norm 5, which is clipped to 2.5.
+    linear, optimizer = one_weight(max_grad_norm=max_grad_norm)
+    other = torch.tensor([4.0, 4.0])
+    optimizer.listen("loss", rl.UpdatePlan(all_reduce=lambda gradient: (gradient + other) / 2), is_compiled=False)
+    optimizer.step((linear.weight * torch.tensor([[2.0, 4.0]])).sum())
+    assert linear.weight.tolist()[0] == pytest.approx(expected)
+
+
+def test_a_gradient_that_is_not_finite_elsewhere_is_left_out_here_too() -> None:
+    linear, optimizer = one_weight()
+    optimizer.listen("loss", rl.UpdatePlan(all_reduce=lambda g: g + torch.tensor([0.0, torch.inf])), is_compiled=False)
+    optimizer.step(linear.weight.sum())
+    assert linear.weight.tolist() == [[1.0, 2.0]]
+    assert optimizer.take_fault() == "the gradient of linear.weight is not finite (loss = 3)"
+
+
+def test_a_frozen_parameter_has_a_place_in_the_average() -> None:
+    pair = nn.ModuleList([nn.Linear(2, 1, bias=False), nn.Linear(3, 1, bias=False)])
+    pair[0].requires_grad_(False)
+    optimizer, sizes = Optimizer({"pair": pair}, 0.1), []
+
+    def average(gradient: Tensor) -> Tensor:
+        sizes.append(len(gradient))
+        return gradient
+
+    optimizer.listen("loss", rl.UpdatePlan(all_reduce=average), is_compiled=False)
+    before = pair[0].weight.clone()  # type: ignore[operator]  # a Linear's
+    optimizer.step(pair[1].weight.sum())  # type: ignore[operator]
+    assert sizes == [5]
+    assert torch.equal(pair[0].weight, before)  # type: ignore[arg-type]
+
+
+def test_a_copy_tells_nobody() -> None:
+    ear = Ear()
+    algorithm = make("sac")
+    algorithm.attach(ear.plan())
+    copied = copy.deepcopy(algorithm)
+    update(copied, seed=0)
+    assert ear.heard == []
+
+
+def test_nobody_is_told_after_another_plan() -> None:
+    ear, algorithm = Ear(), make("sac")
+    algorithm.attach(ear.plan())
+    algorithm.attach(rl.UpdatePlan())
+    update(algorithm, seed=0)
+    assert ear.heard == []
+
+
+def test_graphs_hold_one_step_each_for_who_listens_around_them() -> None:
+    plain, recorder, results = make("ppo"), Rerun(), []
+    graphed = attached("ppo", after=lambda batch, result: results.append(result.floats()))
+    with_graph(graphed, recorder)
+    for seed in range(2):
+        update(plain, seed)
+        update(graphed, seed)
+    assert_same_state(plain, graphed)
+    assert recorder.num_replays == len(results) == 8
+
+
+def test_what_is_given_back_is_checked() -> None:
+    wrong_batch: Any = lambda batch: 3  # noqa: E731  # a listener of the user's
+    wrong_loss: Any = lambda name, loss, step: 0.5  # noqa: E731
+    with pytest.raises(TypeError, match=r"UpdateCallbacks\.before: must return a Transitions or None; got 3 \(int\)"):
+        update(attached("dqn", before=wrong_batch), seed=0)
+    with pytest.raises(TypeError, match=r"UpdateCallbacks\.on_loss: must return a loss or None; got 0\.5 \(float\)"):
+        update(attached("dqn", on_loss=wrong_loss), seed=0)
+    with pytest.raises(
+        TypeError, match=r"UpdatePlan\.all_reduce: must return a gradient of shape \(.*\); got None \(NoneType\)"
+    ):
+        update(attached("dqn", all_reduce=lambda gradient: None), seed=0)
+
+
+def test_true_for_cuda_graphs_is_refused_where_someone_listens_to_losses() -> None:
+    plan = rl.UpdatePlan(
+        runtime=rl.RuntimeParams(cuda_graph=True), callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: None)
+    )
+    with pytest.raises(rl.errors.ParamsError, match='cuda_graph: must be "auto" or False where someone listens to'):
+        _check_cuda_graph(plan, torch.device("cuda"), is_ours=True, leaves_graph=True)
