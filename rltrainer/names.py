@@ -19,6 +19,8 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "polyak": ("tau",), "policy_delay": ("actor_update_interval",), "policy_frequency": ("actor_update_interval",),
     "target_update_freq": ("target_update_interval",), "target_network_frequency": ("target_update_interval",),
     "target_policy_noise": ("target_noise",), "policy_noise": ("target_noise",), "noise_clip": ("target_noise_clip",),
+    "top_quantiles_to_drop_per_net": ("num_dropped",), "subset_size": ("num_target_critics",),
+    "conservative_weight": ("conservative_coef",), "cql_weight": ("conservative_coef",),
     "exploration_fraction": ("epsilon",), "exploration_final_eps": ("epsilon",), "start_e": ("epsilon",),
     "n_steps": ("collection_step_num_env_steps", "n_step"), "n_step_return_horizon": ("n_step",),
     # trainers
@@ -36,6 +38,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
     "features_extractor_class": ("encoder",), "ortho_init": ("orthogonal_init",), "layer_norm": ("norm",),
     "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
+    "ensemble_size": ("num_critics",), "n_quantiles": ("num_outputs",),
 }  # fmt: skip
 """What other libraries call our fields: Stable-Baselines3, Tianshou 1, CleanRL."""
 

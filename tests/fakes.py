@@ -54,6 +54,12 @@ def tiny_actor_critic(envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any)
     return rl.ActorCritic.for_envs(envs, hidden_sizes=(8,), **options)
 
 
+POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
+    rl.DDPG: {"num_critics": 1}, rl.REDQ: {"num_critics": 3}, rl.TQC: {"num_outputs": 5}
+}  # fmt: skip
+"""Options without which a policy is none of the algorithm's, or a dull one."""
+
+
 class ScriptedOnPolicy(rl.OnPolicyAlgorithm):
     """Trains nothing; reports the losses 1, 2, 3, ... and remembers what it was given."""
 

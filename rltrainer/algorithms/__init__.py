@@ -1,10 +1,14 @@
 """Algorithms: what turns data into better networks. One file each; nothing here steps an env."""
 
+from rltrainer.algorithms.actor_critic.ddpg import DDPG, DDPGParams
+from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
+from rltrainer.algorithms.actor_critic.tqc import TQC, TQCParams
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams
+from rltrainer.algorithms.offline.cql import CQL, CQLParams
 from rltrainer.algorithms.offline.discrete_cql import DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
@@ -22,18 +26,24 @@ from rltrainer.updates.torch_optimizer import rms_prop
 __all__ = [
     "A2C",
     "BC",
+    "CQL",
+    "DDPG",
     "DQN",
     "IQL",
     "PPO",
+    "REDQ",
     "REINFORCE",
     "SAC",
     "TD3",
     "TD3BC",
+    "TQC",
     "TRPO",
     "A2CParams",
     "Algorithm",
     "AlgorithmParams",
     "BCParams",
+    "CQLParams",
+    "DDPGParams",
     "DQNParams",
     "DiscreteCQL",
     "DiscreteCQLParams",
@@ -44,12 +54,14 @@ __all__ = [
     "OnPolicyAlgorithm",
     "Optimizer",
     "PPOParams",
+    "REDQParams",
     "REINFORCEParams",
     "SACParams",
     "Samples",
     "ScheduledValue",
     "TD3BCParams",
     "TD3Params",
+    "TQCParams",
     "TRPOParams",
     "rms_prop",
 ]

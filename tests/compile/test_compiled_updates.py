@@ -16,6 +16,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
@@ -33,6 +34,10 @@ MAKERS: dict[str, Any] = {
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE, rl.DQNParams(tau=0.01, target_update_interval=1)),
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params()),
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX, rl.SACParams()),
+    "ddpg": (rl.DDPG, rl.DeterministicActorCritic, BOX, rl.DDPGParams()),
+    "tqc": (rl.TQC, rl.SquashedActorCritic, BOX, rl.TQCParams()),
+    "redq": (rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=3)),
+    "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE, rl.DiscreteCQLParams(target_update_interval=7)),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX, rl.IQLParams()),
@@ -54,7 +59,8 @@ def make(name: str, **changes: Any) -> Any:
     algorithm, policy, action_space, params = MAKERS[name]
     rl.seed(5)
     params = type(params)(**(vars(params) | changes))
-    made = algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16)), params)
+    options = POLICY_OPTIONS.get(algorithm, {})
+    made = algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options), params)
     made.seed(3)
     return made
 
@@ -114,7 +120,7 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
         assert other.floats() == pytest.approx(one.floats(), rel=1e-3, abs=1e-4)
     assert compiled.is_compiled
     assert not counters["graph_break"]
-    assert counters["stats"]["unique_graphs"] == (2 if name.startswith("td3") else 1)
+    assert counters["stats"]["unique_graphs"] == (2 if name.startswith(("td3", "redq")) else 1)
     # Rounding differs in the last bits of each step; Adam's division may blow it up to a share of lr = 1e-3.
     for key, value in parameters(eager).items():
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)

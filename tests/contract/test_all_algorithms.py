@@ -11,6 +11,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError
+from tests.fakes import POLICY_OPTIONS
 
 OBS = gym.spaces.Dict(
     position=gym.spaces.Box(-1.0, 1.0, (3,), np.float32), mode=gym.spaces.Discrete(3), flags=gym.spaces.MultiBinary(2)
@@ -23,7 +24,12 @@ Make = Callable[[], Any]
 
 
 def maker(algorithm: type[Any], policy: type[Any], action_space: Any, params: Any = None) -> Make:
-    return lambda: algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16,), normalize_obs=True), params)
+    return lambda: algorithm(policy_of(algorithm, policy, action_space, 16), params)
+
+
+def policy_of(algorithm: type[Any], policy: type[Any], action_space: Any, hidden_size: int) -> Any:
+    options = POLICY_OPTIONS.get(algorithm, {})
+    return policy.for_spaces(OBS, action_space, hidden_sizes=(hidden_size,), normalize_obs=True, **options)
 
 
 ON_POLICY: dict[str, Make] = {
@@ -45,6 +51,10 @@ OFF_POLICY: dict[str, Make] = {
     "double_dqn": maker(rl.DoubleDQN, rl.QNetwork, DISCRETE),
     "td3": maker(rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params(actor_update_interval=1)),
     "sac": maker(rl.SAC, rl.SquashedActorCritic, BOX),
+    "ddpg": maker(rl.DDPG, rl.DeterministicActorCritic, BOX),
+    "tqc": maker(rl.TQC, rl.SquashedActorCritic, BOX),
+    "redq": maker(rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=1)),
+    "cql": maker(rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": maker(rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams(actor_update_interval=1)),
     "discrete_cql": maker(rl.DiscreteCQL, rl.QNetwork, DISCRETE),
     "iql": maker(rl.IQL, rl.GaussianActorCritic, BOX),
@@ -309,9 +319,8 @@ def test_any_torch_optimizer_works(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_state_of_other_shapes_changes_nothing(name: str, tmp_path: Path) -> None:
     algorithm = make(name)
-    other = type(algorithm)(
-        type(algorithm.policy).for_spaces(OBS, algorithm.policy.action_space, hidden_sizes=(8,), normalize_obs=True)
-    )
+    policy = policy_of(type(algorithm), type(algorithm.policy), algorithm.policy.action_space, 8)
+    other = type(algorithm)(policy)
     other.save(tmp_path / "other.safetensors")
     before = trained_parameters(algorithm)
     with pytest.raises(

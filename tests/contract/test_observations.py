@@ -8,6 +8,7 @@ import pytest
 
 import rltrainer as rl
 from tests.contract.test_all_algorithms import BOX, DISCRETE
+from tests.fakes import POLICY_OPTIONS
 
 QUIET: dict[str, Any] = {"max_epochs": 1, "epoch_num_steps": 16, "show_progress": False, "verbose": False, "seed": 1}
 DICT = gym.spaces.Dict(
@@ -20,9 +21,14 @@ CASES: dict[str, tuple[Any, Any, Any, Any]] = {
     "dqn": (rl.DQN, rl.QNetwork, DICT, DISCRETE),
     "td3": (rl.TD3, rl.DeterministicActorCritic, DICT, BOX),
     "sac": (rl.SAC, rl.SquashedActorCritic, DICT, BOX),
+    "ddpg": (rl.DDPG, rl.DeterministicActorCritic, DICT, BOX),
+    "tqc": (rl.TQC, rl.SquashedActorCritic, DICT, BOX),
+    "redq": (rl.REDQ, rl.SquashedActorCritic, DICT, BOX),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, DICT, BOX),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DICT, DISCRETE),
     "iql": (rl.IQL, rl.GaussianActorCritic, DICT, BOX),
+    "cql": (rl.CQL, rl.SquashedActorCritic, DICT, BOX),
+    "cql_image": (rl.CQL, rl.SquashedActorCritic, IMAGE, BOX),
     "bc": (rl.BC, rl.Actor, DICT, BOX),
     "ppo_image": (rl.PPO, rl.ActorCritic, IMAGE, DISCRETE),
     "dqn_image": (rl.DQN, rl.QNetwork, IMAGE, DISCRETE),
@@ -53,7 +59,8 @@ def test_trains(name: str) -> None:
     algorithm_class, policy_class, observation_space, action_space = CASES[name]
     rl.seed(1)
     envs = rl.make_vec(lambda: SampledEnv(observation_space, action_space), 2, backend="sync")
-    algorithm = algorithm_class(policy_class.for_envs(envs, hidden_sizes=(8,)))
+    options = POLICY_OPTIONS.get(algorithm_class, {})
+    algorithm = algorithm_class(policy_class.for_envs(envs, hidden_sizes=(8,), **options))
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         collector = rl.Collector(algorithm.policy, envs)
         params: Any = rl.OnPolicyTrainerParams(

@@ -9,6 +9,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.collect.random_action import random_action
+from tests.fakes import POLICY_OPTIONS
 from tests.probe.envs import ActionFromObs, ActionFromReward, ConstantReward, Discounting, ProbeEnv, ValueFromObs
 
 GAMMA = 0.5
@@ -33,12 +34,22 @@ def q_of_policy(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     return policy.critic(obs, policy.unscale(policy.act(obs))).amin(0)
 
 
+def mean_of_quantiles(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    policy = algorithm.policy
+    return policy.critic(obs, policy.unscale(policy.act(obs))).mean((0, 2))
+
+
 def on_policy(policy: type[Any], algorithm: type[Any], params: type[Any]) -> Callable[[Any, bool], Any]:
     return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,)), quick(params))
 
 
 def off_policy(policy: type[Any], algorithm: type[Any], params: Any) -> Callable[[Any, bool], Any]:
-    return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,)), params)
+    options = POLICY_OPTIONS.get(algorithm, {})
+    return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,), **options), params)
+
+
+def quick_sac(params: type[Any], **changes: Any) -> Any:
+    return quick(params, critic_lr=1e-2, tau=0.05, temperature=0.01, learn_temperature=False, **changes)
 
 
 ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
@@ -65,12 +76,19 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
         q_of_policy,
         True,
     ),
-    "sac": (
-        off_policy(
-            rl.SquashedActorCritic,
-            rl.SAC,
-            quick(rl.SACParams, critic_lr=1e-2, tau=0.05, temperature=0.01, learn_temperature=False),
-        ),
+    "sac": (off_policy(rl.SquashedActorCritic, rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
+    "ddpg": (
+        off_policy(rl.DeterministicActorCritic, rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)),
+        q_of_policy,
+        True,
+    ),
+    "tqc": (
+        off_policy(rl.SquashedActorCritic, rl.TQC, quick_sac(rl.TQCParams, num_dropped=1)),
+        mean_of_quantiles,
+        True,
+    ),
+    "redq": (
+        off_policy(rl.SquashedActorCritic, rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)),
         q_of_policy,
         True,
     ),
@@ -91,6 +109,13 @@ OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
         off_policy(rl.QNetwork, rl.DiscreteCQL, quick(rl.DiscreteCQLParams, target_update_interval=20, alpha=0.2)),
         best_q,
         False,
+    ),
+    "cql": (
+        off_policy(
+            rl.SquashedActorCritic, rl.CQL, quick_sac(rl.CQLParams, conservative_coef=0.01, num_sampled_actions=4)
+        ),
+        q_of_policy,
+        True,
     ),
 }
 

@@ -12,7 +12,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.typed_state import to_state
-from tests.fakes import counting_envs
+from tests.fakes import POLICY_OPTIONS, counting_envs
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 DISCRETE = gym.spaces.Discrete(2)
@@ -31,11 +31,16 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
+    "ddpg": (rl.DDPG, rl.DeterministicActorCritic, BOX),
+    "tqc": (rl.TQC, rl.SquashedActorCritic, BOX),
+    "redq": (rl.REDQ, rl.SquashedActorCritic, BOX),
+    "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "trpo", "reinforce_episodes", "dqn", "double_dqn", "td3", "sac", "iql",
+    "ddpg", "tqc", "redq",
     "dqn_prioritized", "offline_sac_prioritized",
-    "offline_bc", "offline_td3_bc", "offline_iql", "offline_discrete_cql", "offline_sac",
+    "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip
 
 
@@ -49,6 +54,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
     options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
+    options |= POLICY_OPTIONS.get(algorithm_class, {})
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]
     schedule = rl.LinearSchedule(1e-2, 1e-3)

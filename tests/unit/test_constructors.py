@@ -73,7 +73,8 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
         cls: defaults(cls)
         for cls in (
             rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.SACParams, rl.TD3Params, rl.TD3BCParams, rl.IQLParams,
-            rl.DiscreteCQLParams, rl.BCParams, rl.RuntimeParams, rl.PrecisionParams, rl.EpsilonGreedy, rl.GaussianNoise,
+            rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
+            rl.RuntimeParams, rl.PrecisionParams, rl.EpsilonGreedy, rl.GaussianNoise,
         )
     },
     rl.OnPolicyTrainerParams: defaults(rl.OnPolicyTrainerParams, training_collector=rl.Collector(POLICY, ENVS)),

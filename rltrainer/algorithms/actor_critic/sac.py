@@ -1,12 +1,14 @@
 """SAC (Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Applications)."""
 
 import dataclasses
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
@@ -63,15 +65,24 @@ class SAC(OffPolicyAlgorithm):
     Args:
         policy: squashed Gaussian actor and critics.
         params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the critics have several outputs.
     """
 
     policy_class = SquashedActorCritic
     params_class = SACParams
     policy: SquashedActorCritic
     params: SACParams
+    has_quantiles: ClassVar[bool] = False
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)
+        if (policy.num_outputs > 1) != self.has_quantiles:
+            name, rule = f"{type(self).__name__}.policy", "must be 1"
+            if self.has_quantiles:
+                rule = "must be more than 1, the quantiles of a critic"
+            raise ParamsError(field_error_text(name, "num_outputs", rule, policy.num_outputs))
         target = self.params.target_entropy
         self.target_entropy = -float(leaf_shape(policy.action_space)[0]) if target is None else target
         self.critic = policy.critic
@@ -118,19 +129,19 @@ class SAC(OffPolicyAlgorithm):
         return UpdateResult(metrics, td_error=td_error)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, draws: SACDraws) -> Tensor:
+    def critic_target(self, batch: Transitions, draws: Any) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
         next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(draws.next_action)
         next_q = self.target_value(self.target_critic(batch.next_obs, next_action), draws)
         next_value: Tensor = next_q - self.temperature() * next_log_prob
         return batch.reward + batch.discount * next_value
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: SACDraws) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         td_error: Tensor = target - self.critic(batch.obs, batch.action)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
-    def target_value(self, q: Tensor, draws: SACDraws) -> Tensor:
+    def target_value(self, q: Tensor, draws: Any) -> Tensor:
         """Return what a target makes of the critics' values: [B] of [E, B]."""
         return q.amin(0)
 

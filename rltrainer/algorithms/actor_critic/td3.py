@@ -1,12 +1,14 @@
 """TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods)."""
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
 from rltrainer.nets.target import TargetNetwork
@@ -49,6 +51,9 @@ class TD3(OffPolicyAlgorithm):
     Args:
         policy: deterministic actor and critics.
         params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the critics have several outputs.
     """
 
     policy_class = DeterministicActorCritic
@@ -58,6 +63,9 @@ class TD3(OffPolicyAlgorithm):
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
         super().__init__(policy, params)
+        if policy.num_outputs != 1:
+            name = f"{type(self).__name__}.policy"
+            raise ParamsError(field_error_text(name, "num_outputs", "must be 1", policy.num_outputs))
         self.policy.exploration = GaussianNoise(self.params.exploration_noise)
         self.actor, self.critic = policy.actor, policy.critic
         self.target_actor = TargetNetwork(policy.actor, self.params.tau)
@@ -104,18 +112,18 @@ class TD3(OffPolicyAlgorithm):
         return UpdateResult(metrics, td_error=td_error)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, draws: TD3Draws) -> Tensor:
+    def critic_target(self, batch: Transitions, draws: Any) -> Tensor:
         """Return reward + discount * min_i Q_i(next_obs, smoothed target action) [B] (eq. 14)."""
         next_action = (self.target_actor(batch.next_obs) + draws.target_noise).clamp(-1, 1)
         next_q: Tensor = self.target_critic(batch.next_obs, next_action)
         return batch.reward + batch.discount * self.target_value(next_q, draws)
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: TD3Draws) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         td_error: Tensor = target - self.critic(batch.obs, batch.action)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
-    def target_value(self, q: Tensor, draws: TD3Draws) -> Tensor:
+    def target_value(self, q: Tensor, draws: Any) -> Tensor:
         """Return what a target makes of the critics' values: [B] of [E, B]."""
         return q.amin(0)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from tests.fakes import counting_envs
+from tests.fakes import POLICY_OPTIONS, counting_envs
 from tests.resume.runs import ALGORITHMS
 
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -22,7 +22,8 @@ way = pytest.mark.parametrize("duplicate", WAYS.values(), ids=WAYS.keys())
 def make(kind: str, **params: Any) -> Any:
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     rl.seed(1)
-    options = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
+    options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
+    options |= POLICY_OPTIONS.get(algorithm_class, {})
     envs = counting_envs(truncates=True, action_space=action_space)
     policy = policy_class.for_envs(envs, hidden_sizes=(4,), normalize_obs=True, **options)
     return algorithm_class(policy, algorithm_class.params_class(**params))

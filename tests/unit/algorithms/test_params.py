@@ -14,6 +14,7 @@ CLASSES = [
     rl.PPOParams, rl.A2CParams, rl.TRPOParams, rl.REINFORCEParams,
     rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
     rl.DiscreteCQLParams,
+    rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams,
 ]  # fmt: skip
 ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
@@ -22,7 +23,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "damping": [0], "line_search_shrink": [0], "standardize_return": [True],
     "learn_temperature": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None],
-    "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0],
+    "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
 }  # fmt: skip
 CASES = [
     (cls, field.name, value)

@@ -8,13 +8,15 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from tests.fakes import CountingEnv, counting_envs
+from tests.fakes import POLICY_OPTIONS, CountingEnv, counting_envs
 
 ONLINE = [rl.PPO, rl.A2C, rl.TRPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
+ONLINE += [rl.DDPG, rl.TQC, rl.REDQ]
 POLICIES: dict[Any, Any] = {
     rl.PPO: rl.ActorCritic, rl.A2C: rl.ActorCritic, rl.TRPO: rl.ActorCritic, rl.REINFORCE: rl.Actor,
     rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork,
-    rl.TD3: rl.DeterministicActorCritic, rl.SAC: rl.SquashedActorCritic,
+    rl.TD3: rl.DeterministicActorCritic, rl.SAC: rl.SquashedActorCritic, rl.DDPG: rl.DeterministicActorCritic,
+    rl.TQC: rl.SquashedActorCritic, rl.REDQ: rl.SquashedActorCritic,
 }  # fmt: skip
 
 
@@ -34,10 +36,10 @@ def images(num_envs: int) -> Any:
 @pytest.mark.parametrize("algorithm", ONLINE)
 @pytest.mark.parametrize("num_envs", [1, 8])
 def test_the_trainer_takes_them(algorithm: Any, num_envs: int) -> None:
-    is_discrete = algorithm not in (rl.TD3, rl.SAC)
+    is_discrete = POLICIES[algorithm] in (rl.Actor, rl.ActorCritic, rl.QNetwork)
     box = gym.spaces.Box(-1, 1, (1,), np.float32)
     envs = counting_envs(num_envs, action_space=None if is_discrete else box)
-    agent = algorithm(POLICIES[algorithm].for_envs(envs, hidden_sizes=(8,)))
+    agent = algorithm(POLICIES[algorithm].for_envs(envs, hidden_sizes=(8,), **POLICY_OPTIONS.get(algorithm, {})))
     fields = algorithm.recommended(envs)
     if issubclass(algorithm, rl.OnPolicyAlgorithm):
         params: Any = rl.OnPolicyTrainerParams(training_collector=rl.Collector(agent.policy, envs), **fields)
@@ -48,7 +50,7 @@ def test_the_trainer_takes_them(algorithm: Any, num_envs: int) -> None:
     assert all(getattr(params, name) == value for name, value in fields.items())
 
 
-@pytest.mark.parametrize("algorithm", [rl.BC, rl.TD3BC, rl.IQL, rl.DiscreteCQL])
+@pytest.mark.parametrize("algorithm", [rl.BC, rl.TD3BC, rl.IQL, rl.CQL, rl.DiscreteCQL])
 def test_offline_algorithms_need_no_envs(algorithm: Any) -> None:
     envs = counting_envs(2)
     buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.errors import ParamsError
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.collect.test_collector import BOX, OBS_SPACE
 
@@ -48,6 +49,13 @@ def test_sacs_actor_climbs_the_lower_value_and_td3s_the_first() -> None:
     # (0.5 * -2 - 2) and half of (0.5 * -2 - 1); then the mean of 3 and half of 1.
     assert float(sac.actor_loss(data, sac.draw(data))[0]) == -2.0
     assert float(td3.actor_loss(data)) == -1.75
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_critics_of_several_outputs_are_refused(name: str) -> None:
+    algorithm, policy = ALGORITHMS[name]
+    with pytest.raises(ParamsError, match=rf"{algorithm.__name__}.policy.num_outputs: must be 1; got 3 \(int\)"):
+        algorithm(policy.for_spaces(OBS_SPACE, BOX, num_outputs=3))
 
 
 def test_sac_without_its_actors_turn_trains_the_critics_only() -> None:

@@ -1,0 +1,46 @@
+"""DDPG (Lillicrap et al. 2016, Continuous control with deep reinforcement learning)."""
+
+import dataclasses
+
+from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import NonNegativeFloat, PositiveInt
+from rltrainer.nets import DeterministicActorCritic
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DDPGParams(TD3Params):
+    """Hyperparameters of DDPG: TD3's without what TD3 adds to it.
+
+    Raises:
+        ParamsError: `target_noise`, `target_noise_clip` or `actor_update_interval` is given.
+    """
+
+    target_noise: NonNegativeFloat = 0.0
+    actor_update_interval: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("target_noise", "target_noise_clip", "actor_update_interval"):
+            if getattr(self, name) != getattr(DDPGParams, name):
+                self.raise_invalid(name, "must be left out", "It is what TD3 adds to DDPG.")
+
+
+class DDPG(TD3):
+    """Deterministic policy gradient with one critic: TD3 without its three additions.
+
+    Args:
+        policy: deterministic actor and one critic, `DeterministicActorCritic.for_envs(envs, num_critics=1)`.
+        params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the policy has several critics.
+    """
+
+    params_class = DDPGParams
+    params: DDPGParams
+
+    def __init__(self, policy: DeterministicActorCritic, params: DDPGParams | None = None) -> None:
+        super().__init__(policy, params)
+        if policy.num_critics != 1:
+            raise ParamsError(field_error_text("DDPG.policy", "num_critics", "must be 1", policy.num_critics))

@@ -1,0 +1,85 @@
+"""REDQ (Chen et al. 2021, Randomized Ensembled Double Q-Learning: Learning Fast Without a Model)."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled
+from rltrainer.nets import SquashedActorCritic
+from rltrainer.types import Transitions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class REDQParams(SACParams):
+    """Hyperparameters of REDQ. The paper's target entropies are those of MBPO: -1 for Hopper, -3 for other robots."""
+
+    critic_lr: PositiveFloat | Scheduled = 3e-4
+    num_target_critics: PositiveInt = 2
+    """Members M of the ensemble that a target takes the lowest value of, drawn anew for each gradient step."""
+    actor_update_interval: PositiveInt = 20
+    """Gradient steps G of the critics for each one of actor and temperature: as many as there are per env step."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class REDQDraws(SACDraws):
+    """What one gradient step is told.
+
+    Args:
+        members: the critics that the target asks, int64 [M]; the same for the whole batch.
+    """
+
+    members: Tensor
+
+
+class REDQ(SAC):
+    """SAC with many critics and many gradient steps per env step, which a random few of the critics keep from drifting.
+
+    Args:
+        policy: squashed Gaussian actor and critics, of which the paper has ten:
+            `SquashedActorCritic.for_envs(envs, num_critics=10)`.
+        params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the policy has fewer critics than a target takes.
+    """
+
+    params_class = REDQParams
+    params: REDQParams
+
+    def __init__(self, policy: SquashedActorCritic, params: REDQParams | None = None) -> None:
+        super().__init__(policy, params)
+        if policy.num_critics < self.params.num_target_critics:
+            rule = f"must be at least num_target_critics ({self.params.num_target_critics})"
+            raise ParamsError(field_error_text("REDQ.policy", "num_critics", rule, policy.num_critics))
+        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
+        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.REDQ.recommended(envs)`.
+
+        20 gradient steps of 256 transitions per sample, after 5,000 random ones (the paper's appendix A).
+        """
+        fields = super().recommended(envs)
+        return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
+
+    def draw(self, batch: Transitions) -> REDQDraws:
+        """Draw the noise of the actions and the members of the target, and say whether it is the actor's turn."""
+        noise = super().draw(batch)
+        members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
+        self.num_critic_steps += 1
+        return REDQDraws(
+            action=noise.action, next_action=noise.next_action, members=members[: self.params.num_target_critics],
+            is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
+        )  # fmt: skip
+
+    def target_value(self, q: Tensor, draws: REDQDraws) -> Tensor:
+        """Return the lowest value of the drawn critics [B] (algorithm 1)."""
+        return q[draws.members].amin(0)
+
+    def actor_value(self, q: Tensor) -> Tensor:
+        """Return the mean value of all critics [B] (algorithm 1)."""
+        return q.mean(0)

@@ -1,0 +1,64 @@
+"""TQC (Kuznetsov et al. 2020, Controlling Overestimation Bias with Truncated Mixture of ... Quantile Critics)."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import NonNegativeInt, PositiveFloat, Scheduled
+from rltrainer.functional.distributional import quantile_huber
+from rltrainer.nets import SquashedActorCritic
+from rltrainer.types import Transitions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TQCParams(SACParams):
+    """Hyperparameters of TQC."""
+
+    critic_lr: PositiveFloat | Scheduled = 3e-4
+    num_dropped: NonNegativeInt = 2
+    """Quantiles that a target leaves out for each critic: the highest of all critics' together. The paper has 2, but 5
+    for Hopper and 0 for HalfCheetah."""
+
+
+class TQC(SAC):
+    """SAC whose critics are distributions of the return, without their upper ends in the target.
+
+    Args:
+        policy: squashed Gaussian actor, and critics of K quantiles each, `SquashedActorCritic.for_envs(envs,
+            num_outputs=25)`: two of 25 are Stable-Baselines3's, the paper has five of 25.
+        params: hyperparameters; None takes the defaults.
+
+    Raises:
+        ParamsError: the critics have no more quantiles than are dropped.
+    """
+
+    params_class = TQCParams
+    has_quantiles = True
+    params: TQCParams
+
+    def __init__(self, policy: SquashedActorCritic, params: TQCParams | None = None) -> None:
+        super().__init__(policy, params)
+        if policy.num_outputs <= self.params.num_dropped:
+            rule = f"must be more than num_dropped ({self.params.num_dropped})"
+            raise ParamsError(field_error_text("TQC.policy", "num_outputs", rule, policy.num_outputs))
+        self.num_kept = (policy.num_outputs - self.params.num_dropped) * policy.num_critics
+
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: SACDraws) -> tuple[Tensor, Tensor]:
+        """Return the quantile Huber loss, a mean over critics, quantiles and target [M, B] (section 4)."""
+        quantiles: Tensor = self.critic(batch.obs, batch.action)
+        num_quantiles = quantiles.shape[-1]
+        midpoints = (torch.arange(num_quantiles, device=quantiles.device) + 0.5) / num_quantiles
+        loss = quantile_huber(quantiles, midpoints, target.t()) / num_quantiles
+        td_error = target.mean(0) - quantiles.detach().mean(-1)
+        return (loss * batch.weight).mean(), td_error.abs().mean(0)
+
+    def target_value(self, q: Tensor, draws: SACDraws) -> Tensor:
+        """Return the lowest quantiles [M, B] of all critics' together [E, B, K], in any order (section 4)."""
+        return q.transpose(0, 1).flatten(1).topk(self.num_kept, largest=False, sorted=False).values.t()
+
+    def actor_value(self, q: Tensor) -> Tensor:
+        """Return the mean of all quantiles [B], the upper ones too."""
+        return q.mean((0, 2))

@@ -1,0 +1,94 @@
+"""CQL (Kumar et al. 2020, Conservative Q-Learning for Offline Reinforcement Learning)."""
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled
+from rltrainer.nets import SquashedActorCritic
+from rltrainer.types import Transitions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class CQLParams(SACParams):
+    """Hyperparameters of CQL, variant H with a fixed weight. The authors' networks have three hidden layers of 256."""
+
+    lr: PositiveFloat | Scheduled = 1e-4
+    critic_lr: PositiveFloat | Scheduled = 3e-4
+    conservative_coef: PositiveFloat = 5.0
+    """Weight of the conservative term: 5 for the robots of D4RL, 10 in later implementations."""
+    num_sampled_actions: PositiveInt = 10
+    """Actions N of each kind that estimate the soft maximum over all actions: of the policy at obs, of the policy at
+    next_obs, and uniform ones."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class CQLDraws(SACDraws):
+    """What one gradient step is told.
+
+    Args:
+        sampled: standard normal numbers for the policy's actions at `obs` [N, B, A].
+        next_sampled: and for those at `next_obs`.
+        uniform: actions in (-1, 1) [N, B, A].
+    """
+
+    sampled: Tensor
+    next_sampled: Tensor
+    uniform: Tensor
+
+
+class CQL(SAC):
+    """SAC whose critics are pushed down where there is no data, so that the actor does not go there.
+
+    Args:
+        policy: squashed Gaussian actor and critics.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    params_class = CQLParams
+    params: CQLParams
+
+    def __init__(self, policy: SquashedActorCritic, params: CQLParams | None = None) -> None:
+        super().__init__(policy, params)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
+        """Return fields of `OfflineTrainerParams` that train well: `**rl.CQL.recommended()`.
+
+        256 transitions per gradient step, of which the paper takes a million (appendix F).
+        """
+        return {"batch_size": 256}
+
+    def draw(self, batch: Transitions) -> CQLDraws:
+        """Draw the noise of all actions, and the uniform ones."""
+        noise = super().draw(batch)
+        shape = (self.params.num_sampled_actions, *batch.action.shape)
+        sampled, next_sampled, uniform = (torch.empty(shape, device=self.device) for _ in range(3))
+        return CQLDraws(
+            action=noise.action, next_action=noise.next_action, sampled=sampled.normal_(generator=self.generator),
+            next_sampled=next_sampled.normal_(generator=self.generator),
+            uniform=uniform.uniform_(-1, 1, generator=self.generator),
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def critic_target(self, batch: Transitions, draws: CQLDraws) -> Tensor:
+        """Return reward + discount * min_i Q_i(s', a') [B], without the entropy, as the authors' code does."""
+        next_action, _ = self.policy.distribution(batch.next_obs).rsample(draws.next_action)
+        return batch.reward + batch.discount * self.target_value(self.target_critic(batch.next_obs, next_action), draws)
+
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: CQLDraws) -> tuple[Tensor, Tensor]:
+        """Return SAC's loss + coef * (log sum_a exp Q(s, a) - Q(s, a of the data)), each critic's (eq. 4)."""
+        loss, td_error = super().critic_loss(batch, target, draws)
+        with torch.no_grad():
+            action, log_prob = self.policy.distribution(batch.obs).rsample(draws.sampled)
+            next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(draws.next_sampled)
+        # The soft maximum by importance sampling (appendix F); a uniform action of (-1, 1)^A has density 2^-A.
+        log_uniform = torch.full_like(log_prob, math.log(0.5) * action.shape[-1])
+        q = self.critic.values(self.critic.encoder(batch.obs), torch.cat([action, next_action, draws.uniform]))
+        soft_maximum = (q - torch.cat([log_prob, next_log_prob, log_uniform])).logsumexp(1)
+        gap = soft_maximum - self.critic(batch.obs, batch.action)
+        return loss + self.params.conservative_coef * (gap * batch.weight).mean(-1).sum(), td_error

@@ -1,0 +1,61 @@
+"""CQL: its conservative term by importance sampling, and a target without entropy."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
+from tests.unit.collect.test_collector import BOX, OBS_SPACE
+
+
+def make(**params: Any) -> Any:
+    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,))
+    return rl.CQL(policy, rl.CQLParams(num_sampled_actions=2, **params))
+
+
+def test_the_conservative_term() -> None:
+    algorithm, data = make(conservative_coef=5.0), batch([0.0], [0.9], weight=[0.5], num_actions=2)
+    log_probs = iter([[[-1.0], [-0.5]], [[-1.0], [-2.0]]])  # of two actions at obs, of two at next_obs [N, B]
+    algorithm.policy.distribution = lambda obs: FixedDistribution(next(log_probs))
+    of_samples = [[[1.0], [2.0], [0.0], [1.0], [3.0], [0.0]]] * 2
+    algorithm.critic = FixedCritic([[1.5], [1.5]], of_samples)
+    loss, td_error = algorithm.critic_loss(data, torch.tensor([2.5]), algorithm.draw(data))
+    # log sum exp(q - log density) of q = [1, 2, 0, 1, 3, 0] and [-1, -0.5, -1, -2, 2 ln 0.5, 2 ln 0.5] is 4.841960:
+    # 3.341960 above the data's 1.5. Two critics, of TD error 1 each, at half the weight.
+    assert math.log(math.exp(2) + math.exp(2.5) + math.exp(1) + math.exp(3) + 4 * math.exp(3) + 4) == pytest.approx(
+        4.84196
+    )
+    assert float(loss) == pytest.approx(2 * 0.5 * (1.0 + 5.0 * 3.34196), rel=1e-6)
+    assert td_error.tolist() == [1.0]
+
+
+def test_gradients_of_the_term_lower_what_is_sampled_and_raise_the_data() -> None:
+    algorithm, data = make(conservative_coef=1.0), batch([0.0], [0.0])
+    algorithm.policy.distribution = lambda obs: FixedDistribution(math.log(0.5))
+    q, of_samples = torch.zeros(1, 1, requires_grad=True), torch.zeros(1, 6, 1, requires_grad=True)
+    algorithm.critic = FixedCritic(q)
+    algorithm.critic.of_samples = of_samples
+    algorithm.critic_loss(data, torch.zeros(1), algorithm.draw(data))[0].backward()
+    assert of_samples.grad is not None
+    assert of_samples.grad.flatten().tolist() == pytest.approx([1 / 6] * 6)
+    assert q.grad is not None
+    assert float(q.grad) == -1.0
+
+
+def test_the_target_has_no_entropy() -> None:
+    algorithm, data = make(), batch([1.0], [0.5])
+    algorithm.policy.distribution = lambda obs: FixedDistribution(-7.0)
+    algorithm.target_critic = FixedCritic([[3.0], [2.0]])
+    assert algorithm.critic_target(data, algorithm.draw(data)).tolist() == [2.0]  # 1 + 0.5 * 2
+
+
+def test_what_is_drawn() -> None:
+    data = batch([1.0] * 50, [0.9] * 50, num_actions=3)
+    draws = make().draw(data)
+    assert draws.sampled.shape == draws.next_sampled.shape == draws.uniform.shape == (2, 50, 3)
+    assert 0.9 < draws.uniform.abs().max() <= 1.0  # uniform over all of (-1, 1), not a constant
+    assert abs(draws.uniform.mean()) < 0.1
+    assert not torch.equal(draws.sampled, draws.next_sampled)
