@@ -22,7 +22,7 @@ class EnvGroup:
     """Makes envs, steps them one after the other, and knows in which of them an exception was raised.
 
     Args:
-        factories: one per env; each returns a new env, all with equal spaces.
+        num_envs: how many.
         first: the index of the first env in the vector env.
         fail: called as `fail(i, error)` with what env i raises in a step or reset; the other envs go on. None lets
             it be raised.
@@ -35,40 +35,35 @@ class EnvGroup:
 
     spaces: tuple[gym.Space[Any], gym.Space[Any]]
 
-    def __init__(
-        self,
-        factories: Sequence[Callable[[], Env]],
-        first: int = 0,
-        fail: Callable[[int, BaseException], None] | None = None,
-    ) -> None:
+    def __init__(self, num_envs: int, first: int = 0, fail: Callable[[int, BaseException], None] | None = None) -> None:
         self.envs: list[Env] = []
         self.current: Any = [-1]
         self.reward_shape: tuple[int, ...] | None = None
-        self._factories, self._first, self._fail = factories, first, fail
-        self._unchecked = set(range(first, first + len(factories)))
+        self._first, self._fail = first, fail
+        self._unchecked = set(range(first, first + num_envs))
         # Only for gymnasium's way of gathering infos.
         self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
-        self._gatherer.num_envs = len(factories)
+        self._gatherer.num_envs = num_envs
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle the envs, not what made them: a lambda cannot be pickled."""
-        return vars(self) | {"_factories": ()}
-
-    def make(self) -> None:
+    def make(self, factories: Sequence[Callable[[], Env]]) -> None:
         """Make all envs.
+
+        Args:
+            factories: one per env; each returns a new env, all with equal spaces. They are not kept: what holds them
+                may not be pickled.
 
         Raises:
             EnvError: a factory raises, or returns something else than a new env.
             SpaceError: an env's spaces differ from the first one's, or are not supported.
         """
-        for i in range(self._first, self._first + len(self._factories)):
-            self.envs.append(self._new(i))
+        for i, factory in enumerate(factories, self._first):
+            self.envs.append(self._new(i, factory))
         self._obs_spaces = leaf_spaces(self.spaces[0])
 
-    def remake(self, i: int) -> None:
+    def remake(self, i: int, factory: Callable[[], Env]) -> None:
         """Replace env i by a new one; raises as `make` does."""
         self._close(i)
-        self.envs[i - self._first] = self._new(i)
+        self.envs[i - self._first] = self._new(i, factory)
         self._unchecked.add(i)
 
     def step(self, obs: Tree, actions: Any, skipped: Container[int]) -> tuple[list[Any], list[Any], list[Any], Any]:
@@ -154,10 +149,10 @@ class EnvGroup:
         for i in range(self._first, self._first + len(self.envs)):
             self._close(i)
 
-    def _new(self, i: int) -> Env:
+    def _new(self, i: int, factory: Callable[[], Env]) -> Env:
         self.current[0] = i
         try:
-            env = self._factories[i - self._first]()
+            env = factory()
         except RLTrainerError:
             raise
         except Exception as error:

@@ -29,10 +29,10 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None) -> None:
         super().__init__(len(factories), seed)
-        self._group = EnvGroup(factories)
+        self._group = EnvGroup(len(factories))
         self.envs = self._group.envs
         try:
-            self._group.make()
+            self._group.make(factories)
             self._declare(self._group.spaces, self.envs[0].metadata, self.envs[0].render_mode)
         except BaseException:
             self.close_extras()

@@ -82,16 +82,16 @@ class WorkerEnvs:
     """
 
     def __init__(self, factories: Sequence[Callable[[], Env]], first: int, receive_file: Callable[[], int]) -> None:
-        self._first, self._receive_file = first, receive_file
+        self._factories, self._first, self._receive_file = factories, first, receive_file
         self._failures: list[Failure] = []
-        self._group = EnvGroup(factories, first, lambda i, error: self._failures.append(Failure.of(i, error)))
+        self._group = EnvGroup(len(factories), first, lambda i, error: self._failures.append(Failure.of(i, error)))
         self.close = self._group.close
         self._commands: dict[bytes, Callable[..., Any]] = {
             DESCRIBE: self._describe,
             ATTACH: self._attach,
             STEP: self._step,
             RESET: self._reset,
-            REMAKE: self._group.remake,
+            REMAKE: lambda i: self._group.remake(i, factories[i - first]),
             CALL: self._group.call,
             SET: self._group.set_attr,
         }
@@ -112,7 +112,7 @@ class WorkerEnvs:
 
     def _describe(self) -> tuple[Any, ...]:
         """Make the envs; return spaces, metadata and render mode of the first, and where this code comes from."""
-        self._group.make()
+        self._group.make(self._factories)
         first = self._group.envs[0]
         return *self._group.spaces, first.metadata, first.render_mode, os.path.realpath(__file__)
 
