@@ -78,15 +78,16 @@ def on_policy(
 
 
 def off_policy(
-    env: Any, make: Callable[[Any], Any], stop: float, steps: int, epoch: int, test_episodes: int = 10, **options: Any
-) -> Callable[[int], Outcome]:
+    env: Any, make: Callable[[Any], Any], stop: float, steps: int, epoch: int, test_episodes: int = 10,
+    make_buffer: Any = rl.ReplayBuffer, **options: Any,
+) -> Callable[[int], Outcome]:  # fmt: skip
     """Train an off-policy algorithm in one env until a test step reaches `stop`, for at most `steps` env steps."""
 
     def run(seed: int) -> Outcome:
         rl.seed(seed)
         envs, test_envs = rl.make_vec(env, 1, backend="sync"), rl.make_vec(env, test_episodes)
         agent = make(envs)
-        buffer = rl.ReplayBuffer(steps, envs.single_observation_space, envs.single_action_space)
+        buffer = make_buffer(steps, envs.single_observation_space, envs.single_action_space)
         params = rl.OffPolicyTrainerParams(
             training_collector=rl.Collector(agent.policy, envs, buffer),
             test_collector=rl.Collector(agent.policy, test_envs),
@@ -125,6 +126,10 @@ def reinforce_cartpole(policy: Any) -> Any:
 
 def dqn(**params: Any) -> Callable[[Any], Any]:
     return lambda envs: rl.DQN(rl.QNetwork.for_envs(envs), rl.DQNParams(**params))
+
+
+def prioritized(*args: Any) -> rl.PrioritizedReplayBuffer:
+    return rl.PrioritizedReplayBuffer(*args, beta=rl.LinearSchedule(0.4, 1.0))
 
 
 def ppo_image(policy: Any) -> Any:
@@ -234,6 +239,15 @@ TASKS: dict[str, Task] = {
         off_policy("CartPole-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), 475, 50_000, 1000,
                    test_episodes=20, collection_step_num_env_steps=4, batch_size=128,
                    update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000), 475, "50k env steps"),
+    "prioritized_dqn_cartpole": Task(
+        off_policy("CartPole-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), 475, 50_000, 1000,
+                   test_episodes=20, make_buffer=prioritized, collection_step_num_env_steps=4, batch_size=128,
+                   update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000), 475, "50k env steps"),
+    "prioritized_dqn_lunar_lander": Task(
+        off_policy("LunarLander-v3", dqn(lr=5e-4, target_update_interval=500, n_step=3, double=True), 200, 300_000,
+                   10_000, test_episodes=20, make_buffer=prioritized, collection_step_num_env_steps=4, batch_size=128,
+                   update_step_num_gradient_steps_per_sample=0.25, warmup_num_env_steps=5000), 200, "300k env steps",
+        "needs the extra box2d"),
     "dqn_acrobot": Task(
         off_policy("Acrobot-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), -100, 100_000, 5000,
                    test_episodes=20, collection_step_num_env_steps=4, batch_size=128,

@@ -79,7 +79,7 @@ from rltrainer.trainers import (
     Trainer,
     TrainerParams,
 )
-from rltrainer.types import Rollout, Transitions, UpdateResult
+from rltrainer.types import Rollout, Sequences, Transitions, UpdateResult
 
 __version__ = "0.1.0"
 
@@ -157,6 +157,7 @@ __all__ = [
     "Samples",
     "ScheduledValue",
     "SequenceSummaryStats",
+    "Sequences",
     "SquashedActorCritic",
     "TD3BCParams",
     "TD3Params",

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -46,6 +46,9 @@ class Transitions:
     weight: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
 
+    num_axes: ClassVar[int] = 1
+    """Axes of a batch for one gradient step."""
+
     def __getitem__(self, key: Any) -> Self:
         """Index the leading axis of every field."""
         return self._map(lambda leaf: leaf[key])
@@ -77,6 +80,22 @@ class Transitions:
     def _map(self, function: Any) -> Self:
         names = (f.name for f in dataclasses.fields(self))
         return type(self)(**{name: map_tree(function, getattr(self, name)) for name in names})
+
+
+@dataclass(slots=True, kw_only=True)
+class Sequences(Transitions):
+    """Transitions that follow each other, every field [T, B, ...], or [K, T, B, ...] for K gradient steps.
+
+    T is the burn-in, on which a memory is brought up to date, and the length that is trained on. Where a trace begins
+    or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]`, the memory that the
+    first transition was acted on with, is [B, ...], if the buffer has it.
+
+    Args:
+        first: [T, B] bool, before which transitions memory begins anew: nothing of the trace before them is known.
+    """
+
+    first: Tensor
+    num_axes: ClassVar[int] = 2
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ class OffPolicyAlgorithm(Algorithm):
         """
         self._begin_update()
         transitions = transitions.to(self.device)
-        is_single = transitions.reward.dim() == 1
+        is_single = transitions.reward.dim() == transitions.num_axes
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
         results = self._compiled_step.run((batch, self.draw(batch)) for batch in batches)
         self._end_update(results)

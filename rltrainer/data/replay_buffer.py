@@ -9,31 +9,22 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rltrainer.atomic_write import write_errors
-from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
+from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device
 from rltrainer.data.drawing import Drawing
 from rltrainer.data.finite import check_finite
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
-from rltrainer.data.replay_file import (
-    FILE_KIND,
-    Layout,
-    check_ring_state,
-    load_ring,
-    read_layout,
-    ring_state,
-    written_of,
-)
+from rltrainer.data.replay_file import Layout, prepare_ring, read_layout, ring_state, write_buffer, written_of
 from rltrainer.data.ring import Ring
-from rltrainer.data.sample_arguments import check_sample
+from rltrainer.data.sample_arguments import check_lengths, check_sample
+from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
 from rltrainer.data.storage import Array
-from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.field_rules import AnyPath, NonNegativeInt, checked
 from rltrainer.spaces import ValueRange
-from rltrainer.state_file import write_state
 from rltrainer.tree import Tree
-from rltrainer.types import Load, Rollout, State, Transitions
+from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is walked through."""
@@ -76,31 +67,22 @@ class ReplayBuffer:
         extra: Extra | None = None,
     ) -> None:
         owner = type(self).__name__
-        capacity = checked(owner, "capacity", capacity, PositiveInt)
-        num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
-        if capacity < num_envs:
-            raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
+        self._layout = Layout.checked(owner, (observation_space, action_space), capacity, num_envs, extra)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.device = require_device(owner, device)
-        self.extra = require_extra(owner, extra)
-        self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
+        self.capacity, self.num_envs, self.extra = self._layout.capacity, self._layout.num_envs, self._layout.extra
+        self.observation_space, self.action_space = observation_space, action_space
         specs = column_specs(owner, observation_space, action_space, self.extra)
-        cells_per_env = -(-capacity // num_envs)
         self._cell_nbytes = cell_nbytes(specs) + 4 + self.sampler_nbytes  # 4: the slot of a final observation
-        needed = (cells_per_env + 1) * num_envs * self._cell_nbytes
-        check_fits(owner, "capacity", capacity, needed, self.device)
-        self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, num_envs, self.device)
+        check_fits(owner, "capacity", capacity, (self.capacity + self.num_envs) * self._cell_nbytes, self.device)
+        cells_per_env = self.capacity // self.num_envs
+        self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, self.num_envs, self.device)
         self.drawing = Drawing(self._ring, seed)
 
     @property
     def generator(self) -> torch.Generator:
         """The generator of the sampling."""
         return self.drawing.generator
-
-    @property
-    def capacity(self) -> int:
-        """Transitions that it can hold, a multiple of `num_envs`."""
-        return self._ring.cells_per_env * self.num_envs
 
     @property
     def nbytes(self) -> int:
@@ -188,7 +170,8 @@ class ReplayBuffer:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
         arguments = (batch_size, n_step, gamma, num_batches)
-        batch_size, n_step, gamma, num_batches = check_sample(self._ring, self._cell_nbytes, *arguments)
+        owner, nbytes = "ReplayBuffer.sample", self._cell_nbytes
+        batch_size, n_step, gamma, num_batches = check_sample(owner, self._ring, nbytes, *arguments)
         shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
         cells, weight = self.drawing.draw(shape)
         batch = self._ring.transitions(cells.flatten(), n_step, gamma)
@@ -196,6 +179,40 @@ class ReplayBuffer:
         if weight is not None:
             batch.weight = weight
         return batch
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        num_batches: int | None = None,
+    ) -> Sequences:
+        """Draw sequences: each begins its training at a transition that is drawn as `sample` draws it.
+
+        The burn-in are the transitions before, the rest those after it, both within its trace; their weights are 0 in
+        the burn-in and past the ends of the trace.
+
+        Args:
+            batch_size: B, how many.
+            length: transitions that are trained on.
+            burn_in: transitions before them.
+            n_step, gamma, num_batches: see `sample`.
+
+        Returns:
+            sequences [burn_in + length, B], or [K, burn_in + length, B].
+
+        Raises:
+            ReplayBufferError: the buffer is empty, a value breaks its rule, or no trace can be so long.
+        """
+        owner = "ReplayBuffer.sample_sequences"
+        length, burn_in = check_lengths(owner, self._ring, length, burn_in)
+        arguments, nbytes = (batch_size, n_step, gamma, num_batches), self._cell_nbytes * (burn_in + length)
+        batch_size, n_step, gamma, num_batches = check_sample(owner, self._ring, nbytes, *arguments)
+        cells, weight = self.drawing.draw((batch_size,) if num_batches is None else (num_batches, batch_size))
+        return sequences_at(self._ring, cells, weight, length, burn_in, n_step, gamma)
 
     def max_num_batches(self, batch_size: int) -> int:
         """Return how many batches are sampled at once at most, so that their memory stays small beside the data."""
@@ -239,7 +256,7 @@ class ReplayBuffer:
         if not isinstance(other, ReplayBuffer) or other is self:
             rule = "must be another ReplayBuffer"
             raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", rule, other))
-        mismatch = self._layout().mismatch(other._layout())
+        mismatch = self._layout.mismatch(other._layout)
         if mismatch:
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
         append(other._ring, self._ring, "ReplayBuffer.extend", CHUNK_SIZE)
@@ -279,7 +296,7 @@ class ReplayBuffer:
 
     def state_dict(self) -> State:
         """Return the whole state; its tensors share the buffer's memory, so write or clone them before going on."""
-        return {**self._layout().to_state(), **ring_state(self._ring), **self.drawing.state_dict()}
+        return {**self._layout.to_state(), **ring_state(self._ring), **self.drawing.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, exactly; traces go on where they were.
@@ -291,7 +308,7 @@ class ReplayBuffer:
 
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, and return what loads it."""
-        name, difference = "ReplayBuffer.load_state_dict", self._layout().difference(Layout.of_state(state))
+        name, difference = "ReplayBuffer.load_state_dict", self._layout.difference(Layout.of_state(state))
         if difference:
             raise ReplayBufferError(f"{name}: {difference}")
         return self._prepare_load(state, name, is_exact=True)
@@ -302,11 +319,7 @@ class ReplayBuffer:
         Raises:
             ReplayBufferError: it could not be written; what was there is unchanged.
         """
-        # Whoever loads the file goes on with other episodes.
-        cut = torch.ones(self.num_envs, dtype=torch.bool)
-        path = checked("ReplayBuffer.save", "path", path, AnyPath)
-        with write_errors(Path(path), ReplayBufferError):
-            write_state(path, FILE_KIND, self.state_dict() | {"cut": cut})
+        write_buffer(checked("ReplayBuffer.save", "path", path, AnyPath), self.state_dict())
 
     @classmethod
     def load(
@@ -360,16 +373,15 @@ class ReplayBuffer:
 
     def _prepare_load(self, state: State, source: str | Path, is_exact: bool = False) -> Load:
         try:
-            check_ring_state(self._ring, state)
-            load_drawing = self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact)
+            loads = (
+                prepare_ring(self._ring, state),
+                self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact),
+            )
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error
 
         def load() -> None:
-            load_ring(self._ring, state)
-            load_drawing()
+            for part in loads:
+                part()
 
         return load
-
-    def _layout(self) -> Layout:
-        return Layout(self.observation_space, self.action_space, self.capacity, self.num_envs, self.extra)

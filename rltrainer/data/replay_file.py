@@ -2,22 +2,24 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.columns import EXTRA_DTYPES
+from rltrainer.atomic_write import write_errors
+from rltrainer.data.columns import EXTRA_DTYPES, require_extra
 from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.ring import Ring
 from rltrainer.data.state_checks import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.spaces import describe_mismatch, from_plain, to_plain
-from rltrainer.state_file import read_state
+from rltrainer.state_file import read_state, write_state
 from rltrainer.tree import named_leaves
-from rltrainer.types import State
+from rltrainer.types import Load, State
 
 FILE_KIND = "replay_buffer"
 
@@ -31,6 +33,21 @@ class Layout:
     capacity: int
     num_envs: int
     extra: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+    @classmethod
+    def checked(
+        cls, owner: str, spaces: tuple[gym.Space[Any], gym.Space[Any]], capacity: int, num_envs: int, extra: Any
+    ) -> Self:
+        """Return the layout that a constructor's arguments describe, its capacity a multiple of `num_envs`.
+
+        Raises:
+            ParamsError: a value breaks its rule.
+        """
+        capacity = checked(owner, "capacity", capacity, PositiveInt)
+        num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
+        if capacity < num_envs:
+            raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
+        return cls(*spaces, -(-capacity // num_envs) * num_envs, num_envs, require_extra(owner, extra))
 
     def to_state(self) -> State:
         """Return the layout as plain values."""
@@ -83,6 +100,16 @@ class Layout:
         return self.mismatch(other)
 
 
+def write_buffer(path: str | Path, state: State) -> None:
+    """Write a buffer's state to a file; whoever loads it goes on with other episodes.
+
+    Raises:
+        ReplayBufferError: it could not be written; what was there is unchanged.
+    """
+    with write_errors(Path(path), ReplayBufferError):
+        write_state(path, FILE_KIND, state | {"cut": torch.ones_like(state["cut"])})
+
+
 def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
     """Read a file.
 
@@ -116,8 +143,8 @@ def ring_state(ring: Ring) -> State:
     }
 
 
-def check_ring_state(ring: Ring, state: State) -> None:
-    """Check a whole state against the ring it is meant for, and against itself.
+def prepare_ring(ring: Ring, state: State) -> Load:
+    """Check a whole state against the ring it is meant for, and against itself; return what loads it.
 
     Raises:
         ReplayBufferError: something is missing, has another shape or dtype, or contradicts the rest.
@@ -142,12 +169,8 @@ def check_ring_state(ring: Ring, state: State) -> None:
     action = to_array(columns["action"]).reshape(is_stored.size, *columns["action"].shape[2:])[is_stored]
     if not ring.actions.holds(action):
         raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
-
-
-def load_ring(ring: Ring, state: State) -> None:
-    """Copy a state that was checked into a ring."""
-    rows, final = tree_of(ring.specs, state["data"]), tree_of(ring.specs["obs"], state["final_obs"])
-    ring.restore(to_array(state["written"]), to_array(state["cut"]), rows, to_array(state["final_index"]), final)
+    final = tree_of(ring.specs["obs"], state["final_obs"])
+    return lambda: ring.restore(written, to_array(state["cut"]), columns, index, final)
 
 
 def written_of(state: State, num_envs: int) -> Array:

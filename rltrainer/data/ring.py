@@ -198,7 +198,7 @@ class Ring:
 
     def cells(self, position: Tensor) -> Tensor:
         """Return the flat indices of the cells at these positions [B] in [0, len), counted env by env, oldest first."""
-        ends, offset, _ = self._lookup()
+        ends, offset, *_ = self._lookup()
         env = torch.searchsorted(ends, position, right=True)
         row = (position + offset.index_select(0, env)) % self.num_rows
         return torch.add(env, row, alpha=self.num_envs)
@@ -209,27 +209,29 @@ class Ring:
         for start in range(0, size, chunk_size):
             yield self.cells(torch.arange(start, min(start + chunk_size, size), device=self.device))
 
-    def path(self, cells: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Walk on from cells within their traces.
+    def path(self, cells: Tensor, length: int, backwards: bool = False) -> tuple[Tensor, Tensor]:
+        """Walk from cells along their traces.
 
         Args:
             cells: [B] flat indices, where the paths begin.
             length: L, cells of a path.
+            backwards: whether to walk towards the beginnings of the traces.
 
         Returns:
             the cells [L, B], and which of them the trace holds [L, B] bool: the first, and those after it up to the end
-            of the trace or to what was stored last. What lies beyond may be any other cell.
+            of the trace or of what is stored. What lies beyond may be any other cell.
         """
-        newest = self._lookup()[2]
-        steps = torch.arange(length, device=cells.device)
-        path = (cells + (steps * self.num_envs).unsqueeze(1)) % self.num_cells
-        stops = self.final.is_end(path) | (path == newest.index_select(0, cells % self.num_envs))
+        steps = torch.arange(length, device=cells.device) * (-self.num_envs if backwards else self.num_envs)
+        path = (cells + steps.unsqueeze(1)) % self.num_cells
+        ends = (path - self.num_envs) % self.num_cells if backwards else path
+        edge = self._lookup()[3 if backwards else 2]
+        stops = self.final.is_end(ends) | (path == edge.index_select(0, cells % self.num_envs))
         inside = torch.ones_like(stops)
         inside[1:] = stops[:-1].cumsum(0) == 0
         return path, inside
 
-    def transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
-        """Return the transitions that start at these cells [B]; see `ReplayBuffer.sample`."""
+    def transitions(self, cells: Tensor, n_step: int, gamma: float, without: str = "") -> Transitions:
+        """Return the transitions that start at these cells [B], without that extra; see `ReplayBuffer.sample`."""
         columns = self.columns
         if n_step == 1:
             last, reward = cells, columns["reward"].gather(cells)
@@ -248,7 +250,7 @@ class Ring:
             discount=discount.masked_fill_(terminated, 0.0),
             index=cells,
             weight=torch.ones_like(reward),
-            extra=columns["extra"].gather(cells),
+            extra={name: x.index_select(0, cells) for name, x in columns["extra"].flat.items() if name != without},
         )
 
     def successors(self, cells: Array) -> Tree:
@@ -315,12 +317,12 @@ class Ring:
         self._table = None
 
     def _lookup(self) -> Tensor:
-        """Return by env [3, N]: the end of its positions, its oldest row less their begin, its newest cell."""
+        """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest cell."""
         if self._table is None:
             sizes = self.sizes()
             ends = np.cumsum(sizes)
             offset = (self.written - sizes) % self.num_rows - (ends - sizes)
-            table = np.stack([ends, offset, self._cells_at(self.written - 1)])
+            table = np.stack([ends, offset, self._cells_at(self.written - 1), self._cells_at(self.written - sizes)])
             self._table = self._on_device(table)
         return self._table
 

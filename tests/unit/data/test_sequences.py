@@ -1,0 +1,176 @@
+"""Sequences of transitions against traces that are walked step by step: burn-in, padding, first, memory."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import ReplayBufferError
+from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
+from tests.unit.data.reference import ACTION, OBS, Cell, Reference, World, add_step, as_obs, make_buffer
+
+
+def cell(obs: int, truncated: bool = False) -> Cell:
+    return Cell(obs, 0, float(obs), obs + 1, False, truncated)
+
+
+def two_traces() -> rl.ReplayBuffer:
+    """Return a buffer with the traces 0 1 2 3 and 10 11; the first ends in a truncation, the second goes on."""
+    buffer = make_buffer(8)
+    for step in (cell(0), cell(1), cell(2), cell(3, truncated=True), cell(10), cell(11)):
+        add_step(buffer, None, [step])
+    return buffer
+
+
+def by_start(batch: rl.Sequences, burn_in: int) -> dict[int, Any]:
+    """Return obs, weight and first by the observation at which training begins."""
+    rows = {}
+    for b in range(batch.reward.shape[1]):
+        columns = (batch.obs[:, b, 0], batch.weight[:, b], batch.first[:, b])
+        rows[int(batch.obs[burn_in, b, 0])] = tuple(column.tolist() for column in columns)
+    return rows
+
+
+def test_worked_by_hand() -> None:
+    # Two of burn-in and three trained. Before 0 and 10 there is nothing, after 3 and 11 neither.
+    batch = two_traces().sample_sequences(200, 3, 2)
+    o, x = False, True
+    assert by_start(batch, 2) == {
+        0: ([0, 0, 0, 1, 2], [0, 0, 1, 1, 1], [x, x, x, o, o]),
+        1: ([0, 0, 1, 2, 3], [0, 0, 1, 1, 1], [x, x, o, o, o]),
+        2: ([0, 1, 2, 3, 3], [0, 0, 1, 1, 0], [x, o, o, o, o]),
+        3: ([1, 2, 3, 3, 3], [0, 0, 1, 0, 0], [o, o, o, o, o]),
+        10: ([10, 10, 10, 11, 11], [0, 0, 1, 1, 0], [x, x, x, o, o]),
+        11: ([10, 10, 11, 11, 11], [0, 0, 1, 0, 0], [x, x, o, o, o]),
+    }
+    assert batch.weight.dtype == torch.float32
+    assert batch.num_axes == 2
+    assert torch.equal(batch.next_obs, batch.obs + torch.tensor([1.0, -1.0]))
+    assert torch.equal(batch.truncated, batch.obs[..., 0] == 3)
+    assert torch.equal(batch.reward, batch.obs[..., 0])
+    assert torch.equal(batch.index, torch.where(batch.obs[..., 0] > 9, batch.obs[..., 0] - 6, batch.obs[..., 0]).long())
+
+
+def test_without_burn_in() -> None:
+    batch = two_traces().sample_sequences(200, 2)
+    assert by_start(batch, 0)[0] == ([0, 1], [1, 1], [True, False])
+    assert by_start(batch, 0)[3] == ([3, 3], [1, 0], [False, False])
+
+
+def test_each_cell_has_its_own_n_steps() -> None:
+    # From 2 and 3 the trace ends: 2 + 3 / 2 and 3; from 11 nothing newer is stored.
+    batch = two_traces().sample_sequences(200, 2, n_step=2, gamma=0.5)
+    rewards = {int(o): r for o, r in zip(batch.obs[0, :, 0].tolist(), batch.reward.T.tolist(), strict=True)}
+    assert rewards == {0: [0.5, 2.0], 1: [2.0, 3.5], 2: [3.5, 3.0], 3: [3.0, 3.0], 10: [15.5, 11.0], 11: [11.0, 11.0]}
+    assert batch.discount[0].unique().tolist() == [0.25, 0.5]
+
+
+def test_several_batches_are_those_of_several_calls() -> None:
+    one, other = two_traces(), two_traces()
+    batches = one.sample_sequences(5, 3, 2, num_batches=4)
+    assert batches.obs.shape == (4, 5, 5, 2)
+    for k in range(4):
+        batch = other.sample_sequences(5, 3, 2)
+        for name in ("obs", "index", "weight", "first", "reward"):
+            assert torch.equal(getattr(batches[k], name), getattr(batch, name)), name
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_equal_brute_force(seed: int, num_envs: int) -> None:
+    world, rng = World(seed, num_envs), np.random.default_rng(seed)
+    buffer, reference = make_buffer(9 * num_envs, num_envs), Reference(9, num_envs)
+    for step in range(40):
+        if rng.random() < 0.1:
+            buffer.break_trace()
+            for env in range(num_envs):
+                reference.break_trace(env)
+        add_step(buffer, reference, world.step()[0])
+        if step % 9 not in (4, 5):
+            continue
+        for length, burn_in in ((1, 0), (3, 0), (2, 3), (4, 5)):
+            expected = {}
+            for stream in reference.streams:
+                begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.cut]
+                for i, c in enumerate(stream):
+                    begin = max(b for b in begins if b <= i)
+                    end = min([b for b in begins if b > i], default=len(stream)) - 1
+                    places = range(i - burn_in, i + length)
+                    obs = [stream[min(max(place, begin), end)].obs for place in places]
+                    weight = [float(i <= place <= end) for place in places]
+                    expected[c.obs] = (obs, weight, [min(place, end) <= begin for place in places])
+            assert by_start(buffer.sample_sequences(500, length, burn_in), burn_in) == expected
+
+
+def test_memory_is_that_of_the_first_transition_alone() -> None:
+    buffer = make_buffer(8, extra={"state": ((2,), torch.float32), "log_prob": ((), torch.float32)})
+    no, row = np.array([False]), np.zeros(1)
+    for i in range(5):
+        values = {"state": np.array([[i, 10 * i]], np.float32), "log_prob": np.array([-i], np.float32)}
+        buffer.add(as_obs([i]), row.astype(int), row, as_obs([i + 1]), no, np.array([i == 2]), values)
+    batch = buffer.sample_sequences(60, 2, 1)
+    assert batch.extra["state"].shape == (60, 2)
+    assert torch.equal(batch.extra["state"][:, 0], batch.obs[0, :, 0])
+    assert torch.equal(batch.extra["log_prob"], -batch.obs[..., 0])
+    several = buffer.sample_sequences(6, 2, 1, num_batches=3)
+    assert torch.equal(several.extra["state"][..., 1], 10 * several.obs[:, 0, :, 0])
+
+
+def test_priorities_decide_where_training_begins() -> None:
+    buffer = rl.PrioritizedReplayBuffer(8, OBS, ACTION, seed=0, alpha=1.0, beta=1.0)
+    for step in (cell(0), cell(1), cell(2), cell(3)):
+        add_step(buffer, None, [step])
+    buffer.update_priorities(torch.arange(4), torch.tensor([0.0, 1.0, 2.0, 0.0]))
+    batch = buffer.sample_sequences(3, 2, 1)
+    assert batch.obs[..., 0].tolist() == [[0, 1, 1], [1, 2, 2], [2, 3, 3]]
+    torch.testing.assert_close(batch.weight, torch.tensor([[0.0, 0, 0], [1, 0.5, 0.5], [1, 0.5, 0.5]]))
+    buffer.update_priorities(batch.index[1], torch.tensor([5.0, 6.0, 7.0]))
+    assert buffer._sampler.tree.leaves[1:3].tolist() == pytest.approx([5.0, 7.0], abs=2e-6)
+
+
+class OverTime(ScriptedOffPolicy):
+    """Learns from sequences."""
+
+    def sample(self, buffer: rl.ReplayBuffer, batch_size: int, num_batches: int | None = None) -> rl.Transitions:
+        return buffer.sample_sequences(batch_size, 3, 2, num_batches=num_batches)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 1.0])
+def test_an_algorithm_trains_on_sequences(ratio: float) -> None:
+    envs = counting_envs(2)
+    algorithm = OverTime(tiny_actor_critic(envs))
+    buffer = rl.ReplayBuffer(100, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs, buffer), max_epochs=1, epoch_num_steps=20,
+        collection_step_num_env_steps=10, batch_size=4, update_step_num_gradient_steps_per_sample=ratio, seed=1,
+        show_progress=False, verbose=False,
+    )  # fmt: skip
+    rl.OffPolicyTrainer(algorithm, params).run()
+    assert len(algorithm.batches) == 20 * ratio
+    assert all(batch.obs.shape == (5, 4, 2) for batch in algorithm.batches)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"length": 7, "burn_in": 2},
+            "length: must with burn_in=2 be at most the 8 transitions that each env keeps; got",
+        ),
+        ({"length": 0}, "length: must be a positive integer; got 0 (int)"),
+        ({"burn_in": -1}, "burn_in: must be a non-negative integer; got -1 (int)"),
+        ({"batch_size": 0}, "batch_size: must be a positive integer; got 0 (int)"),
+        ({"batch_size": 10**15}, "batch_size: needs 1.04e+08 GB of memory on cpu"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, int], text: str) -> None:
+    with pytest.raises(ReplayBufferError) as error:
+        two_traces().sample_sequences(**{"batch_size": 2, "length": 2, **arguments})
+    assert f"ReplayBuffer.sample_sequences.{text}" in str(error.value)
+
+
+def test_an_empty_buffer_has_no_sequences() -> None:
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.sample_sequences: the buffer is empty"):
+        make_buffer(4).sample_sequences(2, 2)
