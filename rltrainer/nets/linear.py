@@ -1,23 +1,69 @@
-"""Linear layers on the CPU: large float32 products are done by oneDNN, which uses all of AVX-512 on any processor.
+"""Linear layers on the CPU: large float32 products are done by the library that is faster on this processor.
 
-PyTorch gives float32 products to MKL, which takes its AVX2 kernels on processors of other makers: 350 us instead of 165
-for 256 x 256 x 256. The two differ in rounding only.
+PyTorch gives float32 products to MKL, which takes its AVX2 kernels on processors of other makers: 350 us instead of
+oneDNN's 165 for 256 x 256 x 256 on an AMD EPYC with AVX-512. On an Intel Xeon with AVX-512, MKL takes all of it, and
+oneDNN makes a step of SAC or TD3 1.2 to 1.5 times slower. The two differ in rounding only.
 """
 
-from typing import Any
+import logging
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+Library = Literal["torch", "onednn"]
+
 MIN_PRODUCT = 2**20
 """From this many multiplications on. Below, the call costs more than it saves."""
 
-_HAS_ONEDNN = (
-    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
-    and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_HAS_ONEDNN: bool = torch.backends.mkldnn.is_available() and hasattr(  # type: ignore[no-untyped-call]  # torch's
+    torch.ops.mkldnn, "_linear_pointwise"
 )
+
+
+def faster_library(instructions: str, maker: str) -> Library:
+    """Return what multiplies large float32 matrices faster: by a rule, as nothing that is measured is repeatable.
+
+    Args:
+        instructions: the vector instructions of the processor, as `torch.backends.cpu.get_cpu_capability()` calls them.
+        maker: of the processor, or a text with its name in it; of an unknown one PyTorch's own choice is taken.
+    """
+    is_amd = any(name in maker for name in ("AuthenticAMD", "HygonGenuine"))
+    return "onednn" if is_amd and instructions == "AVX512" and _HAS_ONEDNN else "torch"
+
+
+def choose_library(asked: Literal["auto"] | Library, chosen: Literal["auto"] | Library) -> Library:
+    """Return what does large products in a run.
+
+    Args:
+        asked: `RuntimeParams.matrix_library`.
+        chosen: what it came to in the run that goes on, on whatever machine; the same as `asked` in a new one.
+    """
+    log = logging.getLogger("rltrainer")
+    if chosen == "auto":
+        log.info("matrix_library='auto': large float32 products on the CPU are left to %r", _FASTER)
+        return _FASTER
+    if chosen == "onednn" and not _HAS_ONEDNN:
+        text = "matrix_library=%r: large products were oneDNN's, which this PyTorch lacks; sums may round differently"
+        log.warning(text, asked)
+        return "torch"
+    return chosen
+
+
+@contextmanager
+def large_products_by(library: Library) -> Iterator[None]:
+    """Give large products to this library inside."""
+    global _uses_onednn
+    before, _uses_onednn = _uses_onednn, library == "onednn"
+    try:
+        yield
+    finally:
+        _uses_onednn = before
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -34,15 +80,27 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def is_large(x: Tensor, out_features: int) -> bool:
-    """Return whether oneDNN is faster at a layer of this width on x [B, in_features]."""
+    """Return whether a layer of this width on x [B, in_features] is oneDNN's."""
     return (
         x.numel() * out_features > MIN_PRODUCT  # first: most layers of a collection end here
-        and _HAS_ONEDNN
+        and _uses_onednn
         and x.dim() == 2
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")  # bf16 products are oneDNN's anyway
     )
+
+
+def _maker() -> str:
+    """Return the name that the processor's maker gave it, such as `GenuineIntel`."""
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux; elsewhere the platform's words for a processor may hold the name
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
+    lines = (line for line in text.splitlines() if line.startswith("vendor_id"))
+    return next(lines, platform.processor()).removeprefix("vendor_id").strip(": \t")
+
+
+_FASTER = faster_library(torch.backends.cpu.get_cpu_capability(), _maker())
+_uses_onednn = _FASTER == "onednn"
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -66,10 +66,17 @@ def _settings(params: TrainerParams, algorithm: Algorithm) -> State:
     return _fields(params) | _fields(algorithm.params)
 
 
+def _is_same(saved: Any, current: Any) -> bool:
+    """Return whether a setting is what it was; fields of groups that the checkpoint's version had not are left out."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        return all(name in current and _is_same(value, current[name]) for name, value in saved.items())
+    return bool(saved == current)
+
+
 def _check_same_settings(saved: State, current: State) -> None:
     """Compare a checkpoint's settings with the current ones; those that its version did not have yet are left out."""
     for name in sorted(saved):
-        if saved.get(name) != current.get(name):
+        if not _is_same(saved[name], current.get(name)):
             text = f"{name} was {saved.get(name)!r} when it was saved and is {current.get(name)!r} now"
             raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
 

@@ -37,7 +37,8 @@ class RunLog:
         is_on_policy = isinstance(self._algorithm, OnPolicyAlgorithm)
         interval = Every(1, "update_step") if is_on_policy else Every(1000, "gradient_step")
         self._logger.begin_run(interval, is_new=is_new)
-        told = {"trainer": params, "algorithm": self._algorithm.params}
+        # With what `RuntimeParams` came to, as "auto" says nothing of the machine.
+        told = {"trainer": params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
         self._logger.log_params({name: json.loads(each.to_json()) for name, each in told.items()})
 
     def open_bar(self, params: TrainerParams, state: RunState) -> None:

@@ -4,8 +4,12 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from typing import cast
 
 import torch
+
+from rltrainer.nets.linear import Library, large_products_by
+from rltrainer.plan import RuntimeParams
 
 WORK_PER_THREAD = 25_000_000
 """Parameters times batch size that keep one thread busy; with less each, threads wait longer than they compute.
@@ -38,6 +42,19 @@ def choose_num_threads(choice: str | int | None, chosen: str | int | None, work:
 def _num_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def running_as(chosen: RuntimeParams, asked: RuntimeParams) -> Iterator[None]:
+    """Compute inside as a run has chosen.
+
+    Args:
+        chosen: what its `RuntimeParams` came to.
+        asked: its `RuntimeParams`.
+    """
+    num_threads, library = cast(int | None, chosen.num_threads), cast(Library, chosen.matrix_library)
+    with torch_threads(num_threads, may_add=asked.num_threads != "auto"), large_products_by(library):
+        yield
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector
@@ -20,7 +20,7 @@ from rltrainer.trainers.run_files import read_run, write_run
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
-from rltrainer.trainers.threads import torch_threads
+from rltrainer.trainers.threads import running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 
@@ -153,7 +153,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self.reset()
         params, state, started = self.params, self.state, time.perf_counter()
         record = state.begin_epoch()
-        with torch_threads(cast(int | None, state.runtime.num_threads), may_add=params.runtime.num_threads != "auto"):
+        with running_as(state.runtime, params.runtime):
             while state.stop_reason is None and self._num_steps_left(record) > 0:
                 call(params, "training_fn", self.epoch, self.env_step)
                 collected = self._collect(record)

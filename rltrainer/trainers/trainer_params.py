@@ -13,6 +13,7 @@ from rltrainer.collect import Collector, CollectStats
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, a_callable, instance_of
 from rltrainer.loggers import Logger
+from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
 from rltrainer.trainers.threads import choose_num_threads
@@ -125,10 +126,11 @@ class TrainerParams(Params):
         """
         work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size
         num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
+        library = choose_library(self.runtime.matrix_library, runtime.matrix_library)
         return UpdatePlan(
             progress=progress,
             num_gradient_steps=self.planned_num_gradient_steps,
-            runtime=dataclasses.replace(runtime, num_threads=num_threads),
+            runtime=dataclasses.replace(runtime, num_threads=num_threads, matrix_library=library),
             precision=self.precision,
             rollouts_vary=self.rollouts_vary,
         )

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rltrainer.nets import linear as module
-from rltrainer.nets.linear import is_large, linear
+from rltrainer.nets.linear import choose_library, faster_library, is_large, large_products_by, linear
 from rltrainer.nets.mlp import MLP, EnsembleMLP
 
 pytestmark = pytest.mark.skipif(
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use oneDNN without AVX-512 too: it is not faster there, but as right."""
-    monkeypatch.setattr(module, "_HAS_ONEDNN", True)
+    """Use oneDNN where it is not faster too, but as right."""
+    monkeypatch.setattr(module, "_uses_onednn", True)
 
 
 @pytest.fixture
@@ -101,3 +101,53 @@ def test_a_hooked_layer_of_an_ensemble_is_called() -> None:
     ensemble.layers[0].register_forward_hook(lambda layer, args, output: shapes.append(output.shape))
     ensemble(torch.randn(6, 4))
     assert shapes == [torch.Size([2, 6, 5])]
+
+
+@pytest.mark.parametrize(
+    ("instructions", "maker", "library"),
+    [
+        ("AVX512", "AuthenticAMD", "onednn"),
+        ("AVX512", "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD", "onednn"),  # on Windows
+        ("AVX512", "HygonGenuine", "onednn"),
+        ("AVX512", "GenuineIntel", "torch"),
+        ("AVX512", "CentaurHauls", "torch"),
+        ("AVX512", "", "torch"),
+        ("AVX2", "AuthenticAMD", "torch"),
+        ("DEFAULT", "", "torch"),
+    ],
+)
+def test_the_maker_of_the_processor_decides(instructions: str, maker: str, library: str) -> None:
+    assert faster_library(instructions, maker) == library
+
+
+def test_what_a_run_has_chosen_holds_on_another_machine(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for here, elsewhere in (("torch", "onednn"), ("onednn", "torch")):
+        monkeypatch.setattr(module, "_FASTER", here)
+        assert choose_library("auto", "auto") == here
+        assert choose_library("auto", elsewhere) == elsewhere
+        assert choose_library(elsewhere, elsewhere) == elsewhere
+    assert caplog.text == ""
+    monkeypatch.setattr(module, "_HAS_ONEDNN", False)
+    assert choose_library("auto", "onednn") == "torch"
+    assert "large products were oneDNN's, which this PyTorch lacks" in caplog.text
+
+
+def test_a_library_holds_inside_only() -> None:
+    x = torch.zeros(256, 256)
+    with large_products_by("torch"):
+        assert not is_large(x, 256)
+        with large_products_by("onednn"):
+            assert is_large(x, 256)
+    assert is_large(x, 256)
+
+
+def test_the_maker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpuinfo = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon\n"
+    monkeypatch.setattr(module.Path, "is_file", lambda path: True)
+    monkeypatch.setattr(module.Path, "read_text", lambda path, errors: cpuinfo)
+    assert module._maker() == "GenuineIntel"
+    monkeypatch.setattr(module.Path, "is_file", lambda path: False)
+    monkeypatch.setattr(module.platform, "processor", lambda: "Intel64 Family 6 Model 85, GenuineIntel")
+    assert module._maker() == "Intel64 Family 6 Model 85, GenuineIntel"

@@ -1,14 +1,17 @@
 """What a run chooses for itself: compilation and threads; chosen once, said, restored, kept on a resume."""
 
 import dataclasses
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.nets import linear
 from rltrainer.trainers import threads
 from rltrainer.trainers.threads import choose_num_threads
 from tests.resume.runs import build
@@ -128,6 +131,42 @@ def test_what_was_chosen_is_kept_on_a_resume(tmp_path: Path, monkeypatch: pytest
     assert longer.params.planned_num_gradient_steps > 100_000  # would be compiled
     longer.restore(tmp_path / "checkpoint")
     assert not longer.algorithm.is_compiled
+
+
+def test_the_library_of_large_products_is_chosen_said_kept_and_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def trainer_that_notes(choice: Any) -> tuple[rl.OnPolicyTrainer, list[bool]]:
+        made, seen = build("ppo"), []
+        params = dataclasses.replace(
+            made.params,
+            runtime=rl.RuntimeParams(matrix_library=choice),
+            training_fn=lambda epoch, env_step: seen.append(linear._uses_onednn),
+            logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"),
+        )
+        return rl.OnPolicyTrainer(made.algorithm, params), seen
+
+    monkeypatch.setattr(linear, "_HAS_ONEDNN", True)
+    before = linear._uses_onednn
+    for choice, inside in (("torch", False), ("onednn", True)):
+        trainer, seen = trainer_that_notes(choice)
+        trainer.execute_epoch()
+        assert set(seen) == {inside}
+        assert linear._uses_onednn is before
+
+    monkeypatch.setattr(linear, "_FASTER", "onednn")
+    first, _ = trainer_that_notes("auto")
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        first.execute_epoch()
+    assert "matrix_library='auto': large float32 products on the CPU are left to 'onednn'" in caplog.text
+    told = json.loads(first.params.logger.path.read_text().splitlines()[0])
+    assert told["runtime"]["fields"]["matrix_library"] == "onednn"
+    first.save(tmp_path / "checkpoint")
+    monkeypatch.setattr(linear, "_FASTER", "torch")  # as on another machine
+    resumed, seen = trainer_that_notes("auto")
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    assert set(seen) == {True}
 
 
 def test_a_run_with_cuda_graphs_goes_on_where_there_are_none(tmp_path: Path) -> None:
