@@ -43,7 +43,7 @@ from rltrainer.algorithms import (
     TRPOParams,
     rms_prop,
 )
-from rltrainer.collect import Collector, CollectStats, SequenceSummaryStats
+from rltrainer.collect import Collector, CollectStats, DataSource, SequenceSummaryStats
 from rltrainer.data import PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
 from rltrainer.envs import make_vec
 from rltrainer.interval import Every
@@ -112,6 +112,7 @@ __all__ = [
     "CosineSchedule",
     "DDPGParams",
     "DQNParams",
+    "DataSource",
     "Decision",
     "DeterministicActorCritic",
     "DiscreteCQL",

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from rltrainer.collect.data_source import Process
 from rltrainer.data.columns import Extra
 from rltrainer.envs import EnvAdapter
-from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets import Policy
 from rltrainer.spaces import describe_mismatch
+from rltrainer.types import Rollout
 
 
 def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
@@ -53,3 +55,19 @@ def require_columns(policy: Policy, declared: Extra) -> None:
             can = f"{type(policy).__name__} fills {dict(known)}" if known else f"{type(policy).__name__} fills none"
             rule = f"must be a column that somebody fills; {can}"
             raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))
+
+
+def processed(process: Process, rollout: Rollout) -> Rollout:
+    """Return what a collection was made into, before it is stored.
+
+    Raises:
+        TypeError: that is no `Rollout` of the same shape.
+        NonFiniteError: its rewards are not all finite.
+    """
+    result, shape = process(rollout), tuple(rollout.reward.shape)
+    if not isinstance(result, Rollout) or result.reward.shape != shape:
+        found = tuple(result.reward.shape) if isinstance(result, Rollout) else result
+        raise TypeError(field_error_text("Collector.collect", "process", f"must return a Rollout of {shape}", found))
+    if not result.reward.isfinite().all():
+        raise NonFiniteError("Collector.collect: process returned rewards that are not finite; nothing was stored")
+    return result

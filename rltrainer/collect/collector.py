@@ -7,15 +7,17 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from rltrainer.collect.arguments import check_counts, require_columns, require_same_spaces
+from rltrainer.collect.arguments import check_counts, processed, require_columns, require_same_spaces
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
+from rltrainer.collect.data_source import DataSource, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.watch import Watch
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter
+from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets import Exploration, Policy
@@ -43,7 +45,7 @@ class Collector:
             an end cannot hold it up; None waits.
 
     Attributes:
-        num_rows: steps that each env has taken, in the whole run.
+        num_rows: steps that each env has taken since its first episode began.
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
@@ -82,6 +84,7 @@ class Collector:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, policy.device)
         self.num_rows = 0
+        self._processed: Rollout | None = None
         self._eval_mode = EvalMode(policy)
         self._count_episodes()
         self._needs_reset = True
@@ -127,13 +130,22 @@ class Collector:
             first_episode: start from the very first episodes' seeds again, as every test step does.
         """
         self.adapter.reset(first_episode=first_episode)
+        self.num_rows = 0 if first_episode else self.num_rows
         self._episodes.restart()
         self._needs_reset, self._stream = False, object()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
+    def sync(self) -> None:
+        """Do nothing: the policy that acts is the one that is trained."""
+
     def collect(
-        self, num_steps: int | None = None, num_episodes: int | None = None, random: bool = False, explore: bool = True
+        self,
+        num_steps: int | None = None,
+        num_episodes: int | None = None,
+        random: bool = False,
+        explore: bool = True,
+        process: Process | None = None,
     ) -> CollectStats:
         """Step the envs and store what happened; exactly one of the two counts is given.
 
@@ -144,14 +156,18 @@ class Collector:
                 last one, if it can be left out of steps; it starts anew with the next collection.
             random: act uniformly at random instead of asking the policy.
             explore: whether the policy explores.
+            process: is given the collection [T, N] once it is known to be finite, and returns what is stored and what
+                `rollout` returns: with other rewards, goals or extras. What it is given lies in memory that the next
+                collection overwrites.
 
         Returns:
-            statistics of the collection.
+            statistics of the collection, with the rewards of the envs.
 
         Raises:
             ParamsError: both or neither count, or one that is not positive; or `max_episode_steps` cannot be kept.
             NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
             SpaceError: the policy chose what its action space does not hold; nothing of the collection was stored.
+            TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
         if num_episodes is not None and self.max_episode_steps is not None:
@@ -165,12 +181,12 @@ class Collector:
         self._episodes.start(num_episodes)
         if self.rollout_buffer is not None:
             self.rollout_buffer.begin(self._stream)
-        num_rows_before = self.num_rows
+        num_rows_before, self._processed = self.num_rows, None
         switched = self._eval_mode.switch()
         try:
             self._decider.begin(self.exploration, random, explore)
             self._step_envs(num_steps)
-            self._store(num_rows_before)
+            self._store(num_rows_before, process)
         except BaseException:
             # Whatever broke off half-way must not be continued by the next collection.
             self._needs_reset = True
@@ -224,7 +240,7 @@ class Collector:
         """
         if self.rollout_buffer is None:
             raise ParamsError(field_error_text("Collector", "buffer", "must be given to look at what was stored", None))
-        return self.rollout_buffer.rollout()
+        return self.rollout_buffer.rollout() if self._processed is None else self._processed
 
     def state_dict(self) -> State:
         """Return the state of generator, envs, memory and counters; the buffer has its own."""
@@ -266,6 +282,15 @@ class Collector:
             load_adapter()
 
         return load
+
+    @property
+    def num_lost_envs(self) -> int:
+        """The envs that failed so far and were restarted."""
+        return getattr(self.envs.unwrapped, "num_restarts", 0)
+
+    def shares_an_env(self, other: DataSource) -> bool:
+        """Return whether a step or reset of the one would move the other, however the envs are wrapped."""
+        return isinstance(other, Collector) and share_an_env(self.envs, other.envs)
 
     def close(self) -> None:
         """Close the envs; never raises."""
@@ -330,21 +355,23 @@ class Collector:
             hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
             raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self.max_episode_steps, hint))
 
-    def _store(self, num_rows_before: int) -> None:
+    def _store(self, num_rows_before: int, process: Process | None) -> None:
         """Look at what was collected, and hand it to the replay buffer, if that is what it is for."""
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
         is_replay = isinstance(buffer, ReplayBuffer)  # which looks at actions itself
         self._watch.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
+        if process is not None:
+            self._processed = processed(process, rollout_buffer.rollout())
         if not isinstance(buffer, ReplayBuffer):
             return
-        row = rollout_buffer.single_row()
+        row = rollout_buffer.single_row() if process is None else None
         try:
             if row is not None:
                 buffer.add(*row, stream=self._stream)
             else:
-                buffer.add_rollout(rollout_buffer.rollout(), stream=self._stream)
+                buffer.add_rollout(self.rollout(), stream=self._stream)
         except SpaceError:
             self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
             raise

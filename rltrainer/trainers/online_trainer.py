@@ -2,24 +2,23 @@
 
 import dataclasses
 import logging
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.collect import Collector, CollectStats
-from rltrainer.envs.adapter.sharing import share_an_env
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, instance_of
+from rltrainer.collect import CollectStats, DataSource
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.trainers.callbacks import compute_score, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
-from rltrainer.trainers.trainer_params import TrainerParams
+from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OnlineTrainerParams(TrainerParams):
     """What trainers with a training collector can be told."""
 
-    training_collector: Annotated[Collector, instance_of(Collector)] = dataclasses.field(compare=False)
+    training_collector: AnyCollector = dataclasses.field(compare=False)
     """Collects the training data."""
     collection_step_num_env_steps: PositiveInt | None = 2048
     """Env steps of a collection step, rounded up to a multiple of the number of envs."""
@@ -40,14 +39,14 @@ class OnlineTrainerParams(TrainerParams):
                 f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
             )
             self.raise_invalid("collection_step_num_episodes", rule, hint)
-        if self.test_collector is not None and share_an_env(self.test_collector.envs, self.training_collector.envs):
+        if self.test_collector is not None and self.training_collector.shares_an_env(self.test_collector):
             self.raise_invalid(
                 "test_collector", "must have envs of its own", "A test step would reset the training envs."
             )
         if self.test_in_training and self.stop_fn is None:
             self.raise_invalid("test_in_training", "needs a stop_fn", "It is shown the score.")
 
-    def collectors(self) -> dict[str, Collector]:
+    def collectors(self) -> dict[str, DataSource]:
         """Return the training collector too."""
         return {"training_collector": self.training_collector, **super().collectors()}
 
@@ -108,10 +107,11 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     def _collect(self, record: EpochRecord) -> CollectStats:
         params, state = self.params, self.state
         num_steps, num_episodes = params.collection_step_num_env_steps, params.collection_step_num_episodes
+        params.training_collector.sync()
         stats = params.training_collector.collect(num_steps, num_episodes, random=self._is_warmup)
         state.counters.env_step += stats.num_env_steps
         record.add_collection(stats)
-        self._log.collected(state, stats, self._exploration)
+        self._log.collected(state, stats, self._settings)
         if self._passes_test(stats):
             state.stop_reason = "stop_fn"
         return stats
@@ -130,11 +130,12 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
             return False
         return wants_to_stop(params, self._test(params.test_collector))
 
-    def _exploration(self) -> dict[str, float]:
-        """Return how much the collector explores, by name."""
+    def _settings(self) -> dict[str, float]:
+        """Return how much the collector explores, by name, and how many envs it has lost, if it has."""
         collector = self.params.training_collector
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
-        return {} if settings is None else dict(settings(self._progress()))
+        told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
+        return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})
 
     def _num_steps_left(self, record: EpochRecord) -> int:
         return self.params.epoch_num_steps - record.num_env_steps

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.collect import Collector
+from rltrainer.collect import DataSource
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
@@ -133,8 +133,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             reset_collector_buffers: then also empty their buffers.
         """
         self.state, self._share_done = self.run_state_class.new(self.state.runtime), 0.0
-        if self.params.test_collector is not None:
-            self.params.test_collector.num_rows = 0  # it may come from a checkpoint of an initial test step
         self._seed()
         self._set_up()
         self._start_collecting(reset_collectors, reset_collector_buffers)
@@ -249,10 +247,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             num_epochs, num_steps = num_epochs - 1, self.params.epoch_num_steps - self._num_steps_left(record)
         self._share_done = self.params.share_done(num_epochs, num_steps)
 
-    def _test(self, collector: Collector) -> float:
+    def _test(self, collector: DataSource) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""
         started, params, state = time.perf_counter(), self.params, self.state
         call(params, "test_fn", self.epoch, self.env_step)
+        collector.sync()
         collector.reset(first_episode=True)
         stats = collector.collect(num_episodes=params.test_step_num_episodes, explore=False)
         stats = stats.reduce_agents(params.multi_agent_return_reduction)

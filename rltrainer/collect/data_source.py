@@ -1,0 +1,73 @@
+"""What a trainer asks of whatever collects for it. It reaches through to no envs, wherever they are."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from rltrainer.collect.collect_stats import CollectStats
+from rltrainer.data import ReplayBuffer, RolloutBuffer
+from rltrainer.nets import Exploration, Policy
+from rltrainer.types import Load, Rollout, State
+
+Process = Callable[[Rollout], Rollout]
+"""What happens to a collection after it was checked, and before it is stored."""
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """Collects for a trainer, from envs of this process or of others; a `Collector` is one, and explains the names.
+
+    Its `policy` is the algorithm's, `buffer` holds what it collects.
+    """
+
+    policy: Policy
+    num_envs: int
+    buffer: ReplayBuffer | RolloutBuffer | None
+    exploration: Exploration | None
+
+    def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
+        """Write into this buffer from now on."""
+
+    def seed(self, seed: int) -> None:
+        """Seed actions and envs."""
+
+    def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
+        """Start all envs anew."""
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the next collection begins with a reset of all envs."""
+
+    def sync(self) -> None:
+        """Act with the policy's weights of now in the next collection."""
+
+    def look_aside(self, num_rows: int) -> Rollout:
+        """Return what random actions lead to; nothing is counted or stored."""
+
+    def collect(
+        self,
+        num_steps: int | None = None,
+        num_episodes: int | None = None,
+        random: bool = False,
+        explore: bool = True,
+        process: Process | None = None,
+    ) -> CollectStats:
+        """Step the envs and store what happened."""
+
+    def rollout(self) -> Rollout:
+        """Return what the last collection stored [T, N]."""
+
+    @property
+    def num_lost_envs(self) -> int:
+        """The envs that failed so far and were replaced."""
+
+    def shares_an_env(self, other: "DataSource") -> bool:
+        """Return whether a step or reset of the one would move the other."""
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint keeps of it; the buffer has its own."""
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what loads it."""
+
+    def close(self) -> None:
+        """Close the envs; never raises."""
