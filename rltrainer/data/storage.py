@@ -87,6 +87,8 @@ class Storage:
 
     def gather(self, index: Tensor) -> Tree:
         """Return copies of the cells of a flat index [M], a tree [M, ...]."""
+        if isinstance(self.flat, Tensor):  # as most are
+            return self.flat.index_select(0, index)
         return map_tree(lambda flat: flat.index_select(0, index), self.flat)
 
     def grow(self, rows: int) -> None:

@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import gymnasium as gym
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import FiniteFloat, Flag, checked
-from rltrainer.nets.chain import Chain, is_hooked
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, Activation, TModule, orthogonal_
+from rltrainer.nets.module_tree import hooks_of
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
@@ -68,7 +68,7 @@ class Actor(Policy):
         encoder, layers = self._body(self.net_params)
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
         head = self._initialized(make_head(layers.out_features, action_space, name, log_std_init), 0.01)
-        self.actor = Chain(encoder, layers, head)
+        self.actor = nn.Sequential(encoder, layers, head)
 
     def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP]:
         """Return a new encoder, or the one given, and hidden layers behind it."""
@@ -145,7 +145,7 @@ class ActorCritic(Actor):
         if share_encoder and (net.encoder, net.keys) != (own.encoder, own.keys):
             raise ParamsError(f"{name}.share_encoder: must be False where the critic has an encoder or keys of its own")
         encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
-        self.critic = Chain(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
+        self.critic = nn.Sequential(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         self.reward_normalizer = RewardNormalizer() if normalize_reward else None
 
     def value(self, obs: Tree) -> Tensor:
@@ -155,7 +155,9 @@ class ActorCritic(Actor):
 
     def evaluate(self, obs: Tree) -> tuple[Distribution, Tensor]:
         """Return what `distribution` and `value` do; an encoder that both share is passed through once."""
-        if self.actor[0] is not self.critic[0] or is_hooked(self.actor) or is_hooked(self.critic):
+        if self.actor[0] is not self.critic[0] or any(hooks_of(self.actor) + hooks_of(self.critic)):
             return self.distribution(obs), self.value(obs)
         features = self.actor[0](obs)
-        return self.actor.after(features), self.critic.after(features).squeeze(-1)
+        distribution: Distribution = self.actor[1:](features)
+        value: Tensor = self.critic[1:](features)
+        return distribution, value.squeeze(-1)

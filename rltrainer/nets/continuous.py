@@ -10,12 +10,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.field_rules import PositiveInt, checked
-from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
+from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import UnitBoxPolicy
@@ -67,7 +67,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)
-        self.actor = Chain(encoder, layers, self._make_head(layers.out_features, box))
+        self.actor = nn.Sequential(encoder, layers, self._make_head(layers.out_features, box))
         self._critic_net_params = self.critic_net_params(critic_net)
         self.critic = Critic(
             observation_space, box, self._critic_net_params, num_members=self.num_critics, num_outputs=self.num_outputs
@@ -81,7 +81,7 @@ class DeterministicActorCritic(ContinuousActorCritic):
     """One action per observation: DDPG, TD3, TD3+BC."""
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        return Chain(nn.Linear(in_features, space.shape[0]), nn.Tanh())
+        return nn.Sequential(Linear(in_features, space.shape[0]), nn.Tanh())
 
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
@@ -141,7 +141,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         net = self._critic_net_params
         encoder = Encoder(observation_space, net)
         layers = net.hidden_layers(encoder.out_features)
-        self.value_network = Chain(encoder, layers, ValueHead(layers.out_features, 1))
+        self.value_network = nn.Sequential(encoder, layers, ValueHead(layers.out_features, 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return GaussianHead(in_features, space, bounded_mean=True, min_log_std=-10.0)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
 from rltrainer.names import did_you_mean
+from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.net_params import MakeEncoder, NetParams
 from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
@@ -73,7 +74,7 @@ class ConvEncoder(nn.Module):
         )
         with torch.no_grad():
             conv_features = self.conv(torch.zeros(1, channels, height, width)).numel()
-        self.linear = nn.Sequential(nn.Linear(conv_features, features), nn.ReLU())
+        self.linear = nn.Sequential(Linear(conv_features, features), nn.ReLU())
         self.out_features = features
 
     def forward(self, x: Tensor) -> Tensor:

@@ -12,13 +12,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.nets.chain import apply_linear
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
-from rltrainer.nets.linear import linear
+from rltrainer.nets.linear import Linear
 from rltrainer.spaces import require_floats
 
 
-class ValueHead(nn.Linear):
+class ValueHead(Linear):
     """A linear layer to values.
 
     Args:
@@ -33,7 +32,7 @@ class ValueHead(nn.Linear):
 
     def forward(self, features: Tensor) -> Tensor:
         """Map [B, in_features] to float32 [B, V], or to [B, V, K] where K > 1."""
-        values = linear(features, self.weight, self.bias).float()
+        values = super().forward(features).float()
         return values if self.num_outputs == 1 else values.view(*values.shape[:-1], -1, self.num_outputs)
 
 
@@ -45,11 +44,11 @@ class CategoricalHead(nn.Module):
         self.is_multi = isinstance(space, spaces.MultiDiscrete)
         self.sizes = [int(n) for n in (space.nvec if isinstance(space, spaces.MultiDiscrete) else [space.n])]
         self.start = [int(n) for n in np.atleast_1d(space.start)]
-        self.linear = nn.Linear(in_features, sum(self.sizes))
+        self.linear = Linear(in_features, sum(self.sizes))
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits = apply_linear(self.linear, features).float()
+        logits = self.linear(features).float()
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
@@ -79,13 +78,13 @@ class GaussianHead(nn.Module):
     ) -> None:
         super().__init__()
         self.min_log_std = min_log_std
-        self.linear = nn.Linear(in_features, space.shape[0])
+        self.linear = Linear(in_features, space.shape[0])
         self.log_std = nn.Parameter(torch.full((space.shape[0],), log_std))
         self.bounded_mean = bounded_mean
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
-        mean = apply_linear(self.linear, features).float()
+        mean = self.linear(features).float()
         log_std = clamp_with_gradient(self.log_std, self.min_log_std, self.MAX_LOG_STD)
         return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, log_std)
 
@@ -106,11 +105,11 @@ class SquashedGaussianHead(nn.Module):
 
     def __init__(self, in_features: int, space: spaces.Box) -> None:
         super().__init__()
-        self.linear = nn.Linear(in_features, 2 * space.shape[0])
+        self.linear = Linear(in_features, 2 * space.shape[0])
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
-        mean, log_std = apply_linear(self.linear, features).float().chunk(2, dim=-1)
+        mean, log_std = self.linear(features).float().chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.nets.chain import apply_linear, is_hooked
-from rltrainer.nets.linear import is_large, linear
+from rltrainer.nets.linear import MIN_PRODUCT, Linear, is_large, linear_for
+from rltrainer.nets.module_tree import hooks_of
 
 Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
 """Makes the activation of one layer, such as `nn.ReLU`. One that needs an argument, such as `nn.LayerNorm`, is given
@@ -33,15 +34,13 @@ class MLP(nn.Module):
     def __init__(self, sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
         self.out_features = sizes[-1]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
+        self.layers = nn.ModuleList(Linear(*pair) for pair in itertools.pairwise(sizes))
         self.activations = nn.ModuleList(make_activation(activation, size, "MLP") for size in sizes[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        activations = self.activations._modules.values()
-        for layer, activation in zip(self.layers._modules.values(), activations, strict=True):
-            x = apply_linear(layer, x)
-            x = activation(x) if is_hooked(activation) else activation.forward(x)
+        for layer, activation in zip(self.layers, self.activations, strict=True):
+            x = activation(layer(x))
         return x
 
 
@@ -136,6 +135,8 @@ class EnsembleMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.num_members, self.num_outputs = num_members, num_outputs
+        sizes = (in_features, *hidden_sizes, num_outputs)
+        self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))
         layers: list[nn.Module] = []
         for size_in, size_out in zip((in_features, *hidden_sizes), hidden_sizes, strict=False):
             layers += [EnsembleLinear(num_members, size_in, size_out), self._make_activation(activation, size_out)]
@@ -160,18 +161,22 @@ class EnsembleMLP(nn.Module):
         return PerMember([made, *others])
 
     def _is_quicker_one_by_one(self, x: Tensor) -> bool:
-        """Whether single products are large enough to be worth more than batched ones, which oneDNN does not help."""
-        linears = [layer for layer in self.layers if isinstance(layer, EnsembleLinear)]
-        widest = max(math.prod(layer.weight.shape[1:]) for layer in linears) // x.shape[-1]
-        return is_large(x, widest) and not any(is_hooked(layer) for layer in linears)
+        """Return whether single products are large enough to pay: oneDNN does not help batched ones."""
+        is_worth_asking = len(x) * self._widest > MIN_PRODUCT
+        return is_worth_asking and is_large(x, self._widest // x.shape[-1]) and not any(map(_is_hooked, self.layers))
 
     def _one_by_one(self, x: Tensor) -> list[Tensor]:
         members = [x] * self.num_members
         for layer in self.layers:
             if isinstance(layer, EnsembleLinear):
+                product = linear_for(members[0], layer.weight.shape[2])
                 parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=True)
-                members = [linear(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
+                members = [product(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
             else:
                 activations = layer if isinstance(layer, PerMember) else [layer] * self.num_members
                 members = [activation(member) for activation, member in zip(activations, members, strict=True)]
         return members
+
+
+def _is_hooked(layer: nn.Module) -> bool:
+    return isinstance(layer, EnsembleLinear) and any(hooks_of(layer))

@@ -2,29 +2,15 @@
 
 from torch import nn
 
-from rltrainer.nets.actor_critic import Actor, ActorCritic
-from rltrainer.nets.chain import Chain
-from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
-from rltrainer.nets.critic import Critic
-from rltrainer.nets.encoder import ConvEncoder, Encoder, FlatEncoder, OneHotEncoder
-from rltrainer.nets.heads import CategoricalHead, GaussianHead, SquashedGaussianHead, ValueHead
-from rltrainer.nets.mlp import MLP, EnsembleLinear, EnsembleMLP, PerMember
+from rltrainer.nets.dropout import Dropout
 from rltrainer.nets.module_tree import ModuleTree
-from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer, RunningMoments
-from rltrainer.nets.q_network import DuelingHead, QNetwork
 
-_OF_TORCH = (
+_WITHOUT_MODES = {
     nn.Conv2d, nn.ELU, nn.Flatten, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LayerNorm, nn.LeakyReLU,
     nn.Linear, nn.Mish, nn.ModuleDict, nn.ModuleList, nn.PReLU, nn.RMSNorm, nn.ReLU, nn.ReLU6, nn.SELU, nn.Sequential,
     nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
-)  # fmt: skip
-_OF_OURS = (
-    Actor, ActorCritic, CategoricalHead, Chain, ConvEncoder, Critic, DeterministicActorCritic, DuelingHead, Encoder,
-    EnsembleLinear, EnsembleMLP, FlatEncoder, GaussianActorCritic, GaussianHead, MLP, ObsNormalizer, OneHotEncoder,
-    PerMember, QNetwork, RewardNormalizer, RunningMoments, SquashedActorCritic, SquashedGaussianHead, ValueHead,
-)  # fmt: skip
-_WITHOUT_MODES = frozenset((*_OF_TORCH, *_OF_OURS))
-"""Classes that compute the same in train and eval mode: exactly these, a subclass may do anything."""
+}  # fmt: skip
+"""Classes of torch that compute the same in train and eval mode: exactly these, a subclass may do anything."""
 
 
 class EvalMode:
@@ -54,7 +40,8 @@ class EvalMode:
 def _depends_on_mode(policy: nn.Module) -> bool:
     modules = [policy]
     for module in modules:  # which grows meanwhile
-        if type(module) in _WITHOUT_MODES and not module._forward_pre_hooks and not module._forward_hooks:
+        is_ours = type(module).__module__.startswith("rltrainer.nets.") and not isinstance(module, Dropout)
+        if (is_ours or type(module) in _WITHOUT_MODES) and not (module._forward_pre_hooks or module._forward_hooks):
             modules += module._modules.values()  # type: ignore[arg-type]  # a module that was taken out leaves None
         elif module is not None:
             return True

@@ -44,11 +44,12 @@ class ModuleTree:
         self._holders: list[dict[str, Any]] = [module._modules for module in self.modules]
         self._holders += [module._parameters for module in self.modules if module._parameters]
         self._objects = list(itertools.chain.from_iterable(map(dict.values, self._holders)))
-        self._hooks = [hooks for module in self.modules for hooks in _hooks_of(module)]
+        self._hooks = [hooks for module in self.modules for hooks in hooks_of(module)]
         self._hook_numbers = list(itertools.chain.from_iterable(self._hooks))  # each hook of a program has its own
         self._newest_hook = RemovableHandle.next_id
         self._seen = [*self._objects, *self._hook_numbers]
 
 
-def _hooks_of(module: nn.Module) -> list[Any]:
+def hooks_of(module: nn.Module) -> list[Any]:
+    """Return the dicts of a module's own hooks, each of which is mostly empty."""
     return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 from torch import nn
 
 from rltrainer.field_rules import Rule, Sizes, is_finite
-from rltrainer.nets.chain import Chain
 from rltrainer.nets.dropout import Dropout
 from rltrainer.nets.mlp import MLP, Activation, EnsembleMLP, make_activation
 from rltrainer.params import Params
@@ -34,7 +33,7 @@ class NetParams(Params):
 
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)
-        self.critic = Chain(encoder, layers, ValueHead(layers.out_features, 1))
+        self.critic = nn.Sequential(encoder, layers, ValueHead(layers.out_features, 1))
     """
 
     hidden_sizes: Sizes | None = None
@@ -79,7 +78,7 @@ class NetParams(Params):
         activation = make_activation(self.activation, num_features, "NetParams")
         before: list[nn.Module] = [Dropout(self.dropout)] if self.dropout else []
         before += [nn.LayerNorm(num_features)] if self.norm else []
-        return Chain(*before, activation) if before else activation
+        return nn.Sequential(*before, activation) if before else activation
 
     def layer_sizes(self, in_features: int) -> tuple[int, ...]:
         """Return the features of the input and of each hidden layer."""

@@ -21,7 +21,6 @@ from rltrainer import functional, nets
 ROOT = Path(__file__).parents[2]
 
 NOT_EXPLAINED = {
-    "rltrainer.nets.chain": "how networks are called, not what they are made of",
     "rltrainer.nets.exploration.remembers": "a question that collectors ask",
     "rltrainer.nets.policy.no_progress": "a default",
 }
