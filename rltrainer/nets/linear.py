@@ -85,7 +85,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight: [out_features, in_features], of any strides.
         bias: [out_features].
     """
-    if x.numel() * weight.shape[0] > MIN_PRODUCT and is_large(x, weight.shape[0]):  # most end at the product
+    if x.numel() * weight.shape[0] > MIN_PRODUCT and is_large(x, weight.shape[0]):  # few get past the first
         return torch.ops.rltrainer.linear(x, weight, bias)  # type: ignore[no-any-return]  # operators are untyped
     return functional.linear(x, weight, bias)
 
