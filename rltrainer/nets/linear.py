@@ -91,7 +91,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_for(x: Tensor, out_features: int) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """Return what does `linear` for layers of this width on tensors like x: asked once for the members of an ensemble."""
+    """Return what does `linear` for layers of this width on tensors like x: asked once for an ensemble."""
     library: Callable[..., Tensor] = torch.ops.rltrainer.linear if is_large(x, out_features) else functional.linear
     return library
 
