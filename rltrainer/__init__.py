@@ -1,6 +1,6 @@
 """rltrainer: trains reinforcement-learning agents with PyTorch. The public names."""
 
-from rltrainer import errors
+from rltrainer import errors, registry
 from rltrainer.algorithms import (
     A2C,
     BC,
@@ -41,6 +41,8 @@ from rltrainer.algorithms import (
     TD3Params,
     TQCParams,
     TRPOParams,
+    load,
+    load_policy,
     rms_prop,
 )
 from rltrainer.collect import Collector, CollectStats, DataSource, SequenceSummaryStats
@@ -63,6 +65,7 @@ from rltrainer.nets import (
     SquashedActorCritic,
 )
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdatePlan
+from rltrainer.registry import register
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
 from rltrainer.trainers import (
@@ -172,7 +175,12 @@ __all__ = [
     "UpdatePlan",
     "UpdateResult",
     "errors",
+    "load",
+    "load_policy",
     "make_vec",
+    "register",
     "rms_prop",
     "seed",
 ]
+
+registry.add_classes(globals()[name] for name in __all__)

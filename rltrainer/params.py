@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import inspect
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self, get_type_hints
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import Rule, as_python, must_be, rules_of
 from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
-from rltrainer.schedules import SCHEDULES
+from rltrainer.plain_values import PlainReader, to_plain
 
 if TYPE_CHECKING:  # sensai ships no types, and a type checker accepts anything of a class with a parent it cannot see
 
@@ -56,10 +57,33 @@ class Params(ToStringMixin):
         """Raise a `ParamsError` about this field's value."""
         raise ParamsError(field_error_text(type(self).__name__, field, rule, getattr(self, field), hint))
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the params as plain data; live objects and callables that are none of ours are only named."""
+        fields = {field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {"params": type(self).__name__, "fields": fields}
+
+    @classmethod
+    def from_plain(cls, fields: Mapping[str, Any], reader: PlainReader, live: dict[str, Any] | None = None) -> Self:
+        """Rebuild params from the fields of `to_plain`; values that are `live` go before them.
+
+        Raises:
+            ParamsError: a name is unknown, or a field is missing or breaks its rule.
+        """
+        live, known = live or {}, [field.name for field in dataclasses.fields(cls)]
+        for name in [*fields, *live]:
+            if name not in known:
+                raise ParamsError(f"{cls.__name__}.from_json: unknown field {name!r}.{did_you_mean(name, known)}")
+        written = {name: value for name, value in fields.items() if name not in live}
+        values = {name: reader.read(value, f"{cls.__name__}.{name}") for name, value in written.items()} | live
+        for field in dataclasses.fields(cls):
+            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+            if field.name not in values and not has_default:
+                raise ParamsError(f"{cls.__name__}.{field.name}: the text lacks this field; pass {field.name}=...")
+        return cls(**values)
+
     def to_json(self) -> str:
-        """Return the params as JSON text; live objects and callables that are no schedule of ours are only named."""
-        values = {field.name: _as_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        return json.dumps({"params": type(self).__name__, "fields": values}, indent=2)
+        """Return the params as JSON text; live objects and callables that are none of ours are only named."""
+        return json.dumps(self.to_plain(), indent=2)
 
     @classmethod
     def from_json(cls, text: str, **live: Any) -> Self:
@@ -74,23 +98,15 @@ class Params(ToStringMixin):
         """
         try:
             document = json.loads(text)
-            written_by, values = document["params"], dict(document["fields"])
+            written_by, fields = document["params"], dict(document["fields"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ParamsError(
                 f"{cls.__name__}.from_json: the text is not JSON written by to_json ({error!r})"
             ) from error
         if written_by != cls.__name__:
             raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by}")
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in [*values, *live]:
-            if name not in known:
-                raise ParamsError(f"{cls.__name__}.from_json: unknown field {name!r}.{did_you_mean(name, known)}")
-        values = {name: _from_json(cls, name, value) for name, value in values.items() if name not in live} | live
-        for field in dataclasses.fields(cls):
-            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-            if field.name not in values and not has_default:
-                raise ParamsError(f"{cls.__name__}.{field.name}: the text lacks this field; pass {field.name}=...")
-        return cls(**values)
+        groups = [type(field.default) for field in dataclasses.fields(cls) if isinstance(field.default, Params)]
+        return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, _remedy), live)
 
     def _tostring_object_info(self) -> str:
         """List the fields in their order; a live object's own text can be long and need not be stable, so not that."""
@@ -119,45 +135,8 @@ def _field_rules(cls: type[Params]) -> dict[str, list[Rule]]:
     return {field.name: rules_of(hints[field.name]) for field in dataclasses.fields(cls)}
 
 
-def _as_json(value: object) -> object:
-    value = as_python(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple | list):
-        return [_as_json(item) for item in value]
-    if isinstance(value, Params):
-        return json.loads(value.to_json())
-    name = type(value).__name__
-    if SCHEDULES.get(name) is type(value):
-        return {"schedule": name, **vars(value)}
-    return {"live": getattr(value, "__qualname__", type(value).__qualname__)}
-
-
-def _from_json(cls: type[Params], name: str, value: object) -> object:
-    """Return a field's value; JSON knows no tuples, and params are frozen, so a list was a tuple."""
-    if isinstance(value, list):
-        return tuple(_from_json(cls, name, item) for item in value)
-    if isinstance(value, dict) and "params" in value:
-        # The class is the default's: no name is looked up for a file.
-        group = next(field.default for field in dataclasses.fields(cls) if field.name == name)
-        if isinstance(group, Params):
-            return type(group).from_json(json.dumps(value))
-    if isinstance(value, dict) and "schedule" in value:
-        return _schedule(f"{cls.__name__}.{name}", value)
-    if isinstance(value, dict):
-        raise ParamsError(f"{cls.__name__}.{name}: JSON holds only the name {value.get('live')!r}; pass {name}=...")
-    return value
-
-
-def _schedule(path: str, value: dict[str, Any]) -> object:
-    name = value["schedule"]
-    if not isinstance(name, str) or name not in SCHEDULES:
-        raise ParamsError(f"{path}: unknown schedule {name!r} in the JSON; known: {', '.join(SCHEDULES)}")
-    numbers = {key: number for key, number in value.items() if key != "schedule"}
-    known = [field.name for field in dataclasses.fields(SCHEDULES[name])]
-    if set(numbers) != set(known):
-        raise ParamsError(f"{path}: a {name} in JSON has {', '.join(known)}; got {', '.join(numbers)}")
-    return SCHEDULES[name](**numbers)
+def _remedy(path: str, name: str) -> str:
+    return f"JSON holds only the name {name!r}; pass {path.rpartition('.')[2]}=..."
 
 
 def _as_text(value: object, is_plain: bool) -> str:

@@ -17,7 +17,8 @@ from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import readable
 from rltrainer.types import State
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: the files of algorithms and policies say what these are built with."""
 MAX_HEADER_SIZE = 100_000_000
 """The longest header, in bytes, that safetensors reads."""
 DTYPES = {
@@ -71,7 +72,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return array.data
 
 
-def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool = False) -> State:
+def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool = False, or_kind: str = "") -> State:
     """Read a state that `write_state` wrote; the file runs nothing.
 
     Args:
@@ -79,6 +80,7 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
         kind: what `write_state` was told.
         error: what to raise.
         mapped: leave the tensors in the file, for who copies them at once; they change and end with it.
+        or_kind: another kind that will do.
 
     Raises:
         error: the file is missing, damaged, of another kind or of a newer version; the text says which.
@@ -90,7 +92,7 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             found = metadata.get("rltrainer")
-            if found != kind:
+            if found not in (kind, or_kind):
                 raise error(f"{path}: expected a file of kind {kind!r}, found {found or 'no rltrainer file'!r}")
             if int(metadata["version"]) > FORMAT_VERSION:
                 version = metadata["version"]
@@ -137,6 +139,7 @@ def _put_tensors(value: Any, names: set[str], get_tensor: Any) -> Any:
         if set(value) == {"tensor"}:
             if value["tensor"] not in names:
                 raise KeyError(f"tensor {value['tensor']!r} is missing")
+            names.remove(value["tensor"])  # each is named once: a short file cannot ask for a hundred copies
             return get_tensor(value["tensor"])
         return {key: _put_tensors(item, names, get_tensor) for key, item in value["dict"].items()}
     if isinstance(value, list):

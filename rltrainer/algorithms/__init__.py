@@ -6,6 +6,7 @@ from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.algorithms.actor_critic.tqc import TQC, TQCParams
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
+from rltrainer.algorithms.load_file import load, load_policy
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams
 from rltrainer.algorithms.offline.cql import CQL, CQLParams
@@ -63,5 +64,7 @@ __all__ = [
     "TD3Params",
     "TQCParams",
     "TRPOParams",
+    "load",
+    "load_policy",
     "rms_prop",
 ]

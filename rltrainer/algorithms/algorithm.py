@@ -2,11 +2,12 @@
 
 import copy
 import dataclasses
+import json
 from abc import ABC
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field
 from rltrainer.field_rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
+from rltrainer.plain_values import construction
 from rltrainer.plan import UpdatePlan
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
@@ -85,6 +87,16 @@ class Algorithm(ABC):
     """Whether its updates replay sequences, as policies need whose actions depend on a memory."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
+
+    _construction: str
+
+    if not TYPE_CHECKING:  # a type checker reads the constructors
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """Keep what the algorithm is built with, for the files that it is saved in."""
+            algorithm = super().__new__(cls)
+            algorithm._construction = construction(cls, args, options)
+            return algorithm
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
@@ -156,8 +168,17 @@ class Algorithm(ABC):
             raise ParamsError(field_error_text(f"{type(self).__name__}.run_training", "params", rule, params, hint))
         return params.create_trainer(self).run()
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the class and the arguments of the constructor as plain data: what `rl.load` builds it with."""
+        plain: dict[str, Any] = json.loads(self._construction)
+        if plain["options"].get("params", ...) is None:  # defaults may change from release to release
+            plain["options"]["params"] = self.params.to_plain()
+        return plain
+
     def state_dict(self) -> State:
         """Return everything that changes while training, the policy's networks and statistics included.
+
+        Also what the algorithm is built with, for `rl.load`; loading a state does not look at it.
 
         Raises:
             NonFiniteError: see `check_faults`.
@@ -165,7 +186,8 @@ class Algorithm(ABC):
         """
         self.check_faults()
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
-        return {"algorithm": type(self).__name__} | {name: part_state(part) for name, part in self._parts().items()}
+        parts = {name: part_state(part) for name, part in self._parts().items()}
+        return {"algorithm": type(self).__name__, "construction": self.to_plain()} | parts
 
     def snapshot(self) -> Load:
         """Return what brings the present state back."""
@@ -185,7 +207,7 @@ class Algorithm(ABC):
         name, parts = type(self).__name__, self._parts()
         if state.get("algorithm") != name:
             raise CheckpointError(f"{name}: the state was saved by {state.get('algorithm')!r}")
-        for part_name in [*parts, *state.keys() - {"algorithm"}]:
+        for part_name in [*parts, *state.keys() - {"algorithm", "construction"}]:
             if part_name not in state:
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")
             if part_name not in parts:
@@ -194,7 +216,7 @@ class Algorithm(ABC):
         return partial(_load_parts, parts, state)
 
     def save(self, path: str | Path) -> None:
-        """Write the whole algorithm to one safetensors file, replacing it in one step.
+        """Write the whole algorithm to one safetensors file, which `rl.load` needs nothing else for, in one step.
 
         Raises:
             CheckpointError: it could not be written; what was there is unchanged.

@@ -18,7 +18,7 @@ from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.policy import UnitBoxPolicy
+from rltrainer.nets.unit_box import UnitBoxPolicy
 from rltrainer.tree import Tree
 
 

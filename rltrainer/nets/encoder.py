@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rltrainer import registry
 from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
 from rltrainer.names import did_you_mean
 from rltrainer.nets.linear import Linear
@@ -81,6 +82,9 @@ class ConvEncoder(nn.Module):
         """Map [B, C, H, W] or [B, H, W, C] to [B, features]."""
         x = x.movedim(-1, 1) if self.channels_last else x
         return self.linear(self.conv(x.float() * self.scale).flatten(1))  # type: ignore[no-any-return]  # nn.Module
+
+
+registry.add_values(FlatEncoder, OneHotEncoder, ConvEncoder)
 
 
 class Encoder(nn.Module):
@@ -178,5 +182,6 @@ def _num_features(leaf: str, space: gym.Space[Any], encoder: object) -> int:
 def _two_values(space: gym.Space[Any], device: torch.device | None) -> Tensor:
     """Return a batch of two values that the space holds, as they are stored."""
     value = np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
-    value = np.broadcast_to(value, (2, *leaf_shape(space)))
-    return torch.from_numpy(value.copy()).to(device, stored_dtype(space))
+    # First the memory, on a device that may have none: see `load`.
+    values = torch.empty((2, *leaf_shape(space)), dtype=stored_dtype(space), device=device)
+    return values.copy_(torch.from_numpy(np.asarray(value)))

@@ -17,6 +17,8 @@ from rltrainer.nets.module_tree import hooks_of
 Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
 """Makes the activation of one layer, such as `nn.ReLU`. One that needs an argument, such as `nn.LayerNorm`, is given
 the number of the layer's features."""
+MAX_MEMBERS = 1000
+"""Of an ensemble: more than anyone trains, as each member may have objects of its own, which a file could ask for."""
 TModule = TypeVar("TModule", bound=nn.Module)
 
 
@@ -122,7 +124,7 @@ class EnsembleMLP(nn.Module):
         num_outputs: K.
 
     Raises:
-        ParamsError: `activation` makes no module.
+        ParamsError: `activation` makes no module, or there are too many members.
     """
 
     def __init__(
@@ -134,6 +136,9 @@ class EnsembleMLP(nn.Module):
         num_outputs: int = 1,
     ) -> None:
         super().__init__()
+        if num_members > MAX_MEMBERS:
+            rule = f"must be at most {MAX_MEMBERS}"
+            raise ParamsError(field_error_text("EnsembleMLP", "num_members", rule, num_members))
         self.num_members, self.num_outputs = num_members, num_outputs
         sizes = (in_features, *hidden_sizes, num_outputs)
         self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))

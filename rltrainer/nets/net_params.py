@@ -6,11 +6,17 @@ from typing import Annotated, Any, Literal, Self
 
 from torch import nn
 
+from rltrainer import registry
 from rltrainer.field_rules import Rule, Sizes, is_finite
 from rltrainer.nets.dropout import Dropout
 from rltrainer.nets.mlp import MLP, Activation, EnsembleMLP, make_activation
 from rltrainer.params import Params
 
+registry.add_values(
+    nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid,
+    nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
+    nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm,
+)  # fmt: skip
 MakeEncoder = Callable[[Any], nn.Module | None]
 """From the space of a leaf to a module that maps the leaf, as stored [B, ...], to features [B, F]; None takes ours."""
 

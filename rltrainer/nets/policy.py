@@ -2,9 +2,11 @@
 
 import dataclasses
 import inspect
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Concatenate, ParamSpec, TypeGuard, TypeVar, overload
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, overload
 
 import gymnasium as gym
 import numpy as np
@@ -12,16 +14,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import Flag, Sizes, checked, instance_of
+from rltrainer.atomic_write import write_errors
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
+from rltrainer.field_rules import AnyPath, Flag, Sizes, checked, instance_of
 from rltrainer.names import check_arguments
 from rltrainer.nets.decision import NO_COLUMNS, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer
+from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
-from rltrainer.spaces import require_floats
+from rltrainer.state_file import write_state
 from rltrainer.tree import Tree
 
 Space = gym.Space[Any]
@@ -62,6 +66,15 @@ class Policy(nn.Module, ABC):
     """What `decide` tells of its decisions, for buffers that declare such columns."""
     _lowest: Tensor | None
     _highest: Tensor | None
+    _construction: str
+
+    if not TYPE_CHECKING:  # a type checker reads the constructors
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """Keep what the policy is built with, for the file that it is saved in."""
+            policy = super().__new__(cls)
+            policy.__dict__["_construction"] = construction(cls, args, options)
+            return policy
 
     def __init__(
         self,
@@ -236,9 +249,24 @@ class Policy(nn.Module, ABC):
                 decision.action = exploration(decision.action, *situation)
         return decision
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the class and the arguments of the constructor as plain data: what `rl.load_policy` builds it with."""
+        plain: dict[str, Any] = json.loads(self._construction)
+        return plain
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy with its normalisers to one safetensors file, which `rl.load_policy` needs nothing else for.
+
+        Raises:
+            CheckpointError: it could not be written; what was there is unchanged.
+        """
+        path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
+        with write_errors(Path(path), CheckpointError):
+            write_state(path, "policy", {"construction": self.to_plain(), "policy": dict(self.state_dict())})
+
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without the way back to a trainer, which holds envs, buffers and callbacks."""
-        return self.__dict__ | {"progress": no_progress}
+        """Copy and pickle without the way back to a trainer, and without the makers of networks that are made."""
+        return self.__dict__ | {"progress": no_progress, "net_params": None}
 
     def normalize(self, obs: Tree) -> Tree:
         """Standardise observations, if this policy does so."""
@@ -256,72 +284,6 @@ class Policy(nn.Module, ABC):
     def device(self) -> torch.device:
         """The device of the parameters."""
         return next(self.parameters()).device
-
-
-class UnitBoxPolicy(Policy):
-    """Parent of policies whose networks act in (-1, 1)^A, the shape of squashed actions.
-
-    Raises:
-        SpaceError: the action space is not a bounded Box of floats of one axis with low < high.
-    """
-
-    action_low: Tensor
-    action_high: Tensor
-
-    def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        net: NetParams | None = None,
-        *,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        normalize_obs: bool = False,
-    ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            normalize_obs=normalize_obs,
-        )
-        if not _is_unit_box_like(action_space):
-            raise SpaceError(
-                field_error_text(
-                    type(self).__name__,
-                    "action_space",
-                    "must be a bounded Box of one axis with low < high",
-                    action_space,
-                    "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.",
-                )
-            )
-        require_floats(type(self).__name__, action_space)
-        self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
-        self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
-
-    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
-        """Return a sentence if a state was saved by a policy with other bounds of actions, else None."""
-        for name in ("action_low", "action_high"):
-            saved, own = state.get(prefix + name), getattr(self, name)
-            if isinstance(saved, Tensor) and saved.tolist() != own.tolist():
-                return f"{prefix}{name}: expected {own.tolist()}, found {saved.tolist()}: actions have other bounds"
-        return None
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Load no other bounds than those of the action space; the networks mean shares of them."""
-        problem = self.other_bounds(state_dict, prefix)
-        if problem:
-            raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def scale(self, action: Tensor) -> Tensor:
-        """Map (-1, 1) to the bounds of the action space."""
-        return torch.lerp(self.action_low, self.action_high, ((action + 1) * 0.5).to(self.action_low.dtype))
-
-    def unscale(self, action: Tensor) -> Tensor:
-        """Map the bounds of the action space to (-1, 1)."""
-        return 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
 
 
 def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
@@ -347,15 +309,6 @@ def _check_options(policy_class: Any, method: str, args: tuple[Any, ...], option
             f"{owner}: {policy_class.__name__} is abstract. Build one of its subclasses: ActorCritic, ..."
         )
     check_arguments(owner, policy_class, args, options, "option")
-
-
-def _is_unit_box_like(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:
-    """Whether an affine map takes (-1, 1)^A to the space and back."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
-        return False
-    # Beyond float32, the map would be infinite.
-    width = space.high.astype(np.float64) - space.low
-    return bool(((width > 0) & (width <= np.finfo(np.float32).max)).all())
 
 
 def _finite_bounds(space: gym.Space[Any]) -> tuple[Tensor, Tensor] | tuple[None, None]:

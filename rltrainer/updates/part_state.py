@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError
 from rltrainer.nets.normalizer import RunningMoments
-from rltrainer.nets.policy import UnitBoxPolicy
+from rltrainer.nets.unit_box import UnitBoxPolicy
 from rltrainer.seeding import generator_problem, set_generator
 from rltrainer.typed_state import check_like
 from rltrainer.types import State

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
+from rltrainer import registry
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
@@ -23,6 +24,9 @@ def rms_prop(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     smaller. A compiled step is broken at it, as at every `torch.optim` optimizer.
     """
     return torch.optim.RMSprop(parameters, alpha=0.99, eps=1e-5)
+
+
+registry.add_values(rms_prop, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.SGD)
 
 
 class TorchOptimizer:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
@@ -91,6 +92,7 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.setattr(registry, "_users", {})
     with torch.random.fork_rng():
         for block in PYTHON[page]:
             if (page, block.code.partition("\n")[0]) in NOT_RUN:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
@@ -165,6 +166,15 @@ def test_a_schedule_of_ours_is_data_in_json() -> None:
     assert document["fields"]["lr"] == {"schedule": "LinearSchedule", "start": 1e-3, "end": 1e-4, "until": 0.3}
     assert TinyParams.from_json(params.to_json()) == params
     assert rl.DQNParams.from_json(rl.DQNParams().to_json()) == rl.DQNParams()
+
+
+def test_functions_and_classes_of_ours_come_back_by_name() -> None:
+    for params in (rl.A2CParams(optimizer=rl.rms_prop), rl.NetParams(activation=torch.nn.ELU, hidden_sizes=[3, 4])):
+        again = type(params).from_json(params.to_json())
+        assert vars(again) == vars(params)
+    text = rl.A2CParams(optimizer=rl.rms_prop).to_json().replace("rms_prop", "seed")
+    with pytest.raises(ParamsError, match=r"^A2CParams.optimizer: this release of rltrainer knows no 'seed'"):
+        rl.A2CParams.from_json(text)
 
 
 class DoubledSchedule(LinearSchedule):

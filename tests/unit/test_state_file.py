@@ -271,7 +271,7 @@ def test_a_file_of_a_newer_release(path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(state_file, "FORMAT_VERSION", 7)
     write_state(path, "tiny", {})
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads up to 1\. Upgrade it\.$"):
+    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads up to 2\. Upgrade it\.$"):
         read(path)
 
 

@@ -1,0 +1,130 @@
+"""Algorithms and policies from files that say what they hold; nothing in a file is imported or run."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
+from rltrainer.field_rules import AnyPath, checked
+from rltrainer.nets.policy import Policy
+from rltrainer.plain_values import PlainReader
+from rltrainer.registry import Named, users_names
+from rltrainer.state_file import read_state
+from rltrainer.types import State
+from rltrainer.updates.part_state import check_part, load_part
+
+META = torch.device("meta")
+"""Holds shapes without numbers."""
+
+
+def load(path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu") -> Algorithm:
+    """Return the algorithm that `algorithm.save` wrote, ready to go on training. The file runs nothing.
+
+    Policy, networks, normalisers, params and optimizers are built as the file says, from names that are known: those of
+    rltrainer, those that were registered (`rl.register`), and those that are passed here.
+
+    Args:
+        path: the file; the `algorithm.safetensors` of a checkpoint is one too.
+        classes: classes and functions of yours that the file names, or a dict from the names to what they stand for.
+        device: where the networks live.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, holds no algorithm, does not say what it is built with, or
+            names what is not known; the text says what to do.
+    """
+    file = _File(path, "load", classes, device)
+    if "algorithm" not in file.state:
+        raise CheckpointError(f"{file.path}: holds a policy without an algorithm. Load it with rl.load_policy.")
+    algorithm: Algorithm = file.build(file.state["construction"], Algorithm)
+    try:
+        algorithm.load_state_dict(file.state)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file.path}: {error}") from error
+    return algorithm
+
+
+def load_policy(path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu") -> Policy:
+    """Return the policy that `policy.save` wrote, or that of an algorithm's file, ready to act: in eval mode.
+
+    Args:
+        path: the file.
+        classes: see `load`.
+        device: where the networks live.
+
+    Raises:
+        CheckpointError: see `load`.
+    """
+    file = _File(path, "load_policy", classes, device)
+    policy: Policy = file.build(file.policy_construction, Policy)
+    check_part(f"{file.path}: policy", policy, file.state["policy"])
+    load_part(policy, file.state["policy"])
+    return policy.eval()
+
+
+class _File:
+    """A file that was read, and what is built as it says."""
+
+    def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device) -> None:
+        self.path = Path(checked(reader, "path", path, AnyPath))
+        self._reader = PlainReader(users_names(classes), _remedy, self._make)
+        self._device = self._target = torch.device(device)
+        self.state: State = read_state(self.path, "algorithm", CheckpointError, or_kind="policy")
+        if "construction" not in self.state:
+            hint = "Build the algorithm as it was, and call its `load` with this file."
+            raise CheckpointError(f"{self.path}: was written before files said what they hold (format 1). {hint}")
+        self.policy_construction = _policy_of(self.state["construction"])
+
+    def build(self, plain: Any, kind: type[Any]) -> Any:
+        """Build what the file says, of the networks' sizes that it holds numbers for."""
+        with torch.random.fork_rng(devices=[]):  # networks begin with random numbers, for which nobody asked
+            self._check_size()
+            return self._read(plain, kind, self._device)
+
+    def _check_size(self) -> None:
+        """Check how many numbers the networks take before there is memory for them."""
+        try:
+            with META:
+                policy = self._read(self.policy_construction, Policy, META)
+        except CheckpointError:
+            if "live" in str(self.policy_construction):  # a class of the user's may need numbers to be built
+                return
+            raise
+        saved = self.state.get("policy")
+        tensors = [value for value in saved.values() if isinstance(value, Tensor)] if isinstance(saved, dict) else []
+        found, expected = (sum(map(Tensor.numel, each)) for each in (tensors, policy.state_dict().values()))
+        if found < expected:
+            raise CheckpointError(f"{self.path}: its policy takes {expected} numbers, and it holds {found}")
+
+    def _read(self, plain: Any, kind: type[Any], device: torch.device) -> Any:
+        self._target = device
+        try:
+            made = self._reader.read(plain, kind.__name__)
+        except RLTrainerError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+        except Exception as error:  # a file may say anything
+            text = f"what it says cannot be built ({type(error).__name__}: {error})"
+            raise CheckpointError(f"{self.path}: {text}") from error
+        if not isinstance(made, kind):
+            raise CheckpointError(f"{self.path}: says that it holds a {type(made).__name__}, no {kind.__name__}")
+        return made
+
+    def _make(self, cls: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if not isinstance(cls, type) or not issubclass(cls, Policy | Algorithm):
+            raise ParamsError(f"{cls!r} is no class of policies or algorithms")
+        made = cls(*args, **options)
+        return made.to(self._target) if isinstance(made, Policy) else made
+
+
+def _policy_of(construction: Any) -> Any:
+    """Return how the policy is built; it is the first argument of an algorithm, by name or without."""
+    match construction:
+        case {"options": {"policy": policy}} | {"args": [{"built": _} as policy, *_]}:
+            return policy
+    return construction
+
+
+def _remedy(path: str, name: str) -> str:
+    return f"the file only names {name!r}. Pass what that is: classes=[{name}], or classes={{{name!r}: ...}}"

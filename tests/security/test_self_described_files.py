@@ -1,0 +1,232 @@
+"""Files that say what they hold are data: nothing else is built, called or imported, no memory is taken on trust."""
+
+import copy
+import json
+import resource
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError
+from rltrainer.nets.encoder import FlatEncoder
+from rltrainer.state_file import read_state, write_state
+from tests.contract.test_all_algorithms import ALL, make
+
+VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+DISCRETE = gym.spaces.Discrete(3)
+
+
+def written(path: Path, algorithm: Any = None) -> Any:
+    """Write a file, and return its state."""
+    (algorithm or rl.BC(rl.Actor(VECTOR, DISCRETE, hidden_sizes=(4,)))).save(path)
+    return read_state(path, "algorithm", CheckpointError)
+
+
+def refused(path: Path, state: Any, text: str = "file: ", **options: Any) -> None:
+    write_state(path, "algorithm", state)
+    with pytest.raises(CheckpointError, match=text):
+        rl.load(path, **options)
+
+
+def loads_or_refuses(path: Path) -> None:
+    """Load a file whole, or raise an error that names it, but no other."""
+    for load in (rl.load, rl.load_policy):
+        problem = ""
+        try:
+            load(path)
+        except CheckpointError as error:
+            problem = str(error)
+        assert str(path) in problem or not problem
+
+
+def memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def places(plain: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all numbers, texts, flags and None in plain data."""
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
+    for key, item in items:
+        if isinstance(item, dict | list):
+            yield from places(item, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
+    state = {**state, "construction": copy.deepcopy(state["construction"])}
+    *way, last = path
+    place = state["construction"]
+    for key in way:
+        place = place[key]
+    place[last] = value
+    return state
+
+
+def at(plain: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        plain = plain[key]
+    return plain
+
+
+def of_parts() -> rl.SAC:
+    """Return an algorithm whose networks have an object of their own for each member and leaf."""
+    space = gym.spaces.Dict(image=gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), bits=gym.spaces.MultiBinary(3))
+    net = rl.NetParams(hidden_sizes=(4, 4), norm="layer", dropout=0.1, encoder=FlatEncoder)
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    return rl.SAC(rl.SquashedActorCritic(space, action_space, net, num_critics=2))
+
+
+ONE_EACH = {type(make(name)): name for name in ALL}.values()
+
+
+@pytest.mark.parametrize("name", [*ONE_EACH, "of_parts"])
+def test_no_number_takes_memory_that_the_file_does_not_hold(name: str, tmp_path: Path) -> None:
+    """Each integer in turn is said to be huge: a size, a shape, a number of choices, an interval."""
+    path = tmp_path / "file"
+    state = written(path, of_parts() if name == "of_parts" else make(name))
+    before, num_refused = memory(), 0
+    for place in places(state["construction"]):
+        if type(at(state["construction"], place)) is not int:
+            continue
+        for huge in (10**6, 10**13):
+            write_state(path, "algorithm", changed(state, place, huge))
+            try:
+                rl.load(path)
+            except CheckpointError:
+                num_refused += 1
+    assert num_refused > 7
+    assert memory() - before < 100e6
+
+
+def test_a_box_beyond_all_observations_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    state = written(path)
+    place = ("options", "policy", "options", "observation_space", "shape")
+    refused(path, changed(state, place, [10**6, 10**6]), "must hold at most")
+
+
+@pytest.mark.parametrize("value", [None, True, -1, 0.5, "x", [], [3], {}, {"dict": 3}, {"tensor": "x"}, {"built": {}}])
+def test_whatever_stands_in_a_place_is_refused_or_harmless(value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    state = written(path)
+    for place in [*places(state["construction"]), ("built",), ("args",), ("options",), ("options", "policy")]:
+        write_state(path, "algorithm", changed(state, place, value))
+        loads_or_refuses(path)
+
+
+def test_every_cut_and_every_flipped_header_byte_is_refused_or_harmless(tmp_path: Path) -> None:
+    written(tmp_path / "file")
+    data, path = (tmp_path / "file").read_bytes(), tmp_path / "damaged"
+    for position in range(8, 2000, 13):
+        for damaged in (data[:position], data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]):
+            path.write_bytes(damaged)
+            loads_or_refuses(path)
+
+
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    state = written(path)
+    deep: Any = 3
+    for _ in range(300):
+        deep = [deep]
+    refused(path, changed(state, ("options", "policy", "options", "activation"), deep))
+    metadata = {"rltrainer": "algorithm", "version": "2", "state": '{"dict": ' * 10**5}
+    header = json.dumps({"__metadata__": metadata}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(CheckpointError, match="damaged or cut short"):
+        rl.load(path)
+
+
+def test_a_tensor_is_read_once(tmp_path: Path) -> None:
+    """A short file cannot ask for a thousand copies of what it holds."""
+    tensor = {"tensor": "policy.w"}
+    metadata = {"rltrainer": "policy", "version": "2", "state": json.dumps({"dict": {"a": tensor, "b": tensor}})}
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": metadata, "policy.w": entry}).encode()
+    (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    with pytest.raises(CheckpointError, match=r"tensor 'policy\.w' is missing"):
+        rl.load_policy(tmp_path / "file")
+
+
+class Canary:
+    """Says that it was made or called."""
+
+    touched = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        type(self).touched += 1
+
+
+def canary(*args: Any) -> nn.Module:
+    Canary.touched += 1
+    return nn.ReLU()
+
+
+BUILT = {"built": {"known": "BC"}, "args": [], "options": {}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CSVLogger", "TensorBoardLogger", "Collector", "ReplayBuffer", "make_vec", "seed", "load", "os.system", "eval"],
+)
+@pytest.mark.parametrize("kind", ["known", "live"])
+def test_only_what_is_meant_for_files_is_built_or_called(kind: str, name: str, tmp_path: Path) -> None:
+    """No public name but those of policies, algorithms and params, and no function but activations and the like."""
+    path, log = tmp_path / "file", tmp_path / "log"
+    state = written(path)
+    call = {"built": {kind: name}, "args": [str(log)], "options": {}}
+    refused(path, {**state, "construction": call}, "knows no|only names")
+    refused(path, changed(state, ("options", "policy"), call), "knows no|only names")
+    refused(path, changed(state, ("options", "policy", "options", "activation"), call), "knows no|only names")
+    refused(path, changed(state, ("options", "policy", "options", "activation"), {kind: name}), "knows no|only names")
+    refused(path, changed(state, ("options", "params"), {"params": name, "fields": {}}), "only names")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_users_class_is_made_only_if_it_is_a_policy_or_an_algorithm(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    state = written(path)
+    call = {"built": {"live": "Canary"}, "args": [], "options": {}}
+    refused(path, {**state, "construction": call}, "Canary'> is no class of policies or algorithms", classes=[Canary])
+    refused(path, changed(state, ("options", "params"), call), "is no class of policies or", classes=[Canary])
+    assert Canary.touched == 0
+
+
+def test_who_is_not_asked_for_is_not_called(tmp_path: Path) -> None:
+    """What is passed or registered is used where the file names it, and only by that name."""
+    path = tmp_path / "file"
+    state = written(path)
+    rl.load(path, classes=[canary])
+    refused(
+        path, changed(state, ("options", "policy", "options", "activation"), {"known": "canary"}), "knows no 'canary'"
+    )
+    assert Canary.touched == 0
+
+
+def test_a_policy_in_the_place_of_an_algorithm(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    state = written(path)
+    refused(path, {**state, "construction": state["construction"]["options"]["policy"]}, "holds a Actor, no Algorithm")
+    refused(path, {**state, "construction": BUILT}, "what it says cannot be built")
+    refused(path, {**state, "construction": 3}, "holds a int, no Algorithm|holds a int, no Policy")
+    other = {**BUILT, "built": {"known": "PPO"}, "options": state["construction"]["options"]}
+    refused(path, {**state, "construction": other}, "PPO.policy: must be of class ActorCritic")
+
+
+@pytest.mark.parametrize("key", ["policy", "optimizer", "generator", "construction", "algorithm"])
+def test_a_state_without_a_part_is_refused(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    state = written(path)
+    for value in (None, 3, {}, torch.zeros(2)):
+        refused(path, {**state, key: value})
+    del state[key]
+    refused(path, state)

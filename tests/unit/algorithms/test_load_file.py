@@ -1,0 +1,348 @@
+"""Files that say what they hold: everything comes back in a new process, and what is not known is named."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rltrainer as rl
+from rltrainer import registry
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.nets.encoder import ConvEncoder
+from rltrainer.state_file import read_state, write_state
+from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, update
+
+CORPUS = Path(__file__).parents[2] / "resume" / "corpus"
+VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_users", {})
+
+
+def public(kind: type[Any]) -> list[str]:
+    items = {name: getattr(rl, name) for name in rl.__all__}
+    return [n for n, item in items.items() if inspect.isclass(item) and issubclass(item, kind) and item is not kind]
+
+
+def test_all_that_is_built_from_arguments_is_known() -> None:
+    for kind in (rl.Algorithm, rl.Policy, rl.AlgorithmParams, rl.NetParams, rl.TrainerParams):
+        for name in [kind.__name__, *public(kind)]:
+            assert registry.class_named(name) is getattr(rl, name)
+    assert registry.class_named("Collector") is None
+    assert registry.class_named("CSVLogger") is None
+
+
+def test_every_algorithm_and_policy_is_tested_here() -> None:
+    made = [make(name) for name in ALL]
+    abstract = {"OnPolicyAlgorithm", "OffPolicyAlgorithm"}
+    assert {type(algorithm).__name__ for algorithm in made} == set(public(rl.Algorithm)) - abstract
+    assert {type(algorithm.policy).__name__ for algorithm in made} == set(public(rl.Policy))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_algorithm_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    one = make(name)
+    update(one)
+    one.save(tmp_path / "algorithm.safetensors")
+    random = torch.get_rng_state()
+    other: Any = rl.load(tmp_path / "algorithm.safetensors")
+    assert torch.equal(torch.get_rng_state(), random)
+    assert type(other) is type(one)
+    assert other.params == one.params
+    assert_same_state(one, other)
+    for seed in (1, 2):
+        assert update(one, seed).floats() == update(other, seed).floats()
+    assert_same_state(one, other)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_policy_comes_back_from_either_file(name: str, tmp_path: Path) -> None:
+    algorithm = make(name)
+    update(algorithm)
+    algorithm.save(tmp_path / "algorithm")
+    algorithm.policy.save(tmp_path / "policy")
+    for file in ("algorithm", "policy"):
+        policy = rl.load_policy(tmp_path / file)
+        assert type(policy) is type(algorithm.policy)
+        assert not policy.training
+        assert (policy.observation_space, policy.action_space) == (OBS, algorithm.policy.action_space)
+        saved = policy.state_dict()
+        for key, value in algorithm.policy.state_dict().items():
+            assert torch.equal(saved[key], value), key
+
+
+def test_all_options_of_networks(tmp_path: Path) -> None:
+    image = gym.spaces.Dict(cam=gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), far=BOX, near=BOX)
+    net = rl.NetParams(hidden_sizes=[5, 4], activation=nn.ELU, norm="layer", keys=("near",))
+    critic_net = rl.NetParams(hidden_sizes=(7,), dropout=0.1, encoder=lambda_free_encoder, keys=("cam", "far"))
+    policy = rl.SquashedActorCritic(
+        image, BOX, net, critic_net=critic_net, num_critics=3, num_outputs=2, normalize_obs=True
+    )
+    policy.save(tmp_path / "policy")
+    again: Any = rl.load_policy(tmp_path / "policy", classes=[lambda_free_encoder])
+    assert again.net_params == policy.net_params
+    assert again.to_plain() == policy.to_plain()
+    assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in policy.state_dict().items()}
+
+
+def lambda_free_encoder(space: Any) -> nn.Module | None:
+    return ConvEncoder(space, 16) if len(space.shape) == 3 else None
+
+
+def test_params_with_schedules_and_optimizers_of_ours(tmp_path: Path) -> None:
+    params = rl.A2CParams(
+        lr=rl.CosineSchedule(1e-3, 1e-5), optimizer=rl.rms_prop, max_grad_norm=None, normalize_advantage=True
+    )
+    algorithm = rl.A2C(rl.ActorCritic(VECTOR, DISCRETE, hidden_sizes=(4,)), params)
+    algorithm.save(tmp_path / "a2c")
+    again = rl.load(tmp_path / "a2c")
+    assert again.params == params
+    assert again.params.optimizer is rl.rms_prop
+
+
+def test_defaults_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release with other defaults does not change what a file holds."""
+    rl.DQN(rl.QNetwork(VECTOR, DISCRETE)).save(tmp_path / "dqn")
+    plain = read_state(tmp_path / "dqn", "algorithm", CheckpointError)["construction"]
+    assert plain["options"]["params"]["fields"]["lr"] == 1e-3
+    assert plain["options"]["policy"]["options"]["dueling"] is False
+
+
+def test_a_new_process_needs_the_file_only(tmp_path: Path) -> None:
+    algorithm = make("sac")
+    update(algorithm)
+    algorithm.save(tmp_path / "sac.safetensors")
+    program = """
+        import sys, torch, rltrainer as rl
+        algorithm = rl.load(sys.argv[1])
+        algorithm.save(sys.argv[2])
+        obs = {"flags": torch.zeros(1, 2, dtype=torch.int8), "mode": torch.ones(1, dtype=torch.int64),
+               "position": torch.zeros(1, 3)}
+        print(rl.load_policy(sys.argv[1]).act(obs).tolist())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), "sac.safetensors", "again.safetensors"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    obs = {"flags": torch.zeros(1, 2, dtype=torch.int8), "mode": torch.ones(1, dtype=torch.int64)}
+    action = algorithm.policy.eval().act({**obs, "position": torch.zeros(1, 3)})
+    assert done.stdout.strip() == str(action.tolist())
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "sac.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_can_be_saved_too(copied: Any, tmp_path: Path) -> None:
+    algorithm = copied(make("ppo"))
+    algorithm.save(tmp_path / "ppo")
+    assert_same_state(algorithm, rl.load(tmp_path / "ppo"))
+
+
+def test_a_policy_with_a_lambda_is_still_pickled() -> None:
+    policy = rl.Actor(VECTOR, DISCRETE, activation=lambda: nn.ELU(0.5), hidden_sizes=(4,))
+    again = pickle.loads(pickle.dumps(policy))
+    assert again.to_plain() == policy.to_plain()
+
+
+def test_the_algorithm_of_a_checkpoint(tmp_path: Path) -> None:
+    from tests.resume.runs import build
+
+    trainer = build("ppo")
+    trainer.save(tmp_path / "checkpoint")
+    algorithm = rl.load(tmp_path / "checkpoint" / "algorithm.safetensors")
+    assert_same_state(algorithm, trainer.algorithm)
+
+
+# Classes of a user's
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+class OwnPolicy(rl.QNetwork):
+    """Takes its arguments in its own way."""
+
+    def __init__(self, observation_space: Any, action_space: Any, width: int, *, table: dict[str, Any]) -> None:
+        net = rl.NetParams(hidden_sizes=(width,), activation=Doubled)
+        super().__init__(observation_space, action_space, net)
+        self.table = table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OwnParams(rl.DQNParams):
+    scale: float = 2.0
+
+
+class OwnDQN(rl.DQN):
+    params_class = OwnParams
+
+    def __init__(self, *args: Any, bonus: float = 0.0, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.bonus = bonus
+
+
+def own() -> OwnDQN:
+    return OwnDQN(OwnPolicy(VECTOR, DISCRETE, 7, table={"a": (1, 2.5), "b": None}), OwnParams(scale=3.0), bonus=0.5)
+
+
+def test_classes_of_a_users_are_passed_or_registered(tmp_path: Path) -> None:
+    own().save(tmp_path / "own")
+    with pytest.raises(CheckpointError) as caught:
+        rl.load(tmp_path / "own")
+    assert str(caught.value) == (
+        f"{tmp_path}/own: Algorithm: the file only names 'OwnDQN'. "
+        "Pass what that is: classes=[OwnDQN], or classes={'OwnDQN': ...}"
+    )
+    again: Any = rl.load(tmp_path / "own", classes=[OwnDQN, OwnParams, OwnPolicy])
+    assert (type(again), again.bonus, again.params.scale) == (OwnDQN, 0.5, 3.0)
+    assert (again.policy.table, again.policy.net_params.hidden_sizes) == ({"a": (1, 2.5), "b": None}, (7,))
+    for cls in (OwnDQN, OwnPolicy):
+        assert rl.register(cls) is cls
+    with pytest.raises(CheckpointError, match=r"OwnDQN: the file only names 'OwnParams'. Pass what that is: classes"):
+        rl.load(tmp_path / "own")
+    assert type(rl.load(tmp_path / "own", classes={"OwnParams": OwnParams})) is OwnDQN
+    assert type(rl.load_policy(tmp_path / "own")) is OwnPolicy
+
+
+def saved(path: Path, **options: Any) -> Path:
+    rl.BC(rl.Actor(VECTOR, DISCRETE, hidden_sizes=(4,), **options)).save(path / "bc")
+    return path / "bc"
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "name"),
+    [
+        ({"activation": lambda: nn.ELU(0.5)}, "Actor.activation", "<lambda>"),
+        ({"activation": Doubled}, "Actor.activation", "Doubled"),
+        ({"net": rl.NetParams(activation=Doubled)}, "NetParams.activation", "Doubled"),
+        ({"net": rl.NetParams(encoder=lambda_free_encoder)}, "NetParams.encoder", "lambda_free_encoder"),
+    ],
+)
+def test_what_a_file_can_only_name_is_saved_and_asked_for(
+    options: dict[str, Any], field: str, name: str, tmp_path: Path
+) -> None:
+    path = saved(tmp_path, **options)
+    with pytest.raises(CheckpointError) as caught:
+        rl.load(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: {field}: the file only names '")
+    assert f"{name}'. Pass what that is: classes=[" in text
+    long_name = text.split("'")[1]
+    thing = options.get("activation") or options["net"].activation or options["net"].encoder
+    assert isinstance(rl.load(path, classes={long_name: thing}), rl.BC)
+
+
+def test_an_optimizer_factory_of_a_users(tmp_path: Path) -> None:
+    def factory(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, weight_decay=0.1)
+
+    rl.DQN(rl.QNetwork(VECTOR, DISCRETE), rl.DQNParams(optimizer=factory)).save(tmp_path / "dqn")
+    with pytest.raises(CheckpointError, match=r"DQNParams.optimizer: the file only names 'test_an_optimi"):
+        rl.load(tmp_path / "dqn")
+    assert rl.load(tmp_path / "dqn", classes=[factory]).params.optimizer is factory
+    assert isinstance(rl.load_policy(tmp_path / "dqn"), rl.QNetwork)  # which has no optimizer
+
+
+def test_a_class_of_the_users_is_not_taken_for_ours(tmp_path: Path) -> None:
+    other = type("ReLU", (nn.Module,), {"forward": lambda self, x: x})
+    path = saved(tmp_path, activation=other)
+    with pytest.raises(CheckpointError, match="Actor.activation: the file only names 'ReLU'"):
+        rl.load(path)
+    policy: Any = rl.load_policy(path, classes=[other])
+    assert isinstance(policy.actor[1].activations[0], other)
+
+
+def test_what_cannot_be_registered() -> None:
+    for item in (3, rl.LinearSchedule(1.0)):
+        with pytest.raises(ParamsError, match="^register.item: must be a class or a function; got "):
+            rl.register(item)
+    with pytest.raises(ParamsError, match="^register: 'PPO' is a name of rltrainer's. Rename your class.$"):
+        rl.register(type("PPO", (rl.PPO,), {}))
+    rl.register(Doubled)
+    rl.register(type("Doubled", (nn.Module,), {"__module__": Doubled.__module__}))  # the cell ran again
+    with pytest.raises(ParamsError, match="^register: 'Doubled' is the name of <class '.*'>. Rename one of the two.$"):
+        rl.register(type("Doubled", (nn.Module,), {"__module__": "elsewhere"}))
+
+
+@pytest.mark.parametrize("classes", [3, "OwnPolicy", Doubled])
+def test_classes_that_are_none(classes: Any, tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="^load.classes: must be classes and functions, or a dict from their names; "):
+        rl.load_policy(saved(tmp_path), classes=classes)
+
+
+# Files that are something else
+
+
+def test_an_old_file_says_what_to_do() -> None:
+    path = CORPUS / "format_1" / "sac_adamw.safetensors"
+    for load in (rl.load, rl.load_policy):
+        with pytest.raises(CheckpointError) as caught:
+            load(path)
+        assert str(caught.value) == (
+            f"{path}: was written before files said what they hold (format 1). "
+            "Build the algorithm as it was, and call its `load` with this file."
+        )
+
+
+def test_a_policy_is_no_algorithm(tmp_path: Path) -> None:
+    rl.Actor(VECTOR, DISCRETE).save(tmp_path / "actor")
+    with pytest.raises(CheckpointError, match="actor: holds a policy without an algorithm. Load it with rl.load_p"):
+        rl.load(tmp_path / "actor")
+    with pytest.raises(CheckpointError, match="actor: expected a file of kind 'algorithm', found 'policy'"):
+        rl.BC(rl.Actor(VECTOR, DISCRETE)).load(tmp_path / "actor")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(CheckpointError, match="there is no such file"):
+            rl.load(path)
+    with pytest.raises(ParamsError, match="^load_policy.path: must be a path; got 3"):
+        rl.load_policy(3)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_or_a_folder_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="could not be written"):
+        rl.Actor(VECTOR, DISCRETE).save(tmp_path)
+
+
+def test_a_file_of_a_newer_release(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    state = read_state(path, "algorithm", CheckpointError)
+    changed = copy.deepcopy(state)
+    changed["construction"]["built"] = {"known": "BrandNew"}
+    write_state(path, "algorithm", changed)
+    with pytest.raises(CheckpointError, match="Algorithm: this release of rltrainer knows no 'BrandNew'. Was it wr"):
+        rl.load(path)
+    changed = copy.deepcopy(state)
+    changed["construction"]["options"]["policy"]["options"]["activation"] = {"known": "BrandNewLU"}
+    write_state(path, "algorithm", changed)
+    with pytest.raises(CheckpointError, match="Actor.activation: this release of rltrainer knows no 'BrandNewLU'"):
+        rl.load(path)
+
+
+def test_a_device(tmp_path: Path) -> None:
+    for device in ("cpu", torch.device("cpu")):
+        assert rl.load(saved(tmp_path), device=device).device.type == "cpu"
+
+
+@pytest.mark.gpu
+def test_a_cuda_device(tmp_path: Path) -> None:
+    algorithm = make("sac")
+    update(algorithm)
+    algorithm.save(tmp_path / "sac")
+    again = rl.load(tmp_path / "sac", device="cuda")
+    assert again.device.type == "cuda"
+    assert all(p.is_cuda for p in again.policy.parameters())
+    assert rl.load_policy(tmp_path / "sac", device="cuda").device.type == "cuda"
