@@ -1,10 +1,13 @@
 """Weighted means of named numbers. Tensors stay on their device, and nobody waits for it, until they are read."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from rltrainer.field_rules import PositiveFloat
 
 Number = Tensor | float
 MERGE_AT = 256
@@ -19,12 +22,13 @@ def gather(parts: list[T], part: T, merge: Callable[[list[T]], T]) -> None:
         parts[:] = [merge(parts)]
 
 
-class Part(NamedTuple):
+@dataclass
+class Part:
     """Named numbers, scalar tensors or floats, with the weight of all and, of some, another one."""
 
-    values: Mapping[str, Number]
-    weight: float = 1
-    weights: Mapping[str, float] = {}
+    values: dict[str, Number]
+    weight: PositiveFloat = 1
+    weights: dict[str, PositiveFloat] = field(default_factory=dict)
 
 
 @torch.no_grad()  # a number that somebody forgot to detach must not hold its graph for the rest of the run
@@ -48,37 +52,6 @@ def floats(values: Mapping[str, Number]) -> dict[str, float]:
         read = torch.stack([torch.as_tensor(values[name]).double() for name in far]).tolist()
         values = dict(values) | dict(zip(far, read, strict=True))
     return {name: float(value) for name, value in values.items()}
-
-
-class Means:
-    """Gathers parts one by one in bounded memory, until their means are taken."""
-
-    def __init__(self) -> None:
-        self._parts: list[Part] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
-
-    def add(self, part: Part) -> None:
-        """Gather a part."""
-        gather(self._parts, part, merge)
-
-    def take(self) -> dict[str, float]:
-        """Return the means of what was gathered since the last time."""
-        parts, self._parts = self._parts, []
-        return floats(merge(parts).values)
-
-    def clear(self) -> None:
-        """Forget what was gathered."""
-        self._parts = []
-
-    def to_state(self) -> list[dict[str, Any]]:
-        """Return the parts as they are: a mean that goes on after a resume must be the same to the last bit."""
-        return [{**part._asdict(), "values": dict(part.values), "weights": dict(part.weights)} for part in self._parts]
-
-    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore what `to_state` returned."""
-        self._parts = [Part(**part) for part in state]
 
 
 def _mean(values: list[Number], weights: list[float]) -> Number:

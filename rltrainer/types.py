@@ -204,7 +204,7 @@ class UpdateResult:
         """Merge results into one; each metric is the mean over all gradient steps that reported it."""
         if len(parts) == 1 and parts[0].td_error is None:  # one gradient step per env step, most often
             return parts[0]
-        merged = merge([Part(part.metrics, part.num_gradient_steps, part.counts) for part in parts])
+        merged = merge([Part(part.metrics, part.num_gradient_steps, {**part.counts}) for part in parts])
         errors = [part.td_error for part in parts if part.td_error is not None]
         return cls(
             metrics=dict(merged.values),

@@ -17,7 +17,7 @@ from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.logger_state import LoggerState, MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
-from rltrainer.means import Means, Number, Part
+from rltrainer.means import Number, Part, floats, gather, merge
 from rltrainer.typed_state import to_state
 from rltrainer.types import Load, State
 
@@ -37,9 +37,9 @@ class LoggerOptions(TypedDict, total=False):
 class Logger(ABC):
     """Write the numbers of a run somewhere, each kind of row at its own interval.
 
-    A trainer begins with `begin_run` and `log_params`. It hands on what it measures with `gather`, calls `log_training`
-    after each collection, `log_update` after each update step, `log_test` after each test step and `log_epoch` at the
-    end of an epoch, which also flushes. A row is written if its interval was crossed since the last row of its kind;
+    A trainer begins with `begin_run` and `log_params`. It hands on what it measures with `gather`, calls `log`
+    with the kind of row after each collection, update step and test step, and `log_epoch` at the end of an epoch, which
+    also flushes. A row is written if its interval was crossed since the last row of its kind;
     the first is always written. It holds the means of all that was gathered since the row before. Names in the log
     carry the kind: `training/return`, `test/score`, `update/loss`. `step`, the x axis of all rows, counts env steps,
     offline gradient steps.
@@ -77,7 +77,7 @@ class Logger(ABC):
             "test": Interval(owner, "test_interval", test_interval, STEP_UNITS),
             "update": Interval(owner, "update_interval", update_interval, UPDATE_UNITS, Every(1, "update_step")),
         }
-        self._gathered = {"training": Means(), "update": Means()}
+        self._gathered: dict[str, list[Part]] = {}
         self._has_place = self._has_params = False
         self._has_warned = False
 
@@ -116,8 +116,7 @@ class Logger(ABC):
         """
         self._intervals["update"].set_default(update_interval)
         if is_new:
-            for means in self._gathered.values():
-                means.clear()
+            self._gathered.clear()
         # A trainer that is reset and then run begins twice: where no training was logged, the first log goes on.
         if self._has_place and (not is_new or self.last_step <= 0):
             return
@@ -164,7 +163,7 @@ class Logger(ABC):
             weight: how much they weigh in the means, such as the gradient steps that they stand for.
             weights: of those that weigh less than that.
         """
-        self._gathered[kind].add(Part(values, weight, weights or {}))
+        gather(self._gathered.setdefault(kind, []), Part(dict(values), weight, dict(weights or {})), merge)
 
     def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
         """Write what was gathered for a row of this kind, and `values`, if its interval was crossed.
@@ -196,7 +195,7 @@ class Logger(ABC):
 
     def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
         """Write what no update row holds yet, at the end of a run; but a user's own `update_interval` is kept to."""
-        if self._gathered["update"] and self._intervals["update"].is_default:
+        if self._gathered.get("update") and self._intervals["update"].is_default:
             self._log("update", values, step, self._position("update", step, update_step, gradient_step))
 
     def log_epoch(self, progress: Progress) -> None:
@@ -240,7 +239,7 @@ class Logger(ABC):
             "last_step": self.last_step,
             "last": {kind: interval.last for kind, interval in self._intervals.items()},
             "num_dropped": self._num_dropped,
-            "gathered": {kind: means.to_state() for kind, means in self._gathered.items()},
+            "gathered": to_state(self._gathered),
             "has_place": self._has_place,
             "has_params": self._has_params,
             "place": self._place_name(),
@@ -272,8 +271,7 @@ class Logger(ABC):
             self.last_step, self._num_dropped = found.last_step, found.num_dropped
             for kind, interval in self._intervals.items():
                 interval.move_to(found.last.get(kind))
-            for kind, means in self._gathered.items():
-                means.load([vars(part) for part in found.gathered.get(kind, [])])
+            self._gathered = found.gathered
             self._has_place = self._has_params = False
             if continue_files is not None:
                 with self._guarded("continue its files", num_rows=0):
@@ -327,7 +325,7 @@ class Logger(ABC):
         )
 
     def _log(self, kind: Kind, values: Row, step: int, position: int) -> None:
-        means = self._gathered[kind].take() if kind in self._gathered else {}
+        means = floats(merge(self._gathered.pop(kind, [])).values)
         row = {f"{kind}/{name}": self._checked(kind, name, value) for name, value in {**values, **means}.items()}
         self.last_step, self._has_place = step, True
         with self._guarded(f"write the {kind} row of step {step}", num_rows=1):

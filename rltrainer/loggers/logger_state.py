@@ -3,19 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rltrainer.field_rules import NonNegativeInt, PositiveFloat
+from rltrainer.field_rules import NonNegativeInt
 from rltrainer.loggers.extent import Extent
-from rltrainer.means import Number
+from rltrainer.means import Part
 from rltrainer.typed_state import from_state
-
-
-@dataclass
-class GatheredPart:
-    """Numbers gathered for the next row: means, and how much they weigh."""
-
-    values: dict[str, Number]
-    weight: PositiveFloat
-    weights: dict[str, PositiveFloat]
 
 
 @dataclass
@@ -39,7 +30,7 @@ class LoggerState:
     last: dict[str, NonNegativeInt | None]
     num_dropped: NonNegativeInt
     files: dict[str, NonNegativeInt | Extent]
-    gathered: dict[str, list[GatheredPart]] = field(default_factory=dict)
+    gathered: dict[str, list[Part]] = field(default_factory=dict)
     has_place: bool = True
     has_params: bool = True
     place: str | None = None

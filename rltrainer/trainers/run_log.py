@@ -7,6 +7,7 @@ from typing import Any, Literal
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.interval import Every
+from rltrainer.loggers.logger import Kind
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import EpochStats
@@ -62,7 +63,7 @@ class RunLog:
 
     def advance(self, state: RunState) -> None:
         """Move the bar."""
-        self._bar.advance_to(self._step(state))
+        self._bar.advance_to(self._counts(state)[0])
 
     def collected(self, state: RunState, stats: CollectStats, settings: Callable[[], Mapping[str, float]]) -> None:
         """Take in a collection step.
@@ -78,9 +79,8 @@ class RunLog:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
                 self._logger.gather("training", speed, stats.collect_time)
-            step = self._step(state)
-            if state.log.returns and self._logger.due_training(step):
-                self._logger.log_training({**state.log.means(), **settings()}, step)
+            if state.log.returns:
+                self._write("training", state, lambda: {**state.log.means(), **settings()})
         if self._bar.wants_values():
             self._bar.show(state.log.means())
 
@@ -88,18 +88,15 @@ class RunLog:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
-            counts = state.counters.update_step, state.counters.gradient_step
-            if self._logger.due_update(*counts):
-                self._logger.log_update(self._algorithm.learning_rates(), self._step(state), *counts)
+            self._write("update", state, self._algorithm.learning_rates)
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
     def tested(self, state: RunState, stats: CollectStats, score: float) -> None:
         """Take in a test step."""
         self._bar.show({"score": score, "best": state.best.score})
-        if self._logger is not None:
-            values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
-            self._logger.log_test(values, self._step(state))
+        values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
+        self._write("test", state, lambda: values)
 
     def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None, is_last: bool) -> None:
         """Take in the end of an epoch."""
@@ -109,13 +106,18 @@ class RunLog:
         if self._logger is None:
             return
         if is_last:
-            counts = state.counters.update_step, state.counters.gradient_step
-            self._logger.log_rest(self._algorithm.learning_rates(), self._step(state), *counts)
+            self._logger.log_rest(self._algorithm.learning_rates(), *self._counts(state))
         self._logger.log_epoch(state.to_progress())
 
-    def _step(self, state: RunState) -> int:
-        step: int = getattr(state.counters, self._unit)
-        return step
+    def _write(self, kind: Kind, state: RunState, values: Callable[[], Mapping[str, float]]) -> None:
+        """Have the logger write a row of means and these values, which are asked for only when it is due."""
+        if self._logger is not None and self._logger.is_due(kind, *self._counts(state)):
+            self._logger.log(kind, values(), *self._counts(state))
+
+    def _counts(self, state: RunState) -> tuple[int, int, int]:
+        """Return the x axis, update steps and gradient steps."""
+        counters = state.counters
+        return getattr(counters, self._unit), counters.update_step, counters.gradient_step
 
 
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from rltrainer.means import MERGE_AT, Means, Part, floats, merge
+from rltrainer.means import MERGE_AT, Part, floats, gather, merge
+from rltrainer.typed_state import from_state, to_state
 
 
 def test_a_part_weighs_as_much_as_it_says() -> None:
@@ -22,44 +23,35 @@ def test_a_name_that_some_parts_lack_is_a_mean_over_the_others() -> None:
 
 
 def test_however_many_parts_the_mean_is_that_of_all_and_few_are_kept() -> None:
-    means = Means()
+    parts: list[Part] = []
     for i in range(10 * MERGE_AT):
-        means.add(Part({"loss": torch.tensor(float(i)), "other": float(i)}))
-        assert len(means.to_state()) < MERGE_AT
+        gather(parts, Part({"loss": torch.tensor(float(i)), "other": float(i)}), merge)
+        assert len(parts) < MERGE_AT
     expected = (10 * MERGE_AT - 1) / 2
-    assert means.take() == pytest.approx({"loss": expected, "other": expected})
-    assert not means
+    assert floats(merge(parts).values) == pytest.approx({"loss": expected, "other": expected})
 
 
-def test_numbers_taken_are_not_taken_again() -> None:
-    means = Means()
-    means.add(Part({"loss": 1.0}))
-    assert means.take() == {"loss": 1.0}
-    assert means.take() == {}
-    means.add(Part({"loss": 2.0}))
-    means.clear()
-    assert means.take() == {}
+def test_nothing_has_no_means() -> None:
+    assert merge([]).values == {}
 
 
 def test_nan_is_told() -> None:
-    means = Means()
-    for value in (1.0, math.nan):
-        means.add(Part({"loss": torch.tensor(value), "fine": value if value == 1 else 3.0}))
-    taken = means.take()
-    assert math.isnan(taken["loss"])
-    assert taken["fine"] == 2.0
+    values = [Part({"loss": torch.tensor(value), "fine": fine}) for value, fine in ((1.0, 1.0), (math.nan, 3.0))]
+    means = floats(merge(values).values)
+    assert math.isnan(means["loss"])
+    assert means["fine"] == 2.0
 
 
 def test_a_state_goes_on_to_the_last_bit() -> None:
     generator = torch.Generator().manual_seed(1)
-    values = torch.randn(3 * MERGE_AT, generator=generator)
-    whole, first, second = Means(), Means(), Means()
-    for i, value in enumerate(values):
-        whole.add(Part({"loss": value}, 1 + i % 3))
-        (first if i < 100 else second).add(Part({"loss": value}, 1 + i % 3))
+    whole: list[Part] = []
+    parts: list[Part] = []
+    for i, value in enumerate(torch.randn(3 * MERGE_AT, generator=generator)):
+        for each in (whole, parts):
+            gather(each, Part({"loss": value}, 1 + i % 3), merge)
         if i == 99:
-            second.load(first.to_state())
-    assert second.take() == whole.take()
+            parts = [from_state(Part, part, "part") for part in to_state(parts)]
+    assert merge(parts) == merge(whole)
 
 
 def test_a_merged_mean_holds_no_graph() -> None:
