@@ -1,6 +1,7 @@
 """The skeleton of an on-policy update: process the rollout once, then gradient steps on minibatches of it."""
 
 import dataclasses
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,8 +88,11 @@ class OnPolicyAlgorithm(Algorithm):
         if self.plan.rollouts_vary:
             size = 1 << (max(int(samples.weight.count_nonzero()), 1) - 1).bit_length()  # the next power of two
         size = size if batch_size is None else min(batch_size, size)
-        for _ in range(repeat):
-            yield from minibatches(cells, size, self.generator)
+        yield from minibatches(cells, size, self.generator, repeat)
+
+    def goes_on(self, batch: Samples) -> bool:
+        """Return whether to take this step and those behind it; an algorithm may end an update step early."""
+        return True
 
     def _step(self, *args: Any) -> UpdateResult:
         return self.gradient_step(*args)
@@ -111,14 +115,15 @@ class OnPolicyAlgorithm(Algorithm):
         with torch.no_grad():
             samples = self.process(rollout)
             measured = self.before_batches(samples)
-        steps = self._compiled_step.run((batch,) for batch in self.batches(samples, batch_size, repeat))
+        batches = itertools.takewhile(self.goes_on, self.batches(samples, batch_size, repeat))
+        steps = self._compiled_step.run((batch,) for batch in batches)
         self.observe(rollout)
         self._end_update(steps)
         result = UpdateResult.mean(steps)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if steps and measured else result
 
 
-def minibatches(cells: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
+def minibatches(cells: Samples, batch_size: int, generator: torch.Generator, repeat: int = 1) -> Iterator[Samples]:
     """Yield all cells [M] that count in random order, in minibatches whose sizes differ by at most one.
 
     Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.
@@ -127,22 +132,29 @@ def minibatches(cells: Samples, batch_size: int, generator: torch.Generator) -> 
     if num_cells == 0:
         return
     if len(cells.weight) == batch_size:  # a mean over everything knows no order, and has its padding
-        yield cells
+        yield from itertools.repeat(cells, repeat)
         return
-    index, is_real = shuffled(num_cells, batch_size, generator)
-    place = index.flatten() if num_cells == len(cells.weight) else cells.weight.nonzero().squeeze(1)[index.flatten()]
-    for k, batch in enumerate(cells.gather(place, (len(index), batch_size))):
-        if is_real is not None:
-            batch.weight = batch.weight * is_real[k]
-        yield batch
+    counted = None if num_cells == len(cells.weight) else cells.weight.nonzero().squeeze(1)
+    for index, is_real in shuffled(num_cells, batch_size, generator, repeat):
+        place = index.flatten() if counted is None else counted[index.flatten()]
+        for k, batch in enumerate(cells.gather(place, (len(index), batch_size))):
+            if is_real is not None:
+                batch.weight = batch.weight * is_real[k]
+            yield batch
 
 
-def shuffled(num: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-    """Share out 0 .. num - 1 in random order among K batches, whose sizes differ by at most one.
+def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
+    """Share out 0 .. num - 1 in random order among K batches, whose sizes differ by at most one, several times.
+
+    All at once, so that what is drawn does not depend on where an update step ends.
 
     Returns:
         index [K, B], and which of them are real [K, B]: the others are repetitions that pad a batch; None if all are.
     """
+    return [_shuffled(num, batch_size, generator) for _ in range(repeat)]
+
+
+def _shuffled(num: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
     num_batches = math.ceil(num / batch_size)
     order = torch.randperm(num, generator=generator, device=generator.device)
     if num == num_batches * batch_size:

@@ -65,6 +65,7 @@ class Optimizer:
         self._bad_loss = torch.zeros((), device=device)
         self._num_faults = torch.zeros((), device=device)
         self._delayed = DeviceFlag(self._num_faults, start_on_cuda) if device.type == "cuda" else None
+        self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
         self.name = "loss"
         self._hear: Callable[[Tensor], Tensor | None] | None = None
         self._all_reduce: AllReduce | None = None
@@ -91,8 +92,19 @@ class Optimizer:
             self._all_reduce = self._all_reduce and leave_graph(self._all_reduce)
 
     def set_progress(self, progress: float) -> None:
-        """Apply the learning rate that belongs to this progress; it holds for a whole update step."""
+        """Begin an update step: apply the learning rate that belongs to this progress, which holds for all of it."""
         self.method.lr = value_at(self.schedule, progress)
+        if self.can_stop:
+            self.is_stopped.zero_()
+
+    def stop_above(self, limit: float, value: Tensor) -> None:
+        """Apply no more gradients in this update step if a scalar, its mean over all processes, is above a limit.
+
+        Only an optimizer that `can_stop` looks at it.
+        """
+        if self._all_reduce is not None:
+            value = self._all_reduce(value)
+        self.is_stopped.logical_or_(value > limit)
 
     def step(self, loss: Tensor, *, is_heard: bool = False) -> None:
         """Take the gradients of a scalar loss, average them over processes, clip them and apply them.
@@ -120,7 +132,7 @@ class Optimizer:
     def tensors(self) -> list[Tensor]:
         """What `step` changes; of an optimizer of the user's the parameters only."""
         of_method = self.method.tensors if isinstance(self.method, Adam) else []
-        return [*self.parameters, *of_method, self._bad_gradient, self._bad_loss, self._num_faults]
+        return [*self.parameters, *of_method, self._bad_gradient, self._bad_loss, self._num_faults, self.is_stopped]
 
     def take_fault(self, wait: bool = True) -> str | None:
         """Say what was wrong with the last gradient that was not finite, if there was one since the last call.
@@ -177,6 +189,8 @@ class Optimizer:
 
     def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
         """Look at the gradients and decide: what is quickest where looking costs nothing."""
+        if self.can_stop and self.is_stopped:
+            return
         if self._all_reduce is not None:
             average = self._all_reduce(self._flat(trained, gradients))
             parts = zip(self.parameters, torch.split(average, [p.numel() for p in self.parameters]), strict=True)
@@ -205,7 +219,7 @@ class Optimizer:
         self._num_faults.add_(~is_finite)
         if self.max_grad_norm is not None:
             gradient = gradient * computed_once((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        rule.step_flat(trained, gradient, is_finite)
+        rule.step_flat(trained, gradient, is_finite & ~self.is_stopped if self.can_stop else is_finite)
 
     def _flat(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...]) -> Tensor:
         """Return the gradients of all parameters as one vector, with zeros for those that are left alone."""

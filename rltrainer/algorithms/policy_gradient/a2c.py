@@ -82,6 +82,7 @@ class A2C(OnPolicyAlgorithm):
         loss = policy_loss + self.params.value_coef * value_loss
         if self.params.entropy_coef != 0:  # without it, the backward pass leaves the entropy out
             loss = loss - self.entropy_coef.value * entropy
+        self.end_early(log_prob.detach(), batch)
         self.optimizer.step(loss)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics = {name: value.detach() for name, value in losses.items()}
@@ -90,6 +91,9 @@ class A2C(OnPolicyAlgorithm):
     def evaluate(self, batch: Samples) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [B] of a minibatch."""
         return self.policy.evaluate(batch.obs)
+
+    def end_early(self, log_prob: Tensor, batch: Samples) -> None:
+        """Stop the optimizer before this step of an update, where it should go no further."""
 
     def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
         """Return what to log of how far the policy is from the one that collected; part of the gradient step."""

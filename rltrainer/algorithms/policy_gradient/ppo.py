@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import torch
 from torch import Tensor
 
 from rltrainer.algorithms.on_policy_algorithm import Samples
@@ -10,7 +11,7 @@ from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
-from rltrainer.types import Rollout
+from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.scheduled_value import ScheduledValue
 
 
@@ -25,6 +26,9 @@ class PPOParams(A2CParams):
     """The probability ratio is clipped to [1 - clip, 1 + clip]."""
     value_clip: PositiveFloat | None = None
     """The critic moves at most this far from its old value before its loss is cut; None does not clip."""
+    target_kl: PositiveFloat | None = None
+    """An update step ends before the first minibatch whose `approx_kl` is above 1.5 times this (as in
+    Stable-Baselines3); None takes all."""
 
 
 class PPO(A2C):
@@ -41,6 +45,7 @@ class PPO(A2C):
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
         super().__init__(policy, params)
         self.clip = ScheduledValue(self.params.clip, self.device)
+        self.optimizer.can_stop = self.params.target_kl is not None
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
@@ -83,10 +88,30 @@ class PPO(A2C):
         """
         log_ratio = log_prob - batch.log_prob
         change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
-        return {
+        metrics = {
             "approx_kl": weighted_mean(change - log_ratio, batch.weight),
             "clip_fraction": weighted_mean((change.abs() > self.clip.value).float(), batch.weight),
         }
+        if self.params.target_kl is not None:
+            metrics["is_taken"] = (~self.optimizer.is_stopped).float()
+        return metrics
+
+    def end_early(self, log_prob: Tensor, batch: Samples) -> None:
+        """Stop the optimizer if the policy is too far from the one that collected, by the same estimator."""
+        if self.params.target_kl is not None:
+            log_ratio = log_prob - batch.log_prob
+            approx_kl = weighted_mean(log_ratio.expm1() - log_ratio, batch.weight)
+            self.optimizer.stop_above(1.5 * self.params.target_kl, approx_kl)
+
+    def goes_on(self, batch: Samples) -> bool:
+        """Return whether the policy is as near to the old one as `target_kl` asks; waits for the device."""
+        return self.params.target_kl is None or not self.optimizer.is_stopped
+
+    def _end_update(self, results: list[UpdateResult]) -> None:
+        """Drop the results of steps that were not taken: the last one's, and those that were recorded with it."""
+        super()._end_update(results)
+        if self.params.target_kl is not None and results:
+            del results[int(torch.stack([torch.as_tensor(r.metrics.pop("is_taken")) for r in results]).sum()) :]
 
     def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
         """Return the squared error per cell [B], the larger of the plain and the clipped one."""
