@@ -132,6 +132,16 @@ def prioritized(*args: Any) -> rl.PrioritizedReplayBuffer:
     return rl.PrioritizedReplayBuffer(*args, beta=rl.LinearSchedule(0.4, 1.0))
 
 
+def c51(envs: Any) -> Any:
+    policy = rl.CategoricalQNetwork.for_envs(envs, v_min=0.0, v_max=100.0)
+    return rl.C51(policy, rl.C51Params(lr=5e-4, target_update_interval=250, n_step=3))
+
+
+def qr_dqn(envs: Any) -> Any:
+    policy = rl.QuantileQNetwork.for_envs(envs, num_quantiles=10)
+    return rl.QRDQN(policy, rl.QRDQNParams(lr=1e-3, target_update_interval=250, n_step=3))
+
+
 def ppo_image(policy: Any) -> Any:
     return rl.PPO(policy, rl.PPOParams(lr=rl.LinearSchedule(1e-3), entropy_coef=0.01))
 
@@ -264,6 +274,14 @@ TASKS: dict[str, Task] = {
                    10_000, test_episodes=20, make_buffer=prioritized, collection_step_num_env_steps=4, batch_size=128,
                    update_step_num_gradient_steps_per_sample=0.25, warmup_num_env_steps=5000), 200, "300k env steps",
         "needs the extra box2d"),
+    "c51_cartpole": Task(
+        off_policy("CartPole-v1", c51, 475, 100_000, 1000, test_episodes=20, collection_step_num_env_steps=4,
+                   batch_size=128, update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000),
+        475, "100k env steps"),
+    "qr_dqn_cartpole": Task(
+        off_policy("CartPole-v1", qr_dqn, 475, 100_000, 1000, test_episodes=20, collection_step_num_env_steps=4,
+                   batch_size=128, update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000),
+        475, "100k env steps"),
     "dqn_acrobot": Task(
         off_policy("Acrobot-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), -100, 100_000, 5000,
                    test_episodes=20, collection_step_num_env_steps=4, batch_size=128,

@@ -18,8 +18,10 @@ from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEParams
 from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
+from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.double_dqn import DoubleDQN
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams
+from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.torch_optimizer import rms_prop
@@ -27,11 +29,13 @@ from rltrainer.updates.torch_optimizer import rms_prop
 __all__ = [
     "A2C",
     "BC",
+    "C51",
     "CQL",
     "DDPG",
     "DQN",
     "IQL",
     "PPO",
+    "QRDQN",
     "REDQ",
     "REINFORCE",
     "SAC",
@@ -43,6 +47,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmParams",
     "BCParams",
+    "C51Params",
     "CQLParams",
     "DDPGParams",
     "DQNParams",
@@ -55,6 +60,7 @@ __all__ = [
     "OnPolicyAlgorithm",
     "Optimizer",
     "PPOParams",
+    "QRDQNParams",
     "REDQParams",
     "REINFORCEParams",
     "SACParams",

@@ -1,5 +1,6 @@
 """Distributions of returns: as probabilities of fixed atoms (C51), as quantiles (QR-DQN, TQC)."""
 
+import torch
 from torch import Tensor
 
 from rltrainer.functional.losses import huber
@@ -10,7 +11,8 @@ def project(support: Tensor, probability: Tensor, reward: Tensor, discount: Tens
 
     Atom j moves to reward + discount * z_j, clipped to the support, and shares its probability among the two atoms
     beside that place, the nearer one getting more: max(0, 1 - distance / spacing). So written it loses nothing where
-    an atom lands on another one, as rounding down and up does. Takes [B, K, K] numbers in memory.
+    an atom lands on another one, as rounding down and up does. Takes [B, K, K] numbers in memory, where it is not
+    compiled.
 
     Args:
         support: [K], the atoms z in ascending order, evenly spaced.
@@ -22,10 +24,21 @@ def project(support: Tensor, probability: Tensor, reward: Tensor, discount: Tens
         probabilities [B, K].
     """
     low, high = support[0], support[-1]
-    spacing = (high - low) / (len(support) - 1)
     moved = (reward.unsqueeze(1) + discount.unsqueeze(1) * support).clamp(low, high)
-    share = 1 - (moved.unsqueeze(1) - support.unsqueeze(1)).abs() / spacing  # [B, to, from]
-    return (share.clamp(min=0) @ probability.unsqueeze(2)).squeeze(2)
+    place = (moved - low) * ((len(support) - 1) / (high - low))  # in atoms
+    atom = torch.arange(len(support), device=support.device)
+    share = (1 - (place.unsqueeze(1) - atom.unsqueeze(1)).abs()).clamp(min=0)  # [B, to, from]
+    # A sum, not a matrix product: a graph then holds no [B, K, K] numbers at all.
+    return (share * probability.unsqueeze(1)).sum(2)
+
+
+def midpoints(quantiles: Tensor) -> Tensor:
+    """Return the fractions (2i + 1) / 2K [K] that K quantiles [..., K] approximate a distribution best at.
+
+    Dabney et al. 2018, Distributional Reinforcement Learning with Quantile Regression, lemma 2.
+    """
+    num_quantiles = quantiles.shape[-1]
+    return (torch.arange(num_quantiles, device=quantiles.device) + 0.5) / num_quantiles
 
 
 def quantile_huber(current: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:

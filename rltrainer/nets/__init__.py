@@ -7,10 +7,12 @@ from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork
+from rltrainer.nets.value_distributions import CategoricalQNetwork, QuantileQNetwork
 
 __all__ = [
     "Actor",
     "ActorCritic",
+    "CategoricalQNetwork",
     "Decision",
     "DeterministicActorCritic",
     "EpsilonGreedy",
@@ -20,5 +22,6 @@ __all__ = [
     "NetParams",
     "Policy",
     "QNetwork",
+    "QuantileQNetwork",
     "SquashedActorCritic",
 ]

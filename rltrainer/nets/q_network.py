@@ -45,7 +45,7 @@ class QNetwork(Policy):
         hidden_sizes: see `Policy`.
         activation: see `Policy`.
         dueling: separate value and advantage streams (Wang et al. 2016).
-        num_outputs: K numbers for each action, such as the quantiles of its return: `critic` returns [B, A, K].
+        num_outputs: K numbers for each action, whose mean is its value: `critic` returns [B, A, K].
         normalize_obs: see `Policy`.
 
     Raises:
@@ -94,7 +94,11 @@ class QNetwork(Policy):
             obs: the observations.
             output: what another critic of this shape, such as the target network, makes of them; None asks `critic`.
         """
-        return self.critic(obs) if output is None else output
+        return self.expectation(self.critic(obs) if output is None else output)
+
+    def expectation(self, output: Tensor) -> Tensor:
+        """Return the values [...] that outputs [..., K] stand for: the mean of several, as of quantiles."""
+        return output if self.num_outputs == 1 else output.mean(-1)
 
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None

@@ -32,6 +32,8 @@ MAKERS: dict[str, Any] = {
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE, rl.DQNParams(tau=0.01, target_update_interval=1)),
+    "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE, rl.C51Params(target_update_interval=7)),
+    "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork, DISCRETE, rl.QRDQNParams(target_update_interval=7)),
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params()),
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX, rl.SACParams()),
     "ddpg": (rl.DDPG, rl.DeterministicActorCritic, BOX, rl.DDPGParams()),

@@ -19,6 +19,8 @@ CASES: dict[str, tuple[Any, Any, Any, Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic, DICT, DISCRETE),
     "a2c": (rl.A2C, rl.ActorCritic, DICT, BOX),
     "dqn": (rl.DQN, rl.QNetwork, DICT, DISCRETE),
+    "c51": (rl.C51, rl.CategoricalQNetwork, DICT, DISCRETE),
+    "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork, DICT, DISCRETE),
     "td3": (rl.TD3, rl.DeterministicActorCritic, DICT, BOX),
     "sac": (rl.SAC, rl.SquashedActorCritic, DICT, BOX),
     "ddpg": (rl.DDPG, rl.DeterministicActorCritic, DICT, BOX),

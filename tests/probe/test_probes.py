@@ -26,7 +26,7 @@ def state_value(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
 
 
 def best_q(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
-    return algorithm.policy.critic(obs).amax(1)
+    return algorithm.policy.q_values(obs).amax(1)
 
 
 def q_of_policy(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -71,6 +71,16 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
         best_q,
         False,
     ),
+    "c51": (
+        off_policy(rl.CategoricalQNetwork, rl.C51, quick(rl.C51Params, target_update_interval=20, epsilon=0.5)),
+        best_q,
+        False,
+    ),
+    "qr_dqn": (
+        off_policy(rl.QuantileQNetwork, rl.QRDQN, quick(rl.QRDQNParams, target_update_interval=20, epsilon=0.5)),
+        best_q,
+        False,
+    ),
     "td3": (
         off_policy(rl.DeterministicActorCritic, rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)),
         q_of_policy,
@@ -106,7 +116,9 @@ OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
     ),
     "sac": ALGORITHMS["sac"],
     "discrete_cql": (
-        off_policy(rl.QNetwork, rl.DiscreteCQL, quick(rl.DiscreteCQLParams, target_update_interval=20, alpha=0.2)),
+        off_policy(
+            rl.QNetwork, rl.DiscreteCQL, quick(rl.DiscreteCQLParams, target_update_interval=20, conservative_coef=0.2)
+        ),
         best_q,
         False,
     ),

@@ -25,6 +25,8 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
+    "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE),
+    "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork, DISCRETE),
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX),
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX),
     "bc": (rl.BC, rl.Actor, DISCRETE),
@@ -38,7 +40,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "trpo", "reinforce_episodes", "dqn", "double_dqn", "td3", "sac", "iql",
-    "ddpg", "tqc", "redq",
+    "c51", "qr_dqn", "ddpg", "tqc", "redq",
     "dqn_prioritized", "offline_sac_prioritized",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip

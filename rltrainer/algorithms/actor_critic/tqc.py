@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, Scheduled
-from rltrainer.functional.distributional import quantile_huber
+from rltrainer.functional.distributional import midpoints, quantile_huber
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
 
@@ -50,8 +49,7 @@ class TQC(SAC):
         """Return the quantile Huber loss, a mean over critics, quantiles and target [M, B] (section 4)."""
         quantiles: Tensor = self.critic(batch.obs, batch.action)
         num_quantiles = quantiles.shape[-1]
-        midpoints = (torch.arange(num_quantiles, device=quantiles.device) + 0.5) / num_quantiles
-        loss = quantile_huber(quantiles, midpoints, target.t()) / num_quantiles
+        loss = quantile_huber(quantiles, midpoints(quantiles), target.t()) / num_quantiles
         td_error = target.mean(0) - quantiles.detach().mean(-1)
         return (loss * batch.weight).mean(), td_error.abs().mean(0)
 

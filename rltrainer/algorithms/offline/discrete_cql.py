@@ -18,8 +18,8 @@ class DiscreteCQLParams(DQNParams):
     """Hyperparameters of discrete CQL."""
 
     double: Flag = True
-    alpha: PositiveFloat = 1.0
-    """Weight of the penalty; the less of the data is good, the smaller."""
+    conservative_coef: PositiveFloat = 1.0
+    """Weight of the conservative term."""
 
 
 class DiscreteCQL(DQN):
@@ -45,8 +45,8 @@ class DiscreteCQL(DQN):
         return {"batch_size": 256}
 
     def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
-        """Return DQN's loss + alpha * (log sum_a exp Q(obs, a) - Q(obs, action)), both [B] (eq. 4)."""
+        """Return DQN's loss + conservative_coef * (log sum_a exp Q(obs, a) - Q(obs, action)), both [B] (eq. 4)."""
         q = self.policy.q_values(batch.obs)
         of_data = chosen(q, batch.action)
         td_error = self.target(batch) - of_data
-        return huber(td_error) + self.params.alpha * (q.logsumexp(1) - of_data), td_error
+        return huber(td_error) + self.params.conservative_coef * (q.logsumexp(1) - of_data), td_error

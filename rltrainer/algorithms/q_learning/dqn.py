@@ -1,7 +1,7 @@
 """DQN (Mnih et al. 2015, Human-level control through deep reinforcement learning)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class DQN(OffPolicyAlgorithm):
         params: hyperparameters; None takes the defaults.
     """
 
-    policy_class = QNetwork
+    policy_class: ClassVar[type[Any]] = QNetwork
     params_class = DQNParams
     policy: QNetwork
     params: DQNParams
@@ -77,7 +77,7 @@ class DQN(OffPolicyAlgorithm):
 
     def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
         """Return the Huber loss of target - Q(obs, action), and that difference, both [B]; what a variant overrides."""
-        td_error = self.target(batch) - chosen(self.policy.critic(batch.obs), batch.action)
+        td_error = self.target(batch) - chosen(self.policy.q_values(batch.obs), batch.action)
         return huber(td_error), td_error
 
     @torch.no_grad()
@@ -86,9 +86,13 @@ class DQN(OffPolicyAlgorithm):
         return batch.reward + batch.discount * self.next_value(batch)
 
     def next_value(self, batch: Transitions) -> Tensor:
-        """Return Q_target(next_obs, a) of the best action a [B]; [B, K] where a network gives K numbers for each.
+        """Return Q_target(next_obs, best action) [B]."""
+        return self.policy.expectation(self.next_output(batch))
 
-        The best is that of the target network, so that this is its maximum, or with `double` that of the online one.
+    def next_output(self, batch: Transitions) -> Tensor:
+        """Return the target network's output for the best action in next_obs: [B], or [B, K] of K outputs.
+
+        The best is that of the target network, whose values are then maximal, or with `double` that of the online one.
         """
         output: Tensor = self.target_critic(batch.next_obs)
         q = self.policy.q_values(batch.next_obs, None if self.params.double else output)

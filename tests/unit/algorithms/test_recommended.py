@@ -11,10 +11,10 @@ from rltrainer.errors import ParamsError
 from tests.fakes import POLICY_OPTIONS, CountingEnv, counting_envs
 
 ONLINE = [rl.PPO, rl.A2C, rl.TRPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
-ONLINE += [rl.DDPG, rl.TQC, rl.REDQ]
+ONLINE += [rl.DDPG, rl.TQC, rl.REDQ, rl.C51, rl.QRDQN]
 POLICIES: dict[Any, Any] = {
     rl.PPO: rl.ActorCritic, rl.A2C: rl.ActorCritic, rl.TRPO: rl.ActorCritic, rl.REINFORCE: rl.Actor,
-    rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork,
+    rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork, rl.C51: rl.CategoricalQNetwork, rl.QRDQN: rl.QuantileQNetwork,
     rl.TD3: rl.DeterministicActorCritic, rl.SAC: rl.SquashedActorCritic, rl.DDPG: rl.DeterministicActorCritic,
     rl.TQC: rl.SquashedActorCritic, rl.REDQ: rl.SquashedActorCritic,
 }  # fmt: skip
@@ -36,7 +36,7 @@ def images(num_envs: int) -> Any:
 @pytest.mark.parametrize("algorithm", ONLINE)
 @pytest.mark.parametrize("num_envs", [1, 8])
 def test_the_trainer_takes_them(algorithm: Any, num_envs: int) -> None:
-    is_discrete = POLICIES[algorithm] in (rl.Actor, rl.ActorCritic, rl.QNetwork)
+    is_discrete = issubclass(POLICIES[algorithm], rl.Actor | rl.QNetwork)
     box = gym.spaces.Box(-1, 1, (1,), np.float32)
     envs = counting_envs(num_envs, action_space=None if is_discrete else box)
     agent = algorithm(POLICIES[algorithm].for_envs(envs, hidden_sizes=(8,), **POLICY_OPTIONS.get(algorithm, {})))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rltrainer.functional.distributional import project, quantile_huber
+from rltrainer.functional.distributional import midpoints, project, quantile_huber
 
 SUPPORT = torch.arange(-2.0, 3.0)
 PROBABILITY = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])
@@ -85,3 +85,7 @@ def test_quantiles_of_a_sample_are_where_the_loss_is_least() -> None:
         quantile_huber(current, torch.tensor([0.25, 0.75]), target, kappa=0.01).backward()
         optimizer.step()
     assert current.tolist() == pytest.approx([0.25, 0.75], abs=0.02)
+
+
+def test_midpoints_of_equal_shares() -> None:
+    assert midpoints(torch.zeros(3, 4)).tolist() == [0.125, 0.375, 0.625, 0.875]

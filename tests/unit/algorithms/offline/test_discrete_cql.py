@@ -33,13 +33,13 @@ def test_loss_and_gradient_by_hand() -> None:
     assert cql.policy.critic[2].bias.grad.tolist() == pytest.approx([0.244728, -0.334759, 0.090031], abs=1e-6)
 
 
-def test_alpha_weighs_the_penalty_against_dqns_loss() -> None:
+def test_conservative_coef_weighs_the_penalty_against_dqns_loss() -> None:
     batch = transitions(
         obs=torch.tensor([[1.0]]), action=torch.tensor([1]), reward=torch.tensor([3.0]), discount=torch.tensor([0.0]),
         next_obs=torch.tensor([[1.0]]), weight=torch.ones(1),
     )  # fmt: skip
     # An error of 1 is a Huber loss of .5.
-    assert algorithm(alpha=2.0).loss(batch, None)[0].item() == pytest.approx(0.5 + 2 * 0.407606, abs=1e-6)
+    assert algorithm(conservative_coef=2.0).loss(batch, None)[0].item() == pytest.approx(0.5 + 2 * 0.407606, abs=1e-6)
 
 
 def test_it_is_double_unless_told_otherwise() -> None:

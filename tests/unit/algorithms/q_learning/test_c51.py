@@ -1,0 +1,61 @@
+"""C51's loss by hand."""
+
+import pytest
+import torch
+from gymnasium import spaces
+
+import rltrainer as rl
+from tests.unit.algorithms.q_learning.test_dqn import OBS, transitions
+from tests.unit.nets.test_value_distributions import with_outputs
+
+# Odds .1 : .2 : .4 : .2 : .1 of the returns -2 to 2 after an action, and others of a lower mean.
+LOGITS = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).log().tolist()
+LOWER = torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]).log().tolist()
+
+
+def algorithm(online: list[list[float]], target: list[list[float]], **params: bool) -> rl.C51:
+    policy = rl.CategoricalQNetwork(OBS, spaces.Discrete(2), hidden_sizes=(), num_atoms=5, v_min=-2.0, v_max=2.0)
+    c51 = rl.C51(with_outputs(policy, target), rl.C51Params(**params))
+    with_outputs(policy, online)
+    return c51
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [
+        # The target is [.03, .15, .32, .32, .18]. Against the uniform distribution, the cross-entropy is ln 5.
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 1.609438),
+        # log(4 + e) - .32 with 1 in the middle
+        ([0.0, 0.0, 1.0, 0.0, 0.0], 1.584832),
+    ],
+)
+def test_loss_by_hand(logits: list[float], expected: float) -> None:
+    c51 = algorithm([logits, LOWER], [LOGITS, LOWER])
+    batch = transitions(action=torch.tensor([0, 0]), reward=torch.tensor([0.5, 1.0]), discount=torch.tensor([0.9, 0.0]))
+    assert c51.target(batch)[0].tolist() == pytest.approx([0.03, 0.15, 0.32, 0.32, 0.18], abs=1e-6)
+    assert c51.target(batch)[1].tolist() == pytest.approx([0.0, 0.0, 0.0, 1.0, 0.0])  # the end: the reward alone
+    loss, td_error = c51.loss(batch, None)
+    assert loss[0].item() == pytest.approx(expected, abs=1e-6)
+    assert torch.equal(loss, td_error)
+
+
+def test_a_double_one_takes_the_target_networks_distribution_of_the_online_networks_choice() -> None:
+    batch = transitions(reward=torch.zeros(2), discount=torch.ones(2))
+    single, double = (algorithm([LOWER, LOGITS], [LOGITS, LOWER], double=flag) for flag in (False, True))
+    assert single.target(batch)[0].tolist() == pytest.approx([0.1, 0.2, 0.4, 0.2, 0.1], abs=1e-6)
+    assert double.target(batch)[0].tolist() == pytest.approx([0.6, 0.1, 0.1, 0.1, 0.1], abs=1e-6)
+
+
+def test_dqn_on_distributions_trains_their_means() -> None:
+    c51 = algorithm([LOGITS, LOWER], [LOGITS, LOWER])
+    # Means 0 and -1: targets 1 + .5 * 0 and 3, Q(., 0) = 0 and Q(., 1) = -1.
+    td_error = rl.DQN(c51.policy).loss(transitions(), None)[1]
+    assert td_error.tolist() == pytest.approx([1.0, 4.0], abs=1e-6)
+
+
+def test_defaults_are_the_papers() -> None:
+    params = rl.C51Params()
+    assert (params.lr, params.adam_eps, params.double) == (2.5e-4, 0.01 / 32, False)
+    assert rl.CategoricalQNetwork(OBS, spaces.Discrete(2)).support.tolist()[::25] == pytest.approx(
+        [-10.0, 0.0, 10.0], abs=1e-6
+    )
