@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rltrainer.nets.chain import apply_linear
+from rltrainer.nets.linear import Linear
 
 
 class RecurrentCell(nn.Module):
@@ -28,8 +28,8 @@ class RecurrentCell(nn.Module):
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()
         self.size, self.memory_size = size, self.num_parts * size
-        self.of_input = nn.Linear(in_features, self.num_gates * size)
-        self.of_memory = nn.Linear(size, self.num_gates * size)
+        self.of_input = Linear(in_features, self.num_gates * size)
+        self.of_memory = Linear(size, self.num_gates * size)
 
     def forward(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
         """Return the memory after each row [L, B, S]; the output is its first part, see `output`.
@@ -39,7 +39,7 @@ class RecurrentCell(nn.Module):
             memory: what was remembered before the first row [B, S].
             begins: [L, B] bool, where an episode begins: what was remembered before it is nothing.
         """
-        products = apply_linear(self.of_input, x.flatten(0, 1)).to(memory.dtype).view(*x.shape[:2], -1)
+        products = self.of_input(x.flatten(0, 1)).to(memory.dtype).view(*x.shape[:2], -1)
         keep = (~begins).to(memory.dtype).unsqueeze(-1)
         memories, _ = self._operator(products, memory, keep, self.of_memory.weight, self.of_memory.bias)
         return memories
