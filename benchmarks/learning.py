@@ -24,6 +24,7 @@ import rltrainer as rl
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests import this file too
 
+from bit_flip import BitFlip
 from catch import Catch
 
 HERE = Path(__file__).parent
@@ -124,8 +125,8 @@ def reinforce_cartpole(policy: Any) -> Any:
     return rl.REINFORCE(policy, rl.REINFORCEParams(lr=rl.LinearSchedule(5e-3)))
 
 
-def dqn(**params: Any) -> Callable[[Any], Any]:
-    return lambda envs: rl.DQN(rl.QNetwork.for_envs(envs), rl.DQNParams(**params))
+def dqn(hidden_sizes: tuple[int, ...] | None = None, **params: Any) -> Callable[[Any], Any]:
+    return lambda envs: rl.DQN(rl.QNetwork.for_envs(envs, hidden_sizes=hidden_sizes), rl.DQNParams(**params))
 
 
 def prioritized(*args: Any) -> rl.PrioritizedReplayBuffer:
@@ -140,6 +141,25 @@ def c51(envs: Any) -> Any:
 def qr_dqn(envs: Any) -> Any:
     policy = rl.QuantileQNetwork.for_envs(envs, num_quantiles=10)
     return rl.QRDQN(policy, rl.QRDQNParams(lr=1e-3, target_update_interval=250, n_step=3))
+
+
+def hindsight(capacity: int, *spaces: Any) -> rl.HindsightReplayBuffer:
+    return rl.HindsightReplayBuffer.for_env(BitFlip(), capacity)
+
+
+def success_of_bit_flip(stats: rl.CollectStats) -> float:
+    """Return the share of episodes that ended at their goal; without it, all eight steps cost 1."""
+    return float((stats.returns > -8).mean())
+
+
+def bit_flip(make_buffer: Any) -> Callable[[int], Outcome]:
+    """Train DQN to reach states of eight bits."""
+    make = dqn(lr=1e-3, gamma=0.98, target_update_interval=250, epsilon=0.2)
+    return off_policy(
+        BitFlip, make, 0.95, 30_000, 3000, test_episodes=100, make_buffer=make_buffer, collection_step_num_env_steps=8,
+        batch_size=128, update_step_num_gradient_steps_per_sample=0.125, warmup_num_env_steps=1000,
+        compute_score_fn=success_of_bit_flip,
+    )  # fmt: skip
 
 
 def ppo_image(policy: Any) -> Any:
@@ -270,10 +290,12 @@ TASKS: dict[str, Task] = {
                    test_episodes=20, make_buffer=prioritized, collection_step_num_env_steps=4, batch_size=128,
                    update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000), 475, "50k env steps"),
     "prioritized_dqn_lunar_lander": Task(
-        off_policy("LunarLander-v3", dqn(lr=5e-4, target_update_interval=500, n_step=3, double=True), 200, 300_000,
-                   10_000, test_episodes=20, make_buffer=prioritized, collection_step_num_env_steps=4, batch_size=128,
-                   update_step_num_gradient_steps_per_sample=0.25, warmup_num_env_steps=5000), 200, "300k env steps",
-        "needs the extra box2d"),
+        off_policy("LunarLander-v3", dqn((256, 256), lr=5e-4, target_update_interval=250, double=True), 200,
+                   300_000, 10_000, test_episodes=20, make_buffer=prioritized, collection_step_num_env_steps=4,
+                   batch_size=128, update_step_num_gradient_steps_per_sample=0.25, warmup_num_env_steps=5000),
+        200, "300k env steps", "needs the extra box2d"),
+    "hindsight_dqn_bit_flip": Task(bit_flip(hindsight), 0.9, "30k env steps"),
+    "dqn_bit_flip": Task(bit_flip(rl.ReplayBuffer), None, "30k env steps", "below 0.3 without hindsight"),
     "c51_cartpole": Task(
         off_policy("CartPole-v1", c51, 475, 100_000, 1000, test_episodes=20, collection_step_num_env_steps=4,
                    batch_size=128, update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000),
@@ -338,6 +360,8 @@ def passes(task: Task, outcomes: list[Outcome]) -> bool:
         return statistics.median(o.score / (o.reference or 1.0) for o in outcomes) >= 0.9
     if task.note.startswith("a quarter"):
         return statistics.median(o.score - (o.reference or 0.0) - abs(o.reference or 0.0) / 4 for o in outcomes) > 0
+    if task.note.startswith("below"):
+        return statistics.median(outcome.score for outcome in outcomes) < float(task.note.split()[1])
     if task.note.startswith("above"):
         return statistics.median(o.score - (o.reference or 0.0) for o in outcomes) > 0
     return True

@@ -50,7 +50,7 @@ from rltrainer.algorithms import (
     rms_prop,
 )
 from rltrainer.collect import Collector, CollectStats, DataSource, SequenceSummaryStats
-from rltrainer.data import PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
+from rltrainer.data import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
 from rltrainer.envs import make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
@@ -137,6 +137,7 @@ __all__ = [
     "Exploration",
     "GaussianActorCritic",
     "GaussianNoise",
+    "HindsightReplayBuffer",
     "IQLParams",
     "InfoStats",
     "JSONLinesLogger",

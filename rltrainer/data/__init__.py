@@ -1,7 +1,8 @@
 """Buffers: where collected and logged transitions are kept, and the files they are saved in."""
 
+from rltrainer.data.hindsight import HindsightReplayBuffer
 from rltrainer.data.prioritized import PrioritizedReplayBuffer
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.rollout_buffer import RolloutBuffer
 
-__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer"]
+__all__ = ["HindsightReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer"]

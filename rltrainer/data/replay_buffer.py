@@ -174,11 +174,15 @@ class ReplayBuffer:
         batch_size, n_step, gamma, num_batches = check_sample(owner, self._ring, nbytes, *arguments)
         shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
         cells, weight = self.drawing.draw(shape)
-        batch = self._ring.transitions(cells.flatten(), n_step, gamma)
+        batch = self._transitions(cells.flatten(), n_step, gamma)
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
             batch.weight = weight
         return batch
+
+    def _transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
+        """Return the transitions that start at cells that were drawn [B]."""
+        return self._ring.transitions(cells, n_step, gamma)
 
     def sample_sequences(
         self,

@@ -244,7 +244,7 @@ class Ring:
             obs=columns["obs"].gather(cells),
             action=columns["action"].gather(cells),
             reward=reward,
-            next_obs=self._successors(last),
+            next_obs=self.successors(last),
             terminated=terminated,
             truncated=columns["truncated"].gather(last),
             discount=discount.masked_fill_(terminated, 0.0),
@@ -252,10 +252,6 @@ class Ring:
             weight=torch.ones_like(reward),
             extra={name: x.index_select(0, cells) for name, x in columns["extra"].flat.items() if name != without},
         )
-
-    def successors(self, cells: Array) -> Tree:
-        """Return copies of the successors of cells [B], flat indices, as a tree [B, ...]."""
-        return self._successors(self._on_device(cells))
 
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
@@ -289,7 +285,8 @@ class Ring:
         rows = np.arange(self.num_rows)[:, None]
         return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
-    def _successors(self, cells: Tensor) -> Tree:
+    def successors(self, cells: Tensor) -> Tree:
+        """Return copies of the successors of cells [B], flat indices, as a tree [B, ...]."""
         after = (cells + self.num_envs).remainder_(self.num_cells)
         return self.final.replace(cells, self.columns["obs"].gather(after))
 

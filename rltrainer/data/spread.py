@@ -123,7 +123,9 @@ def _chunk(source: Ring, cells: Array, env: Array, ended: Array, num_envs: int) 
     rank[order] = _count_up(count)
     last = np.where(count > 0, order[np.maximum(np.cumsum(count) - 1, 0)], 0)
     columns = {name: column.flat for name, column in source.columns.items()}
-    final_obs, last_obs = source.successors(cells[ended]), source.successors(cells[last])
+    final_obs, last_obs = (
+        source.successors(torch.from_numpy(at).to(source.device)) for at in (cells[ended], cells[last])
+    )
     return Cells(columns, cells, env, rank, ended, final_obs, last_obs)
 
 

@@ -30,7 +30,8 @@ NOT_RUN = {
     (
         "docs/guides/deploying.md",
         'torch.onnx.export(Greedy(policy), kwargs={"obs": example}, f="policy.onnx", dynamo=True)',
-    ): "needs onnx and onnxscript, which are no extras"
+    ): "needs onnx and onnxscript, which are no extras",
+    ("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra",
 }
 """Python blocks that cannot run here, by page and first line, with the reason."""
 
