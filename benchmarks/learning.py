@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests import this file too
 
 from bit_flip import BitFlip
 from catch import Catch
+from identity import Identity
 
 HERE = Path(__file__).parent
 COMPILED = ", compiled"
@@ -160,6 +161,10 @@ def bit_flip(make_buffer: Any) -> Callable[[int], Outcome]:
         batch_size=128, update_step_num_gradient_steps_per_sample=0.125, warmup_num_env_steps=1000,
         compute_score_fn=success_of_bit_flip,
     )  # fmt: skip
+
+
+def ppo_masked(policy: Any) -> Any:
+    return rl.PPO(policy, rl.PPOParams(lr=1e-2, gamma=0.1, clip=0.4, gae_lambda=0.0))
 
 
 def ppo_image(policy: Any) -> Any:
@@ -348,6 +353,10 @@ TASKS: dict[str, Task] = {
         on_policy("HalfCheetah-v4", ppo_half_cheetah, 8, 1e9, 307_200, 20_480, 10,
                   policy={"normalize_obs": True, "normalize_reward": True}, collection_step_num_env_steps=2048,
                   batch_size=64, update_step_num_repetitions=10), None, "300k env steps", "reported"),
+    "ppo_masked_identity": Task(
+        on_policy(Identity, ppo_masked, 1, 90, 2048, 2048, policy={"hidden_sizes": (512,)},
+                  collection_step_num_env_steps=512, batch_size=64, update_step_num_repetitions=2),
+        90, "2,048 env steps"),
     **image_tasks(),
 }  # fmt: skip
 
@@ -414,6 +423,7 @@ def table(rows: dict[str, Any]) -> str:
         "The offline Pendulum tasks train on all that SAC collected while it learned; their reference is the mean",
         "return in that data. TD3+BC's alpha (10, the paper has 2.5) was chosen on seeds 1 to 5 and runs on 6 to 10.",
         "The images are those of `benchmarks/catch.py`, channels last (hwc) or first (chw); the best return is 1.",
+        "The masked task is `benchmarks/identity.py`: 70 actions, 55 of them not allowed; the best return is 100.",
         "Runs went two at a time, so the seconds are rough.",
         "PPO on HalfCheetah-v4, published: 1867 +- 48, the model card of CleanRL's `ppo_fix_continuous_action`, seed 2",
         "(huggingface.co/sdpkjc/HalfCheetah-v4-ppo_fix_continuous_action-seed2), after its whole run, not 300k steps.",

@@ -51,7 +51,7 @@ from rltrainer.algorithms import (
 )
 from rltrainer.collect import Collector, CollectStats, DataSource, SequenceSummaryStats
 from rltrainer.data import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
-from rltrainer.envs import make_vec
+from rltrainer.envs import ActionMask, make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
 from rltrainer.nets import (
@@ -110,6 +110,7 @@ __all__ = [
     "TQC",
     "TRPO",
     "A2CParams",
+    "ActionMask",
     "Actor",
     "ActorCritic",
     "Algorithm",

@@ -18,6 +18,9 @@ ROUNDING = 4 * 2.0**-23
 """What float32 rounds off `low + (high - low) * x`, relative to the larger bound: two units in the last place of twice
 that bound."""
 
+ACTION_MASK = "action_mask"
+"""The key of a Dict observation's leaf that says which discrete actions are allowed."""
+
 Array = np.ndarray[Any, Any]
 
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -58,6 +61,18 @@ def leaf_shape(space: gym.Space[Any]) -> tuple[int, ...]:
     """Return the shape of one value of a leaf space."""
     assert space.shape is not None, "every leaf space has a shape"
     return tuple(space.shape)
+
+
+def has_action_mask(observation_space: gym.Space[Any]) -> bool:
+    """Return whether observations say which actions are allowed."""
+    return isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
+
+
+def num_choices(action_space: gym.Space[Any]) -> list[int] | None:
+    """Return how many choices each number of an action is made from; None if the space is not one of choices."""
+    if isinstance(action_space, spaces.Discrete):
+        return [int(action_space.n)]
+    return action_space.nvec.flatten().tolist() if isinstance(action_space, spaces.MultiDiscrete) else None
 
 
 def require_floats(owner: str, action_space: gym.Space[Any]) -> None:

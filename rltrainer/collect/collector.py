@@ -167,6 +167,7 @@ class Collector:
             ParamsError: both or neither count, or one that is not positive; or `max_episode_steps` cannot be kept.
             NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
             SpaceError: the policy chose what its action space does not hold; nothing of the collection was stored.
+            EnvError: an env failed, or allows no action; nothing of the collection was stored.
             TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
@@ -315,6 +316,8 @@ class Collector:
         while not episodes.is_complete if stop is None else self.num_rows < stop:
             if must_look:
                 self._watch.check_first_obs(self.num_rows)
+            if self.policy.has_mask:
+                self._watch.check_masks(self.num_rows)
             memory = decider.memory
             try:
                 decision = decider.decide(adapter.obs_tensor, self.generator)

@@ -8,6 +8,7 @@ from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_seeds import Rows
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.action_mask import allowed
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.exploration import remembers
 from rltrainer.tree import Tree
@@ -62,7 +63,9 @@ class Decider:
     def decide(self, obs: Tree, generator: torch.Generator) -> Decision:
         """Decide for observations [N, ...], and remember."""
         if self._random:
-            decision = Decision(random_action(self._adapter.action_space, self._adapter.num_envs, generator))
+            space, mask = self._adapter.action_space, self._policy.mask_of(obs)
+            action = random_action(space, self._adapter.num_envs, generator)
+            decision = Decision(action if mask is None else allowed(action, mask, space, generator))
             if self.memory is not None:  # what happens under random actions is remembered too
                 decision.state = self._policy.respond(obs, self.memory).state
         else:

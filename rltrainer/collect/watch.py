@@ -3,13 +3,16 @@
 import logging
 from typing import Any
 
+import numpy as np
+
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.adapter.observation_memory import all_finite
-from rltrainer.spaces import ValueRange
+from rltrainer.errors import EnvError
+from rltrainer.spaces import ACTION_MASK, ValueRange
 
 LONG_EPISODE = 100_000
 """Steps after which an episode that others wait for is worth a word."""
@@ -75,6 +78,24 @@ class Watch:
         """Look at the first observations of episodes that nobody stores."""
         if not self._adapter.obs_is_finite():
             check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
+
+    def check_masks(self, num_steps: int) -> None:
+        """Look whether each env that acts next is allowed something, after so many steps.
+
+        Raises:
+            EnvError: an env's action mask allows nothing.
+        """
+        mask = to_array(self._adapter.obs[ACTION_MASK])
+        is_stuck = np.asarray(~mask.any(-1))
+        if not is_stuck.any():
+            return
+        if self._adapter.resetting is not None:  # these act on final observations, and nobody minds
+            is_stuck[self._adapter.resetting] = False
+        if self._episodes.open is not None:
+            is_stuck &= self._episodes.open
+        for env in np.flatnonzero(is_stuck)[:1]:
+            text = f'env {env}, step {num_steps + 1}: obs["{ACTION_MASK}"] allows no action'
+            raise EnvError(f"{text}. An episode must end where nothing can be done{NOTHING_STORED}.")
 
     def warn_of_long_episode(self, num_rows: int) -> None:
         """Say once that an episode may never end, in a collection of so many rows as yet."""

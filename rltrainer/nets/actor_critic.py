@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import FiniteFloat, Flag, checked
 from rltrainer.nets.decision import LOG_PROB, Decision
-from rltrainer.nets.distributions import Distribution
+from rltrainer.nets.distributions import Categorical, Distribution, MultiCategorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, Activation, TModule, orthogonal_
@@ -83,8 +83,13 @@ class Actor(Policy):
     extra_specs = LOG_PROB
 
     def distribution(self, obs: Tree) -> Distribution:
-        """Return the distribution over actions for normalised observations [B, ...]."""
-        return cast(Distribution, self.actor(obs))
+        """Return the distribution over actions, those that are allowed, for normalised observations [B, ...]."""
+        distribution: Distribution = self.actor(obs)
+        return self._masked(distribution, obs) if self.has_mask else distribution
+
+    def _masked(self, distribution: Distribution, obs: Tree) -> Distribution:
+        mask = self.mask_of(obs)
+        return distribution if mask is None else cast(Categorical | MultiCategorical, distribution).masked(mask)
 
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
@@ -159,5 +164,6 @@ class ActorCritic(Actor):
             return self.distribution(obs), self.value(obs)
         features = self.actor[0](obs)
         distribution: Distribution = self.actor[1:](features)
+        distribution = self._masked(distribution, obs) if self.has_mask else distribution
         value: Tensor = self.critic[1:](features)
         return distribution, value.squeeze(-1)

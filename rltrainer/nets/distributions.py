@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
+from rltrainer.nets.action_mask import excluded
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -103,6 +104,10 @@ class Categorical:
             kept = self._log_probs = F.log_softmax(self.logits, -1)
         return kept
 
+    def masked(self, mask: Tensor) -> "Categorical":
+        """Return the distribution over the choices that are allowed, as a mask [B, A] says."""
+        return Categorical(excluded(self.logits, mask), self.start)
+
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw choices [B]."""
         return self._choice(_gumbel_argmax(self.logits, generator))
@@ -146,6 +151,11 @@ class MultiCategorical:
     """Independent choices, one `Categorical` each; the action is int64 [B, D]."""
 
     parts: list[Categorical]
+
+    def masked(self, mask: Tensor) -> "MultiCategorical":
+        """Return the distribution over the choices that are allowed, as a mask [B, A], one after the other, says."""
+        masks = torch.split(mask, [part.logits.shape[-1] for part in self.parts], -1)
+        return MultiCategorical([part.masked(flags) for part, flags in zip(self.parts, masks, strict=True)])
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw choices [B, D]."""

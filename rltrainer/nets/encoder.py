@@ -16,7 +16,7 @@ from rltrainer.names import did_you_mean
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.net_params import MakeEncoder, NetParams
-from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
+from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
     def __init__(self, observation_space: gym.Space[Any], net: NetParams | None = None) -> None:
         super().__init__()
         net = NetParams() if net is None else net
-        tree = leaf_spaces(observation_space) if net.keys is None else _parts_of(observation_space, net.keys)
+        tree = _seen_parts(observation_space, net.keys)
         found = [_leaf_encoder(name, space, net.encoder) for name, space in named_leaves(tree)]
         self.parts = nn.ModuleList(part for part, _ in found)
         self.structure = map_tree(lambda _: None, tree)
@@ -129,16 +129,21 @@ class Encoder(nn.Module):
         return self
 
 
-def _parts_of(observation_space: gym.Space[Any], keys: Sequence[str]) -> Tree:
-    """Return the leaf spaces of some parts of a Dict, in the order of the space."""
+def _seen_parts(observation_space: gym.Space[Any], keys: Sequence[str] | None) -> Tree:
+    """Return the leaf spaces that a network sees, of a Dict those of some keys, in the order of the space."""
     if not isinstance(observation_space, spaces.Dict):
-        rule = "must be None where observations are no Dict"
-        raise ParamsError(field_error_text("NetParams", "keys", rule, keys))
-    for key in keys:
-        if key not in observation_space.spaces:
-            hint = did_you_mean(key, observation_space.spaces)
-            raise ParamsError(f"NetParams.keys: the observation has no part {key!r}.{hint}")
-    return {key: leaf_spaces(part) for key, part in observation_space.spaces.items() if key in keys}
+        if keys is not None:
+            rule = "must be None where observations are no Dict"
+            raise ParamsError(field_error_text("NetParams", "keys", rule, keys))
+        return leaf_spaces(observation_space)
+    parts = {key: leaf_spaces(part) for key, part in observation_space.spaces.items() if key != ACTION_MASK}
+    if not parts:
+        raise SpaceError(f"Encoder.observation_space: must have a part beside {ACTION_MASK!r}; got {observation_space}")
+    for key in keys or ():
+        if key not in parts:
+            why = f"{key!r} is no input" if key == ACTION_MASK else f"the observation has no part {key!r}"
+            raise ParamsError(f"NetParams.keys: {why}.{did_you_mean(key, parts)}")
+    return {key: part for key, part in parts.items() if keys is None or key in keys}
 
 
 def _leaf_encoder(name: str, space: gym.Space[Any], make: MakeEncoder | None) -> tuple[nn.Module, int]:

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.functional.returns import discounted_returns
-from rltrainer.spaces import leaf_shape, leaf_spaces
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
+from rltrainer.tree import Tree, map_tree, named_leaves
 from rltrainer.types import Rollout
 
 CLIP = 10.0
@@ -67,9 +67,10 @@ class ObsNormalizer(nn.Module):
     def __init__(self, observation_space: gym.Space[Any]) -> None:
         super().__init__()
         tree = leaf_spaces(observation_space)
-        self.moments = nn.ModuleDict(
-            {str(i): RunningMoments(leaf_shape(s)) for i, s in enumerate(leaves(tree)) if _is_float_box(s)}
-        )
+        self.moments = nn.ModuleDict()
+        for i, (name, space) in enumerate(named_leaves(tree)):
+            if _is_float_box(space) and name != f'["{ACTION_MASK}"]':
+                self.moments[str(i)] = RunningMoments(leaf_shape(space))
         position = itertools.count()
         self.positions = map_tree(lambda _: str(next(position)), tree)
 

@@ -18,6 +18,7 @@ from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, Flag, Sizes, checked, instance_of
 from rltrainer.names import check_arguments
+from rltrainer.nets.action_mask import allowed, require_mask
 from rltrainer.nets.decision import NO_COLUMNS, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
@@ -25,6 +26,7 @@ from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
+from rltrainer.spaces import ACTION_MASK
 from rltrainer.state_file import write_state
 from rltrainer.tree import Tree
 
@@ -57,6 +59,7 @@ class Policy(nn.Module, ABC):
         normalize_obs: standardise float observations by running statistics that are saved with the policy.
 
     Attributes:
+        has_mask: whether observations say which actions are allowed.
         net_params: `net` with everything filled in: what a subclass builds its networks from.
     """
 
@@ -99,6 +102,7 @@ class Policy(nn.Module, ABC):
         own = {field: value for field, value in own.items() if value is not None}
         self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
         self.observation_space, self.action_space = observation_space, action_space
+        self.has_mask = require_mask(name, observation_space, action_space)
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
@@ -173,7 +177,7 @@ class Policy(nn.Module, ABC):
         """Decide for normalised observations; gradients are off.
 
         Args:
-            obs: tree [N, ...], as updates get it.
+            obs: tree [N, ...], as updates get it; a mask is still among its leaves, which encoders leave out.
             state: [N, S], the memory of each env; None for policies without one, and where nothing is remembered yet.
             mask: [N, A] bool, which choices are allowed; None where all are.
             explore: sample, if the policy is stochastic.
@@ -216,6 +220,10 @@ class Policy(nn.Module, ABC):
             return action
         return action, state if decision.state is None else decision.state
 
+    def mask_of(self, obs: Tree) -> Tensor | None:
+        """Return which choices an observation allows [B, A] bool; None where it does not say."""
+        return obs[ACTION_MASK].bool() if self.has_mask else None
+
     def respond(
         self,
         obs: Tree,
@@ -239,7 +247,8 @@ class Policy(nn.Module, ABC):
                 return self.respond(obs, state, explore=explore, generator=generator, exploration=exploration)
         if self.obs_normalizer is not None:
             obs = self.obs_normalizer(obs)
-        decision = self.decide(obs, state, None, explore and exploration is None, generator)
+        mask = self.mask_of(obs) if self.has_mask else None
+        decision = self.decide(obs, state, mask, explore and exploration is None, generator)
         exploration = self.exploration if exploration is None else exploration
         if explore and exploration is not None:
             situation = self.action_space, self.progress(), generator
@@ -247,6 +256,8 @@ class Policy(nn.Module, ABC):
                 decision.action, decision.state = exploration.step(decision.action, state, *situation)
             else:
                 decision.action = exploration(decision.action, *situation)
+            if mask is not None:
+                decision.action = allowed(decision.action, mask, self.action_space, generator)
         return decision
 
     def to_plain(self) -> dict[str, Any]:

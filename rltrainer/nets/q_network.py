@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.field_rules import Flag, PositiveInt, checked
+from rltrainer.nets.action_mask import excluded
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
@@ -90,11 +91,14 @@ class QNetwork(Policy):
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
         """Return the action values [B, A] that choices are made by, for normalised observations [B, ...].
 
+        Those of actions that are not allowed are -1e8.
+
         Args:
             obs: the observations.
             output: what another critic of this shape, such as the target network, makes of them; None asks `critic`.
         """
-        return self.expectation(self.critic(obs) if output is None else output)
+        values, mask = self.expectation(self.critic(obs) if output is None else output), self.mask_of(obs)
+        return values if mask is None else excluded(values, mask)
 
     def expectation(self, output: Tensor) -> Tensor:
         """Return the values [...] that outputs [..., K] stand for: the mean of several, as of quantiles."""

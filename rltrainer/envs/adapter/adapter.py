@@ -56,6 +56,7 @@ class EnvAdapter:
         obs: tree [N, ...], the observation to act on: the env's arrays or tensors, floats as float32, choices as
             int64, in memory of the adapter's own.
         obs_tensor: the same as tensors on `device`; on the CPU in the same memory.
+        resetting: the envs that will spend the next step on their reset, whatever is done [K]; None if none will.
 
     Raises:
         ParamsError: `envs` is no vector env.
@@ -85,8 +86,8 @@ class EnvAdapter:
         self._now: ObsMemory | None = None
         self._next: ObsMemory
         self._result: EnvStep | None = None
-        # Envs that will spend the next step on their reset, and envs whose next episode begins with `advance`.
-        self._resetting: Rows | None = None
+        self.resetting: Rows | None = None
+        # The envs whose next episode begins with `advance`.
         self._starting: Rows | None = None
         self._first_obs: Tree = None
         self._has_truncated = False
@@ -206,7 +207,7 @@ class EnvAdapter:
         copy_tree(result.reward, reward)
         copy_tree(result.terminated, terminated)
         copy_tree(result.truncated, truncated)
-        reset_rows = self._resetting
+        reset_rows = self.resetting
         result.valid = None if reset_rows is None else self._void(result, reset_rows)
         if RESTARTED in info:
             # The envs report a truncation; no transition took place.
@@ -219,7 +220,7 @@ class EnvAdapter:
         if finished is not None:
             self._finish(finished, info)
         if self._autoreset.spends_step:
-            self._starting, self._resetting = reset_rows, finished
+            self._starting, self.resetting = reset_rows, finished
         else:
             self._starting = finished
         if max_episode_steps is not None:
@@ -306,10 +307,10 @@ class EnvAdapter:
         self._now, self.obs, self.obs_tensor = memory, memory.obs, memory.tensor
         self._starting, self._resumes = None, False
         if not is_masked:
-            self._resetting = None
-        elif self._resetting is not None:
+            self.resetting = None
+        elif self.resetting is not None:
             # These will spend the next step on the reset that was due, and begin this episode once more after it.
-            self._clock.postpone(self._resetting)
+            self._clock.postpone(self.resetting)
 
     def _allocate(self, obs: Tree) -> ObsMemory:
         check_obs("vector env obs", self._space, obs, (self.num_envs,))

@@ -1,0 +1,1 @@
+"""Wrappers of single envs, for `make_vec(..., wrappers=...)`."""

@@ -1,0 +1,72 @@
+"""Every algorithm for discrete actions obeys masks: what is not allowed changes nothing, and is not changed itself."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rltrainer as rl
+
+OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces.Box(-1.0, 1.0, (4,), np.float32))
+ALGORITHMS: dict[str, tuple[Any, Any]] = {
+    "ppo": (rl.PPO, rl.ActorCritic),
+    "a2c": (rl.A2C, rl.ActorCritic),
+    "trpo": (rl.TRPO, rl.ActorCritic),
+    "reinforce": (rl.REINFORCE, rl.Actor),
+    "dqn": (rl.DQN, rl.QNetwork),
+    "double_dqn": (rl.DoubleDQN, rl.QNetwork),
+    "c51": (rl.C51, rl.CategoricalQNetwork),
+    "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork),
+    "discrete_cql": (rl.DiscreteCQL, rl.QNetwork),
+    "bc": (rl.BC, rl.Actor),
+}
+FORBIDDEN = 1
+"""The place of the action that no observation allows."""
+
+
+def obs_batch(*shape: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    mask = torch.tensor([1, 0, 1], dtype=torch.int8).expand(*shape, 3).contiguous()
+    return {"action_mask": mask, "position": torch.rand((*shape, 4), generator=generator) * 2 - 1}
+
+
+def updated(name: str, preference: float) -> dict[str, torch.Tensor]:
+    """Return the parameters after two updates, given what is preferred, the row of the forbidden action apart."""
+    rl.seed(7)
+    algorithm_class, policy_class = ALGORITHMS[name]
+    policy = policy_class.for_spaces(OBS, gym.spaces.Discrete(3, start=2), hidden_sizes=(16,), normalize_obs=True)
+    (head,) = (m for m in policy.modules() if isinstance(m, nn.Linear) and m.out_features % 3 == 0)
+    with torch.no_grad():
+        head.bias.view(3, -1)[FORBIDDEN] += preference
+    before = [p.detach().view(3, -1)[FORBIDDEN].clone() for p in (head.weight, head.bias)]
+    algorithm = algorithm_class(policy)
+    algorithm.seed(3)
+    g = torch.Generator().manual_seed(1)
+    shape = (6, 2) if isinstance(algorithm, rl.OnPolicyAlgorithm) else (16,)
+    action = 2 + 2 * torch.randint(2, shape, generator=g)
+    no, reward = torch.zeros(shape, dtype=torch.bool), torch.rand(shape, generator=g)
+    for _ in range(2):
+        obs = obs_batch(*shape, generator=g)
+        if isinstance(algorithm, rl.OnPolicyAlgorithm):
+            last, final = obs_batch(2, generator=g), obs_batch(0, generator=g)
+            index, starts = torch.zeros(0, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
+            rollout = rl.Rollout(obs, action, reward, no, no, ~no, last, final, index, starts)
+            algorithm.update(rollout, batch_size=6, repeat=2)
+        else:
+            next_obs, discount = obs_batch(*shape, generator=g), torch.full(shape, 0.9)
+            one = torch.ones(shape)
+            algorithm.update(rl.Transitions(obs, action, reward, next_obs, no, no, discount, one.long(), one))
+    for p, row in zip((head.weight, head.bias), before, strict=True):
+        assert torch.equal(p.detach().view(3, -1)[FORBIDDEN], row), "it is not changed itself"
+        with torch.no_grad():
+            p.view(3, -1)[FORBIDDEN] = 0
+    return {name: p.detach().clone() for name, p in policy.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_is_not_allowed_has_no_part_in_updates(name: str) -> None:
+    plain, preferring = updated(name, 0.0), updated(name, 50.0)
+    for key, value in plain.items():
+        assert torch.equal(value, preferring[key]), key

@@ -1,0 +1,237 @@
+"""What is not allowed is never chosen, has no probability, and is seen by no network."""
+
+import copy
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.nets.action_mask import allowed, excluded
+from rltrainer.nets.distributions import Categorical, MultiCategorical
+from rltrainer.nets.encoder import Encoder
+from rltrainer.nets.normalizer import ObsNormalizer, running_moments
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+DISCRETE = spaces.Discrete(3, start=5)
+MULTI = spaces.MultiDiscrete([2, 3], start=[0, 10])
+MASKS: dict[str, Any] = {
+    "MultiBinary": spaces.MultiBinary(3),
+    "bool": spaces.Box(0, 1, (3,), np.bool_),
+    "integers": spaces.Box(0, 1, (3,), np.int64),
+    "floats": spaces.Box(0.0, 1.0, (3,), np.float32),
+}
+
+
+def with_mask(leaf: Any, observation: Any = BOX) -> spaces.Dict:
+    return spaces.Dict({"action_mask": leaf, "observation": observation})
+
+
+def observe(mask: Any, dtype: torch.dtype = torch.int8) -> dict[str, Tensor]:
+    mask = torch.tensor(mask, dtype=dtype)
+    return {"action_mask": mask, "observation": torch.randn(len(mask), 2, generator=generator(9))}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_probabilities_are_over_what_is_allowed() -> None:
+    # log-softmax of [1, 3]: 1 - log(e + e^3) = -2.126928, 3 - log(e + e^3) = -0.126928; p = .119203, .880797.
+    distribution = Categorical(torch.tensor([[1.0, 2.0, 3.0]])).masked(torch.tensor([[True, False, True]]))
+    log_prob = torch.stack([distribution.log_prob(torch.tensor([a])) for a in (0, 2)], 1)
+    torch.testing.assert_close(log_prob, torch.tensor([[-2.126928, -0.126928]]))
+    # .119203 * 2.126928 + .880797 * .126928 = 0.365334; what is not allowed adds nothing.
+    torch.testing.assert_close(distribution.entropy(), torch.tensor([0.365334]))
+    assert distribution.mode().tolist() == [2]
+    assert distribution.sample(generator()).item() in (0, 2)
+
+
+def test_what_is_not_allowed_has_no_gradient() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    distribution = Categorical(logits).masked(torch.tensor([[True, False, True]]))
+    (distribution.log_prob(torch.tensor([0])) + distribution.entropy()).sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    assert logits.grad is not None
+    assert logits.grad[0, 1] == 0
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[0, [0, 2]] != 0).all()
+
+
+def test_divergences_between_masked_distributions_are_finite() -> None:
+    mask = torch.tensor([[True, False, True]])
+    one, other = (
+        Categorical(torch.tensor([x], dtype=torch.float32)).masked(mask)
+        for x in ([0.0, 9.0, 0.0], [0.0, 1.0, math.log(9.0)])
+    )
+    # KL(.5, .5 || .1, .9) = .5 log 5 + .5 log(5 / 9) = 0.510826.
+    torch.testing.assert_close(one.kl(other), torch.tensor([0.510826]))
+
+
+def test_each_of_several_choices_has_its_part_of_the_mask() -> None:
+    parts = [Categorical(torch.zeros(2, 2)), Categorical(torch.zeros(2, 3), start=10)]
+    mask = torch.tensor([[1, 0, 0, 1, 1], [1, 1, 0, 0, 1]]).bool()
+    distribution = MultiCategorical(parts).masked(mask)
+    # Two choices are left in each row: log 2.
+    torch.testing.assert_close(distribution.entropy(), torch.full((2,), math.log(2.0)))
+    torch.testing.assert_close(distribution.log_prob(torch.tensor([[0, 11], [1, 12]])), -distribution.entropy())
+
+
+def test_values_of_what_is_not_allowed() -> None:
+    assert excluded(torch.tensor([[1.0, 2.0]]), torch.tensor([[True, False]])).tolist() == [[1.0, -1e8]]
+
+
+def test_choices_that_are_not_allowed_are_drawn_anew_evenly() -> None:
+    mask = torch.tensor([[1, 0, 1]]).repeat(6000, 1)
+    action = torch.arange(6000) % 3 + 5
+    new = allowed(action, mask.bool(), DISCRETE, generator())
+    kept = action != 6
+    assert torch.equal(new[kept], action[kept])
+    drawn = new[~kept].bincount(minlength=8)[5:].tolist()
+    # 2,000 draws from two: 1,000 each, within four standard deviations, 4 * sqrt(500) = 89.
+    assert drawn[1] == 0
+    assert abs(drawn[0] - 1000) < 89
+
+
+def test_several_choices_are_drawn_anew_one_by_one() -> None:
+    mask = torch.tensor([[0, 1, 1, 0, 0]] * 50).bool()
+    action = torch.stack([torch.randint(2, (50,)), 10 + torch.randint(3, (50,))], 1)
+    assert allowed(action, mask, MULTI, generator()).tolist() == [[1, 10]] * 50
+
+
+@pytest.mark.parametrize("leaf", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("cls", [rl.Actor, rl.ActorCritic, rl.QNetwork])
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_policies_choose_what_is_allowed(cls: Any, leaf: Any, normalize_obs: bool) -> None:
+    policy = cls.for_spaces(with_mask(leaf), DISCRETE, hidden_sizes=(8,), normalize_obs=normalize_obs)
+    policy.exploration = rl.EpsilonGreedy(0.7)
+    mask = [[0, 1, 0], [1, 0, 1], [0, 0, 1], [1, 1, 0]] * 25
+    dtype = {"b": torch.bool, "i": torch.int64, "f": torch.float32}[leaf.dtype.kind]
+    obs = observe(mask, torch.int8 if leaf is MASKS["MultiBinary"] else dtype)
+    for explore in (False, True):
+        action = policy.act(obs, explore=explore, generator=generator())
+        assert all(row[a - 5] for row, a in zip(mask, action.tolist(), strict=True))
+        assert len(set(action.tolist())) > 1
+
+
+def test_several_choices_are_masked_in_policies() -> None:
+    policy = rl.ActorCritic.for_spaces(with_mask(spaces.MultiBinary(5)), MULTI, hidden_sizes=(8,))
+    action = policy.act(observe([[1, 0, 0, 1, 0]] * 20), explore=True, generator=generator())
+    assert action.tolist() == [[0, 11]] * 20
+
+
+def test_epsilon_greedy_draws_evenly_from_what_is_allowed() -> None:
+    policy = rl.QNetwork.for_spaces(with_mask(spaces.MultiBinary(3)), DISCRETE, hidden_sizes=(8,))
+    policy.exploration = rl.EpsilonGreedy(1.0)
+    action = policy.act(observe([[0, 1, 1]] * 4000), explore=True, generator=generator())
+    # Four standard deviations: 4 * sqrt(4000 / 4) = 126.
+    assert (action != 5).all()
+    assert abs((action == 6).sum().item() - 2000) < 126
+
+
+def test_no_network_sees_the_mask() -> None:
+    space = with_mask(spaces.MultiBinary(3))
+    assert Encoder(space).out_features == 2
+    policy = rl.ActorCritic.for_spaces(space, DISCRETE, hidden_sizes=(8,), normalize_obs=True)
+    assert len(running_moments(policy)) == 1
+    some, other = observe([[1, 1, 1]]), observe([[1, 0, 0]])
+    assert torch.equal(policy.value(some), policy.value(other))
+    assert torch.equal(policy.actor(some).logits, policy.actor(other).logits)
+
+
+def test_masks_of_floats_are_not_normalised() -> None:
+    normalizer = ObsNormalizer(with_mask(MASKS["floats"]))
+    obs = observe([[0, 1, 1], [1, 0, 1]], torch.float32)
+    normalizer.update(obs)
+    assert torch.equal(normalizer(obs)["action_mask"], obs["action_mask"])
+    assert len(running_moments(normalizer)) == 1
+
+
+def test_both_ways_to_evaluate_obey() -> None:
+    obs = observe([[1, 0, 0], [0, 1, 1]])
+    for share in (False, True):
+        policy = rl.ActorCritic.for_spaces(
+            with_mask(spaces.MultiBinary(3)), DISCRETE, hidden_sizes=(8,), share_encoder=share
+        )
+        distribution, value = policy.evaluate(obs)
+        assert distribution.log_prob(torch.tensor([5, 5])).tolist() == [0.0, pytest.approx(-1e8, rel=1e-3)]
+        assert torch.equal(value, policy.value(obs))
+
+
+def test_action_values_of_what_is_not_allowed_are_never_the_best() -> None:
+    policy = rl.QNetwork.for_spaces(with_mask(spaces.MultiBinary(3)), DISCRETE, hidden_sizes=(8,))
+    obs = observe([[1, 0, 0], [0, 1, 1]])
+    with torch.no_grad():
+        q, free = policy.q_values(obs), policy.critic(obs)
+    assert torch.equal(q[0], torch.tensor([free[0, 0], -1e8, -1e8]))
+    assert torch.equal(policy.q_values(obs, free + 1)[1], torch.tensor([-1e8, free[1, 1] + 1, free[1, 2] + 1]))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_are_made_with_what_the_next_observation_allows(double: bool) -> None:
+    policy = rl.QNetwork.for_spaces(with_mask(spaces.MultiBinary(3)), spaces.Discrete(3), hidden_sizes=())
+    algorithm = rl.DQN(policy, rl.DQNParams(double=double))
+    head: Any = policy.critic[2]
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([1.0, 9.0, 3.0]))
+        algorithm.target_critic.load_state_dict(copy.deepcopy(algorithm.target_critic.state_dict()))
+        algorithm.target_critic.network[2].bias.copy_(torch.tensor([2.0, 9.0, 4.0]))
+        algorithm.target_critic.network[2].weight.zero_()
+    obs, next_obs = observe([[1, 1, 1]] * 2), observe([[1, 0, 1], [1, 0, 0]])
+    one = torch.ones(2)
+    batch = rl.Transitions(
+        obs, one.long(), one, next_obs, one.bool(), one.bool(), 0.5 * one, one.long(), one
+    )  # the value 9 of the second action would give 5.5
+    assert algorithm.target(batch).tolist() == [1 + 0.5 * 4, 1 + 0.5 * 2]
+
+
+THREE = r"be a MultiBinary\(3\), or a Box of shape \(3,\): a flag for each choice"
+
+
+@pytest.mark.parametrize(
+    ("leaf", "action_space", "text"),
+    [
+        (spaces.MultiBinary(4), DISCRETE, THREE),
+        (spaces.MultiBinary(3), MULTI, r"be a MultiBinary\(5\), or a Box of shape \(5,\): a flag for each choice"),
+        (spaces.MultiDiscrete([2, 2, 2]), DISCRETE, THREE),
+        (spaces.Box(0, 1, (3, 1)), DISCRETE, THREE),
+        (spaces.MultiBinary(2), BOX, "be left out, or have another name, as actions are no choices"),
+    ],
+)
+def test_a_mask_of_another_shape_is_an_error(leaf: Any, action_space: Any, text: str) -> None:
+    text = rf'^ActorCritic.observation_space\["action_mask"\]: must {text}; got .* for {type(action_space).__name__}'
+    with pytest.raises(SpaceError, match=text):
+        rl.ActorCritic.for_spaces(with_mask(leaf), action_space)
+
+
+def test_an_observation_of_nothing_but_a_mask_is_an_error() -> None:
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
+    with pytest.raises(SpaceError, match="^Encoder.observation_space: must have a part beside 'action_mask'; got Di"):
+        rl.QNetwork.for_spaces(space, DISCRETE)
+
+
+def test_a_mask_cannot_be_asked_for_as_an_input() -> None:
+    net = rl.NetParams(keys=["observation", "action_mask"])
+    with pytest.raises(ParamsError, match="^NetParams.keys: 'action_mask' is no input"):
+        rl.QNetwork.for_spaces(with_mask(spaces.MultiBinary(3)), DISCRETE, net)
+
+
+def test_a_policy_of_ones_own_is_given_the_mask() -> None:
+    seen: list[Any] = []
+
+    class Own(rl.Policy):
+        def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+            seen.append(mask)
+            return rl.Decision(mask.float().argmax(1))
+
+    obs = observe([[0, 1, 1], [1, 0, 0]])
+    own: gym.Space[Any] = with_mask(spaces.MultiBinary(3))
+    assert Own(own, spaces.Discrete(3)).act(obs).tolist() == [1, 0]
+    assert seen[0].dtype == torch.bool
+    assert torch.equal(seen[0], obs["action_mask"].bool())
