@@ -137,7 +137,7 @@ def a2c_returns(cells: Cells, lambda_: float) -> Tensor:
         action = torch.zeros(1, dtype=torch.int64)
         buffer.add(state[None], action, reward[None], next_state[None], terminated[None], truncated[None])
     with torch.no_grad():
-        return rl.A2C(policy, rl.A2CParams(gamma=GAMMA, gae_lambda=lambda_)).process(buffer.rollout()).return_
+        return rl.A2C(policy, rl.A2CParams(gamma=GAMMA, gae_lambda=lambda_)).process(buffer.rollout()).return_.flatten()
 
 
 @every_chain
