@@ -150,11 +150,14 @@ class Algorithm(ABC):
         """Merge newly collected data into the policy's running statistics; called once at the end of an update step."""
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(rollout.valid_cells(rollout.obs))
+        if self.policy.reward_normalizer is not None:
+            self.policy.reward_normalizer.update(rollout, self.gamma)
 
     @property
     def has_statistics(self) -> bool:
         """Whether `observe` does anything."""
-        return self.policy.obs_normalizer is not None or type(self).observe is not Algorithm.observe
+        normalizers = (self.policy.obs_normalizer, self.policy.reward_normalizer)
+        return any(n is not None for n in normalizers) or type(self).observe is not Algorithm.observe
 
     def run_training(self, params: TrainerMaker[TResult]) -> TResult:
         """Train with these trainer params; returns the `InfoStats` of the run.

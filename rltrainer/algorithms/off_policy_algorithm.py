@@ -2,10 +2,11 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import PositiveInt
 from rltrainer.nets.policy import Policy
 from rltrainer.types import Transitions, UpdateResult
@@ -31,6 +32,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     params_class = OffPolicyParams
     params: OffPolicyParams
+    learns_from_rewards: ClassVar[bool] = True
 
     def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
         super().__init__(policy, params)
@@ -53,7 +55,15 @@ class OffPolicyAlgorithm(Algorithm):
         return None
 
     def prepare(self, buffer: ReplayBuffer) -> None:
-        """Take statistics from the data that offline training will use; a second call changes nothing more."""
+        """Take statistics from the data that offline training will use; a second call changes nothing more.
+
+        Raises:
+            ParamsError: the policy normalises rewards and has seen none: what returns are is learned in envs.
+        """
+        normalizer = self.policy.reward_normalizer
+        if self.learns_from_rewards and normalizer is not None and not normalizer.moments.count:
+            rule, hint = "must be False before offline training", "Scale the rewards of the data."
+            raise ParamsError(field_error_text(type(self.policy).__name__, "normalize_reward", rule, True, hint))
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.reset()
             for obs in buffer.observations():
@@ -86,7 +96,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _step(self, batch: Transitions, draws: Any) -> UpdateResult:
         obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
-        action = self.policy.unscale(batch.action)
-        if obs is not batch.obs or next_obs is not batch.next_obs or action is not batch.action:
-            batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action)
+        action, reward = self.policy.unscale(batch.action), self.policy.scale_reward(batch.reward)
+        is_changed = obs is not batch.obs or next_obs is not batch.next_obs or action is not batch.action
+        if is_changed or reward is not batch.reward:
+            batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action, reward=reward)
         return self.gradient_step(batch, draws)

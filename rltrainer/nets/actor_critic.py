@@ -145,13 +145,13 @@ class ActorCritic(Actor):
         )
         name = type(self).__name__
         share_encoder = checked(name, "share_encoder", share_encoder, Flag)
-        normalize_reward = checked(name, "normalize_reward", normalize_reward, Flag)
         own, net = self.net_params, self.critic_net_params(critic_net)
         if share_encoder and (net.encoder, net.keys) != (own.encoder, own.keys):
             raise ParamsError(f"{name}.share_encoder: must be False where the critic has an encoder or keys of its own")
         encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
         self.critic = nn.Sequential(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
-        self.reward_normalizer = RewardNormalizer() if normalize_reward else None
+        if checked(name, "normalize_reward", normalize_reward, Flag):
+            self.reward_normalizer = RewardNormalizer()
 
     def value(self, obs: Tree) -> Tensor:
         """Return the values [B] of normalised observations [B, ...]."""

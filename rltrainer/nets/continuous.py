@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.field_rules import PositiveInt, checked
+from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
@@ -18,6 +18,7 @@ from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.unit_box import UnitBoxPolicy
 from rltrainer.tree import Tree
 
@@ -36,6 +37,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         num_critics: E, members of the critic ensemble.
         num_outputs: K numbers that each critic gives for an action, such as quantiles: `critic` returns [E, B, K].
         normalize_obs: see `Policy`.
+        normalize_reward: see `ActorCritic`; for training in envs.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
@@ -52,6 +54,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         num_critics: int = 2,
         num_outputs: int = 1,
         normalize_obs: bool = False,
+        normalize_reward: bool = False,
     ) -> None:
         super().__init__(
             observation_space,
@@ -64,6 +67,8 @@ class ContinuousActorCritic(UnitBoxPolicy):
         name = type(self).__name__
         self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
+        if checked(name, "normalize_reward", normalize_reward, Flag):
+            self.reward_normalizer = RewardNormalizer()
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)
@@ -127,6 +132,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         activation: Activation | None = None,
         num_critics: int = 2,
         normalize_obs: bool = False,
+        normalize_reward: bool = False,
     ) -> None:
         super().__init__(
             observation_space,
@@ -137,6 +143,7 @@ class GaussianActorCritic(ContinuousActorCritic):
             activation=activation,
             num_critics=num_critics,
             normalize_obs=normalize_obs,
+            normalize_reward=normalize_reward,
         )
         net = self._critic_net_params
         encoder = Encoder(observation_space, net)

@@ -23,7 +23,7 @@ from rltrainer.nets.decision import NO_COLUMNS, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.normalizer import ObsNormalizer
+from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK
@@ -104,6 +104,7 @@ class Policy(nn.Module, ABC):
         self.observation_space, self.action_space = observation_space, action_space
         self.has_mask = require_mask(name, observation_space, action_space)
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
+        self.reward_normalizer: RewardNormalizer | None = None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
         lowest, highest = _finite_bounds(action_space)
@@ -282,6 +283,11 @@ class Policy(nn.Module, ABC):
     def normalize(self, obs: Tree) -> Tree:
         """Standardise observations, if this policy does so."""
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
+
+    def scale_reward(self, reward: Tensor) -> Tensor:
+        """Divide rewards by the standard deviation of the return, if this policy does so."""
+        normalizer: RewardNormalizer | None = self.reward_normalizer
+        return reward if normalizer is None else normalizer(reward)
 
     def scale(self, action: Tensor) -> Tensor:
         """Map actions from the scale of the networks to the env's."""

@@ -17,6 +17,7 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
 from rltrainer.tree import Tree
 
@@ -48,6 +49,7 @@ class QNetwork(Policy):
         dueling: separate value and advantage streams (Wang et al. 2016).
         num_outputs: K numbers for each action, whose mean is its value: `critic` returns [B, A, K].
         normalize_obs: see `Policy`.
+        normalize_reward: see `ActorCritic`; for training in envs.
 
     Raises:
         SpaceError: the action space is not Discrete.
@@ -66,6 +68,7 @@ class QNetwork(Policy):
         dueling: bool = False,
         num_outputs: int = 1,
         normalize_obs: bool = False,
+        normalize_reward: bool = False,
     ) -> None:
         super().__init__(
             observation_space,
@@ -81,6 +84,8 @@ class QNetwork(Policy):
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
         dueling = checked(type(self).__name__, "dueling", dueling, Flag)
         self.num_outputs = checked(type(self).__name__, "num_outputs", num_outputs, PositiveInt)
+        if checked(type(self).__name__, "normalize_reward", normalize_reward, Flag):
+            self.reward_normalizer = RewardNormalizer()
         self.start = int(action_space.start)
         encoder = Encoder(observation_space, self.net_params)
         make_head = DuelingHead if dueling else ValueHead

@@ -55,7 +55,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     kind = name.removeprefix("offline_").removesuffix("_episodes").removesuffix("_prioritized")
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
-    options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
+    options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic or kind == "tqc" else {}
     options |= POLICY_OPTIONS.get(algorithm_class, {})
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]

@@ -93,7 +93,7 @@ rl.QNetwork.for_spaces(envs)  # mistake
 rl.DeterministicActorCritic.for_envs(envs, n_critics=2)  # mistake
 rl.SquashedActorCritic.for_envs(envs, hidden_sizes="256")  # mistake
 rl.GaussianActorCritic.for_envs(envs, hiden_sizes=(3,))  # mistake
-rl.GaussianActorCritic.for_envs(envs, normalize_reward=True)  # mistake
+rl.Actor.for_envs(envs, normalize_reward=True)  # mistake
 rl.GaussianActorCritic(envs.single_observation_space, envs.single_action_space, hiden_sizes=(3,))  # mistake
 
 # Algorithms, collectors, trainers.

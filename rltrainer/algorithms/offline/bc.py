@@ -44,6 +44,7 @@ class BC(OffPolicyAlgorithm):
     """
 
     params_class = BCParams
+    learns_from_rewards = False
     policy: Any  # a Policy that is Stochastic: no type says both
     params: BCParams
 

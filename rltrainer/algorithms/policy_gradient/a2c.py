@@ -66,7 +66,7 @@ class A2C(OnPolicyAlgorithm):
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
         obs = self.policy.normalize(rollout.obs)
         value, next_value = self._values(rollout)
-        reward = self._normalized_reward(rollout)
+        reward = self.policy.scale_reward(rollout.reward)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
         weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
@@ -115,16 +115,6 @@ class A2C(OnPolicyAlgorithm):
     def advantage(self, batch: Samples) -> Tensor:
         """Return the advantages [B], standardised if the params say so."""
         return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
-
-    def observe(self, rollout: Rollout) -> None:
-        """Merge the rollout into the statistics of observations and rewards."""
-        super().observe(rollout)
-        if self.policy.reward_normalizer is not None:
-            self.policy.reward_normalizer.update(rollout, self.params.gamma)
-
-    def _normalized_reward(self, rollout: Rollout) -> Tensor:
-        normalizer = self.policy.reward_normalizer
-        return rollout.reward if normalizer is None else normalizer(rollout.reward)
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Return V(obs) and V(next_obs) [T, N]; every observation goes through the critic once."""

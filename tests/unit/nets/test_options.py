@@ -115,6 +115,8 @@ def test_sizes_of_numpy(cls: Any) -> None:
         (rl.SquashedActorCritic, "num_outputs", 0, "must be a positive integer"),
         (rl.ActorCritic, "share_encoder", 1, "must be True or False"),
         (rl.ActorCritic, "normalize_reward", None, "must be True or False"),
+        (rl.SquashedActorCritic, "normalize_reward", None, "must be True or False"),
+        (rl.QNetwork, "normalize_reward", 1, "must be True or False"),
         (rl.ActorCritic, "normalize_obs", "yes", "must be True or False"),
         (rl.QNetwork, "dueling", 1, "must be True or False"),
         (rl.SquashedActorCritic, "num_critics", 0, "must be a positive integer"),
