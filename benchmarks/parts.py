@@ -22,7 +22,7 @@ from speed import machine
 from task import ACTION_SIZE, OBS_SIZE, WORKS, Work
 
 import rltrainer as rl
-from rltrainer.nets.linear import linear
+from rltrainer.nets.linear import Library, large_products_by, linear
 
 PARTS = ("env", "inference", "buffer", "update", "the rest")
 OPTIONS = {"max_epochs": 1_000_000, "seed": 1, "show_progress": False, "verbose": False}
@@ -157,11 +157,15 @@ def growth_of_buffer(size: int) -> list[str]:
     return ["## Buffer, 17 + 6 floats: us", "", *table(head, rows)]
 
 
-def sac_products() -> list[tuple[int, int, int]]:
-    """Return the matrix products (rows, inner, columns) of SAC's gradient step; none can be left out."""
-    batch, hidden = WORKS["sac"].batch_size, WORKS["sac"].hidden_sizes
-    actor = list(pairwise((OBS_SIZE, *hidden, 2 * ACTION_SIZE)))
-    critics = 2 * list(pairwise((OBS_SIZE + ACTION_SIZE, *hidden, 1)))
+def products(kind: str) -> list[tuple[int, int, int]]:
+    """Return the matrix products (rows, inner, columns) of two gradient steps of SAC or TD3; none can be left out.
+
+    Of two, because TD3 trains its actor in every second one.
+    """
+    batch, hidden = WORKS[kind].batch_size, WORKS[kind].hidden_sizes
+    actor = list(pairwise((OBS_SIZE, *hidden, 2 * ACTION_SIZE if kind == "sac" else ACTION_SIZE)))
+    critic = list(pairwise((OBS_SIZE + ACTION_SIZE, *hidden, 1)))
+    critics, judges = 2 * critic, critic if kind == "td3" else 2 * critic
     inner = [layer for layer in critics if layer[0] in hidden]  # the gradients of their inputs are needed
 
     def forward(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
@@ -175,35 +179,40 @@ def sac_products() -> list[tuple[int, int, int]]:
 
     target = forward(actor) + forward(critics)
     critic_step = forward(critics) + of_weights(critics) + of_inputs(inner)
-    actor_step = forward(actor) + forward(critics) + of_inputs(critics) + of_weights(actor) + of_inputs(actor[1:])
-    return target + critic_step + actor_step
+    actor_step = forward(actor) + forward(judges) + of_inputs(judges) + of_weights(actor) + of_inputs(actor[1:])
+    return 2 * (target + critic_step) + (1 if kind == "td3" else 2) * actor_step
 
 
-def beside_products() -> list[str]:
-    """Return the time of SAC's gradient step beside that of its matrix products alone, as `torch.mm` does them."""
-    operands = [(torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)) for m, k, n in sac_products()]
-    trainer = ours.make_offline_trainer(WORKS["sac"], 1, {})
-    algorithm, batch = trainer.algorithm, trainer.params.buffer.sample(WORKS["sac"].batch_size)
+def beside_products(kind: str) -> list[str]:
+    """Return the time of a gradient step beside its float32 matrix products alone, by the better of two libraries."""
+    operands = [(torch.randn(m, k), torch.randn(n, k)) for m, k, n in products(kind)]
+    trainer = ours.make_offline_trainer(WORKS[kind], 1, {})
+    algorithm, batch = trainer.algorithm, trainer.params.buffer.sample(WORKS[kind].batch_size)
 
-    def products() -> None:
-        for a, b, out in operands:
-            torch.mm(a, b, out=out)
+    def by(library: Library) -> float:
+        def multiply() -> None:
+            for a, b in operands:
+                linear(a, b, None)
 
-    def products_here() -> None:
-        for a, b, _ in operands:
-            linear(a, b.t(), None)
+        with torch.no_grad(), large_products_by(library):
+            return us_per_call(multiply) / 2
 
-    def update(options: dict[str, Any]) -> Callable[[], Any]:
-        algorithm.attach(rl.UpdatePlan(**options))
-        return lambda: algorithm.update(batch)
+    def update(choice: str, amp: str | None) -> float:
+        algorithm.attach(rl.UpdatePlan(**ours.run_options(choice, amp)))
 
-    runs = {"its matrix products": us_per_call(products), "the same, large ones by oneDNN": us_per_call(products_here)}
-    for name, choice, amp in (("eager", "false", None), ("compiled", "true", None), ("compiled, bf16", "true", "bf16")):
-        runs[name] = us_per_call(update(ours.run_options(choice, amp)))
-    floor = runs["its matrix products"]
+        def twice() -> None:
+            for _ in range(2):
+                algorithm.update(batch)
+
+        return us_per_call(twice) / 2
+
+    runs = {"its matrix products, MKL": by("torch"), "its matrix products, large ones oneDNN": by("onednn")}
+    floor = min(runs.values())
+    runs |= {"eager": update("false", None), "compiled": update("true", None)}
+    runs["compiled, bf16"] = update("true", "bf16")
     rows = [[name, f"{us:,.0f}", f"{us / floor:.2f}"] for name, us in runs.items()]
-    head = ["SAC, batch 256, 256-256", "us", "times the products"]
-    return ["## A gradient step beside its matrix products by `torch.mm`", "", *table(head, rows)]
+    head = [f"{kind.upper()}, batch 256, 256-256", "us", "times the better products"]
+    return [f"## A gradient step of {kind.upper()} beside its matrix products", "", *table(head, rows)]
 
 
 def us_per_call(call: Callable[[], Any]) -> float:
@@ -232,7 +241,8 @@ def main() -> None:
         f"Written by `{command}` on {datetime.date.today()}: one short run each, so a glance and no claim; one thread, "
         f"compile={args.compile}, rltrainer {rl.__version__}, torch {torch.__version__}, {machine()}.", "",
         *where_time_goes(args.size, options),
-        *beside_products(),
+        *beside_products("sac"),
+        *beside_products("td3"),
         *growth_with_envs(args.size, options),
         *growth_of_update(args.size, options),
         *growth_of_buffer(args.size),

@@ -29,6 +29,7 @@ REQUIREMENTS = {
     "torchrl": ("torchrl==0.14.*", *MUJOCO),
     "d3rlpy": ("d3rlpy==2.8.*",),
     "skrl": ("skrl==2.1.*", *MUJOCO),
+    "jax": ("sbx-rl==0.28.*", "rejax==0.1.3", "gymnax==0.0.9", "jax==0.10.*", "flax==0.12.*", *MUJOCO),
 }
 """What each virtual environment holds, beside the PyTorch version that we run on."""
 
@@ -78,6 +79,8 @@ PROGRAMS = {
     "torchrl-compiled": Program("TorchRL, compiled", "peers/with_torchrl.py", "torchrl", COMPILED, is_compiled=True),
     "skrl": Program("skrl", "peers/with_skrl.py", "skrl"),
     "d3rlpy": Program("d3rlpy", "peers/with_d3rlpy.py", "d3rlpy"),
+    "sbx": Program("SBX (JAX)", "peers/with_sbx.py", "jax", is_compiled=True),
+    "rejax": Program("rejax (JAX, envs too)", "peers/with_rejax.py", "jax", is_compiled=True),
     "floor": Program("NumPy writes, torch gathers", "peers/floor.py"),
 }
 FLOOR = "floor"
@@ -115,7 +118,7 @@ def goals(eager: float, compiled: float, bf16: float | None = None) -> dict[str,
 
 ONLINE, UPDATE, BOTH = "env steps/s", "updates/s", ("ours", "ours-compiled")
 ALL = (*BOTH, "ours-bf16")
-CARTPOLE_PEERS = ("sb3", "tianshou", "torchrl", "torchrl-compiled", "skrl")
+CARTPOLE_PEERS = ("sb3", "tianshou", "torchrl", "torchrl-compiled", "skrl", "sbx", "rejax")
 BUFFER_PEERS = ("sb3", "tianshou", "torchrl", FLOOR)
 ADD, SAMPLE = {"ours": 5.0}, {"ours": 80.0}
 
@@ -128,18 +131,21 @@ CASES = {
         "PPO CartPole, batch 64 x 10", ONLINE, CARTPOLE_PEERS, ("ours", "ours-sync", "ours-compiled"), 8192, 40_960,
         goals(1.3, 5.0),
     ),
+    "ppo-1024": Case(
+        "PPO CartPole, 1,024 envs, batch 1,024 x 4", ONLINE, ("sb3", "rejax"), BOTH, 32_768, 163_840, goals(1.5, 3.0)
+    ),
     "collect": Case("collection alone, CartPole", ONLINE, ("sb3",), ("ours", "ours-sync"), 8192, 40_960, {"ours": 3.0}),
     "ppo-cheetah": Case(
-        "PPO HalfCheetah, batch 64 x 10", ONLINE, ("sb3",), BOTH, 4096, 20_480, goals(1.4, 3.5)
+        "PPO HalfCheetah, batch 64 x 10", ONLINE, ("sb3", "sbx"), BOTH, 4096, 20_480, goals(1.4, 3.5)
     ),
     "a2c": Case("A2C CartPole", ONLINE, ("sb3",), BOTH, 4000, 20_000, goals(1.5, 3.0)),
-    "dqn": Case("DQN CartPole", ONLINE, ("sb3", "tianshou"), BOTH, 1000, 5000, goals(1.5, 3.5)),
+    "dqn": Case("DQN CartPole", ONLINE, ("sb3", "tianshou", "sbx"), BOTH, 1000, 5000, goals(1.5, 3.5)),
     "sac": Case(
-        "SAC HalfCheetah", UPDATE, ("sb3", "tianshou", "skrl"), ALL, 400, 1000,
-        goals(1.05, 1.6, 2.6), is_quick=True,
+        "SAC HalfCheetah", UPDATE, ("sb3", "tianshou", "skrl", "sbx"), ALL, 400, 1000,
+        goals(1.05, 1.3), is_quick=True,
     ),
     "td3": Case(
-        "TD3 HalfCheetah", UPDATE, ("sb3", "tianshou"), ALL, 400, 1000, goals(1.05, 1.6, 2.6)
+        "TD3 HalfCheetah", UPDATE, ("sb3", "tianshou", "sbx"), ALL, 400, 1000, goals(1.05, 1.3)
     ),
     "td3bc": Case("TD3+BC, offline", UPDATE, ("tianshou", "d3rlpy"), ALL, 400, 1000, goals(1.05, 1.8, 2.8)),
     "iql": Case("IQL, offline", UPDATE, ("d3rlpy",), ALL, 400, 1000, goals(1.05, 2.2, 3.2)),

@@ -64,6 +64,7 @@ _BUFFER = {"chunk": 500, "num_envs": BUFFER_ENVS}
 WORKS = {
     "ppo-256x4": Work("ppo", batch_size=256, repeat=4, **_ROLLOUT),
     "ppo-64x10": Work("ppo", batch_size=64, repeat=10, **_ROLLOUT),
+    "ppo-1024": Work("ppo", chunk=16_384, num_envs=1024, batch_size=1024, repeat=4),
     "collect": Work("ppo", repeat=0, **_ROLLOUT),
     "ppo-cheetah": Work("ppo", env_id="HalfCheetah-v5", batch_size=64, repeat=10, **_ROLLOUT),
     "a2c": Work("a2c", chunk=2000, num_envs=8, batch_size=40, lr=7e-4),
