@@ -75,14 +75,13 @@ class SAC(OffPolicyAlgorithm):
     policy: SquashedActorCritic
     params: SACParams
     has_quantiles: ClassVar[bool] = False
+    """Whether the critics have several outputs, quantiles of the return."""
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)
         if (policy.num_outputs > 1) != self.has_quantiles:
-            name, rule = f"{type(self).__name__}.policy", "must be 1"
-            if self.has_quantiles:
-                rule = "must be more than 1, the quantiles of a critic"
-            raise ParamsError(field_error_text(name, "num_outputs", rule, policy.num_outputs))
+            name, rule = type(self).__name__, "must be more than 1, quantiles" if self.has_quantiles else "must be 1"
+            raise ParamsError(field_error_text(f"{name}.policy", "num_outputs", rule, policy.num_outputs))
         target = self.params.target_entropy
         self.target_entropy = -float(leaf_shape(policy.action_space)[0]) if target is None else target
         self.critic = policy.critic

@@ -54,6 +54,6 @@ def test_critics_of_too_few_quantiles_are_refused() -> None:
     ):
         make(num_quantiles=3, num_dropped=3)
     with pytest.raises(
-        ParamsError, match=r"num_outputs: must be more than 1, the quantiles of a critic; got 1 \(int\)"
+        ParamsError, match=r"num_outputs: must be more than 1, quantiles; got 1 \(int\)"
     ):
         make(num_quantiles=1, num_dropped=0)
