@@ -53,7 +53,5 @@ def test_critics_of_too_few_quantiles_are_refused() -> None:
         ParamsError, match=r"TQC.policy.num_outputs: must be more than num_dropped \(3\); got 3 \(int\)"
     ):
         make(num_quantiles=3, num_dropped=3)
-    with pytest.raises(
-        ParamsError, match=r"num_outputs: must be more than 1, quantiles; got 1 \(int\)"
-    ):
+    with pytest.raises(ParamsError, match=r"num_outputs: must be more than 1, quantiles; got 1 \(int\)"):
         make(num_quantiles=1, num_dropped=0)
