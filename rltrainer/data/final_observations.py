@@ -30,7 +30,7 @@ class FinalObservations:
         self._store = Storage("final_obs", specs, (16,), device)
         self._free: list[int] = []
         self._next_new = 1
-        self.num_clears = 0
+        self.era = object()  # another one after each `clear`
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle the slots once: their views are made anew."""
@@ -97,7 +97,7 @@ class FinalObservations:
         cells = np.flatnonzero(self._flat)
         self._set(cells, np.zeros(1, np.int64))
         self._free, self._next_new = [], 1
-        self.num_clears += 1
+        self.era = object()
 
     def cells(self) -> Array:
         """Return the flat indices of all ends [K], ascending."""

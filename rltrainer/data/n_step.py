@@ -31,7 +31,7 @@ def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -
     """
     length = inside.sum(0)
     powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
-    # Beyond the window lie other episodes and rows nobody wrote: selected away, as 0 * nan is nan.
+    # What lies beyond the window is selected away, as 0 * nan is nan.
     rewards = torch.where(inside, reward, 0.0)
     last = path.gather(0, (length - 1).unsqueeze(0)).squeeze(0)
     return Windows(last, (powers[:-1].unsqueeze(1) * rewards).sum(0), powers.index_select(0, length))

@@ -116,6 +116,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         extra: further columns, from their name to (shape, dtype) of one cell.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
+        frame_stack: see `ReplayBuffer`.
 
     Raises:
         ParamsError: a value breaks its rule.
@@ -137,10 +138,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         *,
         alpha: float = 0.6,
         beta: float | Schedule = 0.4,
+        frame_stack: int | None = None,
     ) -> None:
         alpha = float(checked("PrioritizedReplayBuffer", "alpha", alpha, UnitFloat))
         beta = checked("PrioritizedReplayBuffer", "beta", beta, UnitFloat | Scheduled)
-        super().__init__(capacity, observation_space, action_space, num_envs, device, seed, extra)
+        super().__init__(
+            capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack=frame_stack
+        )
         self._sampler = PrioritySampler(self._ring.num_cells, alpha, beta, self.device)
         self._ring.sampler = self._sampler
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device
 from rltrainer.data.drawing import Drawing
 from rltrainer.data.finite import check_finite
+from rltrainer.data.frame_stack import FrameStack
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import Layout, prepare_ring, read_layout, ring_state, write_buffer, written_of
@@ -46,6 +47,8 @@ class ReplayBuffer:
         device: where the data lives and is sampled.
         seed: of the sampling; wins over the trainer's.
         extra: further columns, from their name to (shape, dtype) of one cell.
+        frame_stack: k, where an observation is k frames, as `gymnasium.wrappers.FrameStackObservation` makes it; each
+            frame is stored once, and where a trace begins its first one is repeated. None stores them as they are.
 
     Raises:
         ParamsError: a value breaks its rule.
@@ -65,18 +68,22 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         seed: int | None = None,
         extra: Extra | None = None,
+        *,
+        frame_stack: int | None = None,
     ) -> None:
         owner = type(self).__name__
-        self._layout = Layout.checked(owner, (observation_space, action_space), capacity, num_envs, extra)
+        frames = None if frame_stack is None else FrameStack(owner, observation_space, frame_stack)
+        spaces = (observation_space, action_space)
+        self._layout = Layout.checked(owner, spaces, capacity, num_envs, extra, frames.num_frames if frames else None)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.device = require_device(owner, device)
         self.capacity, self.num_envs, self.extra = self._layout.capacity, self._layout.num_envs, self._layout.extra
         self.observation_space, self.action_space = observation_space, action_space
-        specs = column_specs(owner, observation_space, action_space, self.extra)
+        specs = column_specs(owner, frames.space if frames else observation_space, action_space, self.extra)
         self._cell_nbytes = cell_nbytes(specs) + 4 + self.sampler_nbytes  # 4: the slot of a final observation
         check_fits(owner, "capacity", capacity, (self.capacity + self.num_envs) * self._cell_nbytes, self.device)
         cells_per_env = self.capacity // self.num_envs
-        self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, self.num_envs, self.device)
+        self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, self.num_envs, self.device, frames)
         self.drawing = Drawing(self._ring, seed)
 
     @property
@@ -228,7 +235,7 @@ class ReplayBuffer:
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of all transitions as trees [chunk, ...], for statistics."""
         for cells in self._ring.all_cells(chunk_size):
-            yield self._ring.columns["obs"].gather(cells)
+            yield self._ring.observations(cells)
 
     def check_finite(self) -> None:
         """Look for NaN and infinity.
@@ -359,8 +366,7 @@ class ReplayBuffer:
         path = checked(f"{cls.__name__}.load", "path", path, AnyPath)
         state, layout, smallest = read_layout(path)
         # The seed is replaced by the file's; giving one leaves the global generator alone.
-        spaces = layout.observation_space, layout.action_space
-        make = partial(cls, observation_space=spaces[0], action_space=spaces[1], seed=0, extra=layout.extra, **options)
+        make = partial(cls, **layout.arguments(), seed=0, **options)
         buffer = make(
             capacity=layout.capacity if capacity is None else capacity,
             num_envs=layout.num_envs if num_envs is None else num_envs,

@@ -33,10 +33,17 @@ class Layout:
     capacity: int
     num_envs: int
     extra: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    frame_stack: int | None = None
 
     @classmethod
     def checked(
-        cls, owner: str, spaces: tuple[gym.Space[Any], gym.Space[Any]], capacity: int, num_envs: int, extra: Any
+        cls,
+        owner: str,
+        spaces: tuple[gym.Space[Any], gym.Space[Any]],
+        capacity: int,
+        num_envs: int,
+        extra: Any,
+        frame_stack: int | None,
     ) -> Self:
         """Return the layout that a constructor's arguments describe, its capacity a multiple of `num_envs`.
 
@@ -47,7 +54,12 @@ class Layout:
         num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
         if capacity < num_envs:
             raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
-        return cls(*spaces, -(-capacity // num_envs) * num_envs, num_envs, require_extra(owner, extra))
+        return cls(*spaces, -(-capacity // num_envs) * num_envs, num_envs, require_extra(owner, extra), frame_stack)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what a buffer's constructor takes, its size aside."""
+        arguments = {name: getattr(self, name) for name in ("observation_space", "action_space", "extra")}
+        return arguments | ({} if self.frame_stack is None else {"frame_stack": self.frame_stack})
 
     def to_state(self) -> State:
         """Return the layout as plain values."""
@@ -60,6 +72,7 @@ class Layout:
                 name: {"shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
                 for name, (shape, dtype) in self.extra.items()
             },
+            **({} if self.frame_stack is None else {"frame_stack": self.frame_stack}),
         }
 
     @classmethod
@@ -81,7 +94,12 @@ class Layout:
         for count in counts:
             require(type(count) is int and count > 0, f"capacity and num_envs: must be positive integers; got {counts}")
         require(counts[0] % counts[1] == 0, f"capacity: must be a multiple of num_envs={counts[1]}; got {counts[0]}")
-        return cls(*spaces, *counts, extra)
+        frame_stack = state.get("frame_stack")
+        if frame_stack is not None:
+            shape = spaces[0].shape if isinstance(spaces[0], gym.spaces.Box) else ()
+            text = f"frame_stack: must be how many frames {spaces[0]} has along its first axis; got {frame_stack!r}"
+            require(type(frame_stack) is int and shape[:1] == (frame_stack,), text)
+        return cls(*spaces, *counts, extra, frame_stack)
 
     def mismatch(self, other: "Layout") -> str | None:
         """Return a sentence if transitions of the other layout do not fit into this one, else None."""
@@ -90,7 +108,10 @@ class Layout:
             text = describe_mismatch(name, *spaces, with_bounds=name == "action_space")
             if text:
                 return text
-        return None if self.extra == other.extra else f"extra: expected {self.extra}, found {other.extra}"
+        for name in ("extra", "frame_stack"):
+            if getattr(self, name) != getattr(other, name):
+                return f"{name}: expected {getattr(self, name)}, found {getattr(other, name)}"
+        return None
 
     def difference(self, other: "Layout") -> str | None:
         """Return a sentence if a state of the other layout is not one of this, else None."""

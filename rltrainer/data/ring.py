@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rltrainer.data.columns import make_columns
 from rltrainer.data.final_observations import FinalObservations
+from rltrainer.data.frame_stack import FrameStack
 from rltrainer.data.incoming_cells import Cells, cells_of_rollout, outside_text, to_array
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
@@ -35,6 +36,7 @@ class Ring:
         cells_per_env: transitions that each env keeps.
         num_envs: N.
         device: where the data lives.
+        frames: what takes incoming observations apart, of which a frame is stored; None stores them as they are.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Ring:
         cells_per_env: int,
         num_envs: int,
         device: torch.device,
+        frames: FrameStack | None = None,
     ) -> None:
         self.specs, self.cells_per_env, self.num_envs, self.device = specs, cells_per_env, num_envs, device
         self.num_rows = cells_per_env + 1
@@ -55,6 +58,7 @@ class Ring:
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
         self.sampler: Sampler | None = None
+        self.frames = frames
         self.stream: object | None = None
         self.cut_mask = np.zeros(num_envs, np.bool_)
         self._envs = np.arange(num_envs)
@@ -92,6 +96,8 @@ class Ring:
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
         """Store one cell of every env; see `ReplayBuffer.add`."""
+        if self.frames is not None:
+            obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
         if self._has_cut:
             self._end_traces()
         here, after = self._row_keys()
@@ -118,6 +124,8 @@ class Ring:
         if num_envs != self.num_envs:
             text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
             raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
+        if self.frames is not None:
+            rollout = self.frames.newest_of(rollout)
         cells = cells_of_rollout(rollout)
         self.check(cells)
         if stream is not self.stream:
@@ -219,7 +227,7 @@ class Ring:
 
         Returns:
             the cells [L, B], and which of them the trace holds [L, B] bool: the first, and those after it up to the end
-            of the trace or of what is stored. What lies beyond may be any other cell.
+            of the trace or of what is stored. Beyond, the last of them is repeated.
         """
         steps = torch.arange(length, device=cells.device) * (-self.num_envs if backwards else self.num_envs)
         path = (cells + steps.unsqueeze(1)) % self.num_cells
@@ -228,7 +236,30 @@ class Ring:
         stops = self.final.is_end(ends) | (path == edge.index_select(0, cells % self.num_envs))
         inside = torch.ones_like(stops)
         inside[1:] = stops[:-1].cumsum(0) == 0
-        return path, inside
+        last = path.gather(0, inside.sum(0, keepdim=True) - 1)
+        return torch.where(inside, path, last), inside
+
+    def observations(self, cells: Tensor) -> Tree:
+        """Return copies of the observations of cells [B], a tree [B, ...]; stacks repeat the first frame of a trace."""
+        return self.columns["obs"].gather(cells) if self.frames is None else self._stack(cells, self.frames.num_frames)
+
+    def successors(self, cells: Tensor) -> Tree:
+        """Return copies of the successors of cells [B], a tree [B, ...]."""
+        after = self.stored_successors(cells)
+        if self.frames is None:
+            return after
+        return torch.cat([self._stack(cells, self.frames.num_frames)[:, 1:], after.unsqueeze(1)], 1)
+
+    def stored_successors(self, cells: Tensor) -> Tree:
+        """Return copies of the successors of cells [B] as they are stored, frames for stacks, a tree [B, ...]."""
+        after = (cells + self.num_envs).remainder_(self.num_cells)
+        return self.final.replace(cells, self.columns["obs"].gather(after))
+
+    def _stack(self, cells: Tensor, num_frames: int) -> Tensor:
+        """Return the frames of cells [B] and of those before them, the oldest first [B, k, ...]."""
+        path = self.path(cells, num_frames, backwards=True)[0].flip(0).T
+        frames: Tensor = self.columns["obs"].gather(path.flatten())
+        return frames.view(*path.shape, *frames.shape[1:])
 
     def transitions(self, cells: Tensor, n_step: int, gamma: float, without: str = "") -> Transitions:
         """Return the transitions that start at these cells [B], without that extra; see `ReplayBuffer.sample`."""
@@ -241,7 +272,7 @@ class Ring:
             last, reward, discount = n_step_windows(path, inside, columns["reward"].flat[path], gamma)
         terminated = columns["terminated"].gather(last)
         return Transitions(
-            obs=columns["obs"].gather(cells),
+            obs=self.observations(cells),
             action=columns["action"].gather(cells),
             reward=reward,
             next_obs=self.successors(last),
@@ -284,11 +315,6 @@ class Ring:
         sizes = np.minimum(written, self.cells_per_env)
         rows = np.arange(self.num_rows)[:, None]
         return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
-
-    def successors(self, cells: Tensor) -> Tree:
-        """Return copies of the successors of cells [B], flat indices, as a tree [B, ...]."""
-        after = (cells + self.num_envs).remainder_(self.num_cells)
-        return self.final.replace(cells, self.columns["obs"].gather(after))
 
     def _end_traces(self) -> None:
         newest = self._cells_at(self.written - 1)

@@ -28,8 +28,8 @@ def sequences_at(
     """
     start = cells.flatten()
     ahead, counts = ring.path(start, length)
-    before, is_known = ring.path(start, burn_in + 1, backwards=True)
-    path = torch.cat([_repeat_last(before, is_known)[1:].flip(0), _repeat_last(ahead, counts)])
+    before, _ = ring.path(start, burn_in + 1, backwards=True)
+    path = torch.cat([before[1:].flip(0), ahead])
     counts = torch.cat([counts.new_zeros(burn_in, len(start)), counts])
     # [T, B], or [K, T, B]: the batches of gradient steps come first.
     path, counts = (x.view(-1, *cells.shape).movedim(0, -2) for x in (path, counts))
@@ -41,9 +41,3 @@ def sequences_at(
     follows = ring.path(flat, 2, backwards=True)[1][1]
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return Sequences(**fields, first=~follows.view(path.shape))
-
-
-def _repeat_last(path: Tensor, inside: Tensor) -> Tensor:
-    """Put the last cell that is inside in the place of those that are not; both [L, B]."""
-    last = path.gather(0, (inside.sum(0) - 1).unsqueeze(0))
-    return torch.where(inside, path, last)

@@ -124,7 +124,7 @@ def _chunk(source: Ring, cells: Array, env: Array, ended: Array, num_envs: int) 
     last = np.where(count > 0, order[np.maximum(np.cumsum(count) - 1, 0)], 0)
     columns = {name: column.flat for name, column in source.columns.items()}
     final_obs, last_obs = (
-        source.successors(torch.from_numpy(at).to(source.device)) for at in (cells[ended], cells[last])
+        source.stored_successors(torch.from_numpy(at).to(source.device)) for at in (cells[ended], cells[last])
     )
     return Cells(columns, cells, env, rank, ended, final_obs, last_obs)
 

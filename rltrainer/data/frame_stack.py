@@ -1,0 +1,55 @@
+"""Stacked frames that are stored one by one: a stack is the newest frame and those of the rows before it."""
+
+import dataclasses
+from typing import Any
+
+import gymnasium as gym
+from torch import Tensor
+
+from rltrainer.data.incoming_cells import to_array
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.field_rules import PositiveInt, checked
+from rltrainer.types import Rollout
+
+
+class FrameStack:
+    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them: the oldest frame first.
+
+    Args:
+        owner: the buffer's class, for errors.
+        space: of the stacks.
+        num_frames: k, how many frames a stack has.
+
+    Attributes:
+        space: of a single frame.
+
+    Raises:
+        ParamsError: `num_frames` is no positive integer.
+        SpaceError: the space is no Box of that many frames.
+    """
+
+    def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
+        self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
+        if not isinstance(space, gym.spaces.Box) or space.shape[:1] != (num_frames,):
+            rule = f"must be a Box with {num_frames} frames along its first axis"
+            raise SpaceError(field_error_text(owner, "observation_space", rule, space))
+        self._name, self._shape = f"{owner}.obs", space.shape
+        self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)
+
+    def newest(self, obs: Any, num_axes: int = 1) -> Any:
+        """Return the newest frame of each stack, an array or tensor [*axes, k, ...].
+
+        Raises:
+            ReplayBufferError: these are no such stacks.
+        """
+        obs = obs if isinstance(obs, Tensor) else to_array(obs)
+        if tuple(obs.shape[num_axes:]) != self._shape:
+            text = f"expected stacks of shape {self._shape}, got {tuple(obs.shape)}"
+            raise ReplayBufferError(f"{self._name}: {text}")
+        return obs[(slice(None),) * num_axes + (-1,)]
+
+    def newest_of(self, rollout: Rollout) -> Rollout:
+        """Return a rollout of single frames."""
+        obs, last, final = ((rollout.obs, 2), (rollout.last_obs, 1), (rollout.final_obs, 1))
+        frames = [self.newest(*each) for each in (obs, last, final)]
+        return dataclasses.replace(rollout, obs=frames[0], last_obs=frames[1], final_obs=frames[2])
