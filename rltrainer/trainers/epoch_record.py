@@ -1,6 +1,7 @@
 """The epoch that is under way, and the last episodes of training: what training steps have gathered so far."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rltrainer.collect import CollectStats
 from rltrainer.field_rules import NonNegativeInt, PositiveInt
@@ -56,6 +57,10 @@ class EpochRecord:
     timing: Timing = field(default_factory=Timing)
     collected: list[CollectStats] = field(default_factory=list)
     updates: list[UpdateResult] = field(default_factory=list)
+
+    def num_steps(self, unit: Literal["env_step", "gradient_step"]) -> int:
+        """Return how much of the epoch is done, in what its trainer counts: env steps, offline training steps."""
+        return self.num_env_steps if unit == "env_step" else self.num_training_steps
 
     def add_collection(self, stats: CollectStats) -> None:
         """Note a collection step."""

@@ -9,7 +9,6 @@ from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
 from rltrainer.seeding import generator_problem, set_generator
 from rltrainer.spaces import describe_mismatch
-from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import from_state
@@ -99,9 +98,6 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         result = algorithm.update(transitions)
         buffer.update_priorities(transitions.index, result.td_error)
         return result
-
-    def _num_steps_left(self, record: EpochRecord) -> int:
-        return self.params.epoch_num_steps - record.num_training_steps
 
 
 class _Sampling:

@@ -136,6 +136,3 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
         told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
         return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})
-
-    def _num_steps_left(self, record: EpochRecord) -> int:
-        return self.params.epoch_num_steps - record.num_env_steps

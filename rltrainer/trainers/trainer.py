@@ -150,10 +150,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if not self._is_started:
             self.reset()
         params, state, started = self.params, self.state, time.perf_counter()
-        record = state.begin_epoch()
+        record, counters = state.begin_epoch(), state.counters
         with running_as(state.runtime, params.runtime):
-            while state.stop_reason is None and self._num_steps_left(record) > 0:
-                call(params, "training_fn", self.epoch, self.env_step)
+            while state.stop_reason is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
+                call(params, "training_fn", counters.epoch, counters.env_step)
                 collected = self._collect(record)
                 if state.stop_reason is None:  # else the data, and then a test step, were good enough
                     began = time.perf_counter()
@@ -162,7 +162,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                         state.add_update(result, record, time.perf_counter() - began)
                         self._log.updated(state, result)
                     record.num_training_steps += 1
-                    call(params, "save_checkpoint_fn", self.epoch, self.env_step, self.gradient_step)
+                    call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                 self._note_progress()
                 self._log.advance(state)
             self.algorithm.check_faults()
@@ -217,10 +217,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     def _update(self, collected: Any) -> UpdateResult | None:
         """Make the update step of a training step; None if there is nothing to learn."""
 
-    @abstractmethod
-    def _num_steps_left(self, record: EpochRecord) -> int:
-        """Return how many steps the epoch still lacks; not positive when its training steps are done."""
-
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
         policy = self.algorithm.policy
@@ -242,10 +238,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _note_progress(self) -> None:
         """Take the share of the training that is done: between training steps, as an update goes by what was before."""
-        record, num_epochs, num_steps = self.state.record, self.epoch, 0
-        if record is not None:
-            num_epochs, num_steps = num_epochs - 1, self.params.epoch_num_steps - self._num_steps_left(record)
-        self._share_done = self.params.share_done(num_epochs, num_steps)
+        record = self.state.record
+        under_way = (self.epoch, 0) if record is None else (self.epoch - 1, record.num_steps(self.step_unit))
+        self._share_done = self.params.share_done(*under_way)
 
     def _test(self, collector: DataSource) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""

@@ -152,8 +152,9 @@ class TrainerParams(Params):
         By epochs, because collections by episodes may take more steps than planned: a schedule to 0 must not be there
         before the last update.
         """
-        per_epoch = self.planned_num_steps / self.max_epochs
-        return min((num_epochs * per_epoch + min(num_steps, per_epoch)) / self.planned_num_steps, 1.0)
+        planned = self.planned_num_steps
+        per_epoch = planned / self.max_epochs
+        return min((num_epochs * per_epoch + min(num_steps, per_epoch)) / planned, 1.0)
 
     @property
     @abstractmethod

@@ -122,62 +122,59 @@ class CompiledStep:
         Returns:
             the result of each.
         """
+        results: list[Any] = []
         if self._callbacks.before is not None or self._callbacks.after is not None:
-            return [self._take_heard(*args) for args in steps]
-        if self._fingerprint is not None:
-            return self._run_prepared(steps)
-        results = []
-        for args in steps:
-            results.append(self._eager(*args))
-        return results
-
-    def _take_heard(self, batch: Any, *more: Any) -> Any:
-        """Take one step between those who listen before and after it."""
-        before, after = self._callbacks.before, self._callbacks.after
-        replacement = None if before is None else before(batch)
-        if replacement is not None and type(replacement) is not type(batch):
-            rule = f"must return a {type(batch).__name__} or None"
-            raise TypeError(field_error_text("UpdateCallbacks", "before", rule, replacement))
-        args = (batch if replacement is None else replacement, *more)
-        [result] = [self._eager(*args)] if self._fingerprint is None else self._run_prepared([args])
-        if after is not None:
-            after(args[0], result)
-        return result
-
-    def _run_prepared(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Take the steps compiled, as CUDA graphs, or both; both keep apart what they made for another state."""
-        state = "" if self._fingerprint is None else self._fingerprint()
+            return self._run_heard(steps)
+        if self._fingerprint is None:
+            for args in steps:
+                results.append(self._eager(*args))  # no comprehension: it would be one more frame to read through
+            return results
+        state = self._fingerprint()  # by which the compiler and the graphs keep apart what they made for another one
         if self._graph is None:
             return self._run_compiled(state, steps)
-        results, steps = [], iter(steps)
+        steps = iter(steps)
         while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
             results += self._graph(state, some)
         return results
 
+    def _run_heard(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Take the steps one by one, between those who listen before and after each."""
+        results, heard, self._callbacks = list[Any](), self._callbacks, UpdateCallbacks()
+        try:
+            for batch, *more in steps:
+                replacement = None if heard.before is None else heard.before(batch)
+                if replacement is not None and type(replacement) is not type(batch):
+                    rule = f"must return a {type(batch).__name__} or None"
+                    raise TypeError(field_error_text("UpdateCallbacks", "before", rule, replacement))
+                taken = batch if replacement is None else replacement
+                results += self.run([(taken, *more)])
+                if heard.after is not None:
+                    heard.after(taken, results[-1])
+        finally:
+            self._callbacks = heard
+        return results
+
     def _run_compiled(self, state: str, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Take the steps compiled, if they are, letting the compiler trace `torch.autograd.grad`, which is off else."""
-        if not self.is_compiled:
+        if not self.is_compiled or self._compiled is None:
             return [self._eager(*args) for args in steps]
-        config = torch._dynamo.config
+        results, steps, config = [], iter(steps), torch._dynamo.config
         before, config.trace_autograd_ops = config.trace_autograd_ops, True
         try:
-            return [self._take_compiled(state, args) for args in steps]
+            for args in steps:
+                try:
+                    results.append(self._compiled(state, *args))
+                except Exception as error:
+                    # Nothing was run yet: a graph is compiled before its first operation. The step's own errors go on.
+                    if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                        raise
+                    self.is_compiled = False
+                    reason = str(error).strip().partition("\n")[0]
+                    warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
+                    return [*results, *(self._eager(*each) for each in (args, *steps))]
         finally:
             config.trace_autograd_ops = before
-
-    def _take_compiled(self, state: str, args: tuple[Any, ...]) -> Any:
-        if not self.is_compiled or self._compiled is None:
-            return self._eager(*args)
-        try:
-            return self._compiled(state, *args)
-        except Exception as error:
-            # Nothing was run yet: a graph is compiled before its first operation. Errors of the step itself go on.
-            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                raise
-            self.is_compiled = False
-            reason = str(error).strip().partition("\n")[0]
-            warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
-            return self._eager(*args)
+        return results
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
