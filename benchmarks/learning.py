@@ -191,6 +191,11 @@ def redq(envs: Any) -> Any:
     return rl.REDQ(policy, rl.REDQParams(lr=1e-3, critic_lr=1e-3, actor_update_interval=5))
 
 
+def discrete_sac(envs: Any) -> Any:
+    policy = rl.DiscreteActorCritic.for_envs(envs, hidden_sizes=(128, 128))
+    return rl.DiscreteSAC(policy, rl.DiscreteSACParams(lr=1e-3))
+
+
 def td3(envs: Any) -> Any:
     return rl.TD3(rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(128, 128)), rl.TD3Params(lr=1e-3))
 
@@ -309,6 +314,10 @@ TASKS: dict[str, Task] = {
         off_policy("CartPole-v1", qr_dqn, 475, 100_000, 1000, test_episodes=20, collection_step_num_env_steps=4,
                    batch_size=128, update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000),
         475, "100k env steps"),
+    "discrete_sac_cartpole": Task(
+        off_policy("CartPole-v1", discrete_sac, 400, 100_000, 1000, test_episodes=20, collection_step_num_env_steps=4,
+                   batch_size=128, update_step_num_gradient_steps_per_sample=0.5, warmup_num_env_steps=1000),
+        400, "100k env steps"),
     "dqn_acrobot": Task(
         off_policy("Acrobot-v1", dqn(lr=5e-4, target_update_interval=250, n_step=3), -100, 100_000, 5000,
                    test_episodes=20, collection_step_num_env_steps=4, batch_size=128,

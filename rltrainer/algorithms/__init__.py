@@ -1,6 +1,7 @@
 """Algorithms: what turns data into better networks. One file each; nothing here steps an env."""
 
 from rltrainer.algorithms.actor_critic.ddpg import DDPG, DDPGParams
+from rltrainer.algorithms.actor_critic.discrete_sac import DiscreteSAC, DiscreteSACParams
 from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
@@ -53,6 +54,8 @@ __all__ = [
     "DQNParams",
     "DiscreteCQL",
     "DiscreteCQLParams",
+    "DiscreteSAC",
+    "DiscreteSACParams",
     "DoubleDQN",
     "IQLParams",
     "OffPolicyAlgorithm",

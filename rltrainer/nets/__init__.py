@@ -3,6 +3,7 @@
 from rltrainer.nets.actor_critic import Actor, ActorCritic
 from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
 from rltrainer.nets.decision import Decision
+from rltrainer.nets.discrete import DiscreteActorCritic
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
@@ -15,6 +16,7 @@ __all__ = [
     "CategoricalQNetwork",
     "Decision",
     "DeterministicActorCritic",
+    "DiscreteActorCritic",
     "EpsilonGreedy",
     "Exploration",
     "GaussianActorCritic",

@@ -37,6 +37,7 @@ MAKERS: dict[str, Any] = {
     "td3": (rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params()),
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX, rl.SACParams()),
     "ddpg": (rl.DDPG, rl.DeterministicActorCritic, BOX, rl.DDPGParams()),
+    "discrete_sac": (rl.DiscreteSAC, rl.DiscreteActorCritic, DISCRETE, rl.DiscreteSACParams()),
     "tqc": (rl.TQC, rl.SquashedActorCritic, BOX, rl.TQCParams()),
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=3)),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),

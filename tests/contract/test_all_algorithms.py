@@ -53,6 +53,7 @@ OFF_POLICY: dict[str, Make] = {
     "qr_dqn": maker(rl.QRDQN, rl.QuantileQNetwork, DISCRETE),
     "td3": maker(rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params(actor_update_interval=1)),
     "sac": maker(rl.SAC, rl.SquashedActorCritic, BOX),
+    "discrete_sac": maker(rl.DiscreteSAC, rl.DiscreteActorCritic, DISCRETE),
     "ddpg": maker(rl.DDPG, rl.DeterministicActorCritic, BOX),
     "tqc": maker(rl.TQC, rl.SquashedActorCritic, BOX),
     "redq": maker(rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=1)),

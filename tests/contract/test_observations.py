@@ -23,6 +23,8 @@ CASES: dict[str, tuple[Any, Any, Any, Any]] = {
     "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork, DICT, DISCRETE),
     "td3": (rl.TD3, rl.DeterministicActorCritic, DICT, BOX),
     "sac": (rl.SAC, rl.SquashedActorCritic, DICT, BOX),
+    "discrete_sac": (rl.DiscreteSAC, rl.DiscreteActorCritic, DICT, DISCRETE),
+    "discrete_sac_image": (rl.DiscreteSAC, rl.DiscreteActorCritic, IMAGE, DISCRETE),
     "ddpg": (rl.DDPG, rl.DeterministicActorCritic, DICT, BOX),
     "tqc": (rl.TQC, rl.SquashedActorCritic, DICT, BOX),
     "redq": (rl.REDQ, rl.SquashedActorCritic, DICT, BOX),

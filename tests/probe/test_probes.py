@@ -87,6 +87,11 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
         True,
     ),
     "sac": (off_policy(rl.SquashedActorCritic, rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
+    "discrete_sac": (
+        off_policy(rl.DiscreteActorCritic, rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)),
+        q_of_policy,
+        False,
+    ),
     "ddpg": (
         off_policy(rl.DeterministicActorCritic, rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)),
         q_of_policy,

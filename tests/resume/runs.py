@@ -33,6 +33,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
+    "discrete_sac": (rl.DiscreteSAC, rl.DiscreteActorCritic, DISCRETE),
     "ddpg": (rl.DDPG, rl.DeterministicActorCritic, BOX),
     "tqc": (rl.TQC, rl.SquashedActorCritic, BOX),
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX),
@@ -40,7 +41,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "trpo", "reinforce_episodes", "dqn", "double_dqn", "td3", "sac", "iql",
-    "c51", "qr_dqn", "ddpg", "tqc", "redq",
+    "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
     "dqn_prioritized", "offline_sac_prioritized",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip

@@ -64,6 +64,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     rl.QNetwork: of_policy(SPACES[1]) | {"dueling": False},
     rl.CategoricalQNetwork: of_policy(SPACES[1]) | {"num_atoms": 3, "v_min": 0.0, "v_max": 1.0},
     rl.QuantileQNetwork: of_policy(SPACES[1]) | {"num_quantiles": 3},
+    rl.DiscreteActorCritic: of_policy(SPACES[1]) | {"num_critics": 2},
     rl.DeterministicActorCritic: of_policy(BOX) | {"num_critics": 2},
     rl.SquashedActorCritic: of_policy(BOX) | {"activation": torch.nn.ReLU},
     rl.GaussianActorCritic: of_policy(BOX) | {"num_critics": 2},
@@ -76,7 +77,8 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
         for cls in (
             rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.SACParams, rl.TD3Params, rl.TD3BCParams, rl.IQLParams,
             rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
-            rl.C51Params, rl.QRDQNParams, rl.RuntimeParams, rl.PrecisionParams, rl.EpsilonGreedy, rl.GaussianNoise,
+            rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams,
+            rl.RuntimeParams, rl.PrecisionParams, rl.EpsilonGreedy, rl.GaussianNoise,
         )
     },
     rl.OnPolicyTrainerParams: defaults(rl.OnPolicyTrainerParams, training_collector=rl.Collector(POLICY, ENVS)),

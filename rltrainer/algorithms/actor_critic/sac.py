@@ -70,7 +70,7 @@ class SAC(OffPolicyAlgorithm):
         ParamsError: the critics have several outputs.
     """
 
-    policy_class = SquashedActorCritic
+    policy_class: ClassVar[type[Any]] = SquashedActorCritic
     params_class = SACParams
     policy: SquashedActorCritic
     params: SACParams
@@ -83,7 +83,7 @@ class SAC(OffPolicyAlgorithm):
             name, rule = type(self).__name__, "must be more than 1, quantiles" if self.has_quantiles else "must be 1"
             raise ParamsError(field_error_text(f"{name}.policy", "num_outputs", rule, policy.num_outputs))
         target = self.params.target_entropy
-        self.target_entropy = -float(leaf_shape(policy.action_space)[0]) if target is None else target
+        self.target_entropy = self.default_target_entropy() if target is None else target
         self.critic = policy.critic
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         self.temperature = Temperature(self.params.temperature).to(self.device)
@@ -105,6 +105,10 @@ class SAC(OffPolicyAlgorithm):
             "update_step_num_gradient_steps_per_sample": 1.0,
             "warmup_num_env_steps": 1000,
         }
+
+    def default_target_entropy(self) -> float:
+        """Return minus the number of action dimensions (appendix D)."""
+        return -float(leaf_shape(self.policy.action_space)[0])
 
     def draw(self, batch: Transitions) -> SACDraws:
         """Draw the noise of the current and the next action."""

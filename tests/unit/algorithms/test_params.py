@@ -14,7 +14,7 @@ CLASSES = [
     rl.PPOParams, rl.A2CParams, rl.TRPOParams, rl.REINFORCEParams,
     rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
     rl.DiscreteCQLParams,
-    rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.C51Params, rl.QRDQNParams,
+    rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams,
 ]  # fmt: skip
 ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],

@@ -1,0 +1,69 @@
+"""Discrete SAC's losses by hand."""
+
+import math
+
+import pytest
+import torch
+from gymnasium import spaces
+
+import rltrainer as rl
+from tests.unit.algorithms.q_learning.test_dqn import OBS, transitions
+from tests.unit.nets.test_discrete import with_outputs
+
+PI = [0.5, 0.3, 0.2]
+Q = [[1.0, 2.0, 3.0], [2.0, 1.0, 4.0]]
+
+# The minimum of the critics is 1, 1, 3, its mean under pi .5 + .3 + .6 = 1.4. The entropy is
+# -(.5 ln .5 + .3 ln .3 + .2 ln .2) = 1.029653, so V = 1.4 + .2 * 1.029653.
+ENTROPY, VALUE = 1.029653, 1.605931
+
+
+def algorithm(**params: float) -> rl.DiscreteSAC:
+    policy = with_outputs(rl.DiscreteActorCritic(OBS, spaces.Discrete(3), hidden_sizes=()), PI, Q)
+    return rl.DiscreteSAC(policy, rl.DiscreteSACParams(temperature=0.2, **params))
+
+
+def test_target_by_hand() -> None:
+    sac, batch = algorithm(), transitions()
+    target = sac.critic_target(batch, sac.draw(batch))
+    # Rewards 1 and 3, the latter's at the end.
+    assert target.tolist() == pytest.approx([1 + 0.5 * VALUE, 3.0], abs=1e-6)
+
+
+def test_critic_loss_by_hand() -> None:
+    sac, batch = algorithm(), transitions()
+    loss, td_error = sac.critic_loss(batch, torch.tensor([3.0, 3.0]), sac.draw(batch))
+    # Actions 0 and 1 are worth 1 and 2 to the one critic, 2 and 1 to the other: errors [[2, 1], [1, 2]].
+    assert loss.item() == pytest.approx((4 + 1) / 2 + (1 + 4) / 2)
+    assert td_error.tolist() == pytest.approx([1.5, 1.5])
+
+
+def test_actor_loss_by_hand_trains_the_actor_alone() -> None:
+    sac, batch = algorithm(), transitions()
+    loss, log_prob = sac.actor_loss(batch, sac.draw(batch))
+    assert loss.item() == pytest.approx(-VALUE, abs=1e-6)
+    assert log_prob.tolist() == pytest.approx([-ENTROPY] * 2, abs=1e-6)
+    loss.backward()
+    # Of a logit: -pi(a) (Q(a) - alpha log pi(a) - V).
+    expected = [-p * (q - 0.2 * math.log(p) - VALUE) for p, q in zip(PI, [1, 1, 3], strict=True)]
+    assert sac.policy.actor[2].linear.bias.grad.tolist() == pytest.approx(expected, abs=1e-6)
+    assert all(p.grad is None for p in sac.critic.parameters())
+
+
+def test_temperature_loss_by_hand() -> None:
+    sac, batch = algorithm(target_entropy=1.0), transitions()
+    _, log_prob = sac.actor_loss(batch, sac.draw(batch))
+    # The entropy is above its target, so a smaller temperature has the smaller loss: -ln .2 * (1 - 1.029653).
+    assert sac.temperature_loss(log_prob, batch).item() == pytest.approx(-math.log(0.2) * (1 - ENTROPY), abs=1e-6)
+
+
+def test_the_default_target_is_a_share_of_the_largest_entropy() -> None:
+    assert algorithm().target_entropy == pytest.approx(0.6 * math.log(3))
+    assert algorithm(target_entropy=0.1).target_entropy == 0.1
+
+
+def test_nothing_is_drawn() -> None:
+    sac = algorithm()
+    before = sac.generator.get_state()
+    sac.update(transitions())
+    assert torch.equal(sac.generator.get_state(), before)
