@@ -46,8 +46,7 @@ def main() -> None:
     print(f"logs         tensorboard --logdir {args.out}")
     print(f"picture      {draw_curve(result, args.out / 'learning_curve.png')}")
 
-    again = rl.PPO(rl.ActorCritic.for_envs(envs))
-    again.load(best_model)
+    again = rl.load(best_model)
     same_episodes = rl.make_vec("CartPole-v1", num_envs=20, seed=1000 + args.seed)
     score = rl.Collector(again.policy, same_episodes).collect(num_episodes=20, explore=False).returns.mean()
     print(f"reloaded     {score:.1f} over the same 20 episodes")

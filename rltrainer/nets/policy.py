@@ -24,6 +24,7 @@ from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer
+from rltrainer.nets.predict import predict
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK
@@ -61,6 +62,7 @@ class Policy(nn.Module, ABC):
     Attributes:
         has_mask: whether observations say which actions are allowed.
         net_params: `net` with everything filled in: what a subclass builds its networks from.
+        unseen_keys: the parts of a Dict observation that the networks which act do not see.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
@@ -103,6 +105,8 @@ class Policy(nn.Module, ABC):
         self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
         self.observation_space, self.action_space = observation_space, action_space
         self.has_mask = require_mask(name, observation_space, action_space)
+        seen, parts = self.net_params.keys, getattr(observation_space, "spaces", ())
+        self.unseen_keys = tuple(key for key in parts if seen is not None and key not in (*seen, ACTION_MASK))
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.reward_normalizer: RewardNormalizer | None = None
         self.exploration: Exploration | None = None
@@ -260,6 +264,33 @@ class Policy(nn.Module, ABC):
             if mask is not None:
                 decision.action = allowed(decision.action, mask, self.action_space, generator)
         return decision
+
+    def predict(
+        self, obs: Tree, state: Any = None, *, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Any:
+        """Choose actions for observations in NumPy, in eval mode; the modes are afterwards as they were.
+
+        Args:
+            obs: one observation, or N of them with an axis in front: arrays, or dicts and tuples of them, raw. Keys
+                that only the critic sees may be missing.
+            state: [S] or [N, S], what a recurrent policy returned with the action before; None begins an episode.
+            explore: see `act`.
+            generator: see `act`.
+
+        Returns:
+            the action, or N of them, in the dtype of the action space, those of a Box within its bounds; of a recurrent
+            policy with the next state.
+
+        Raises:
+            SpaceError: there is no such observation in the space.
+            NonFiniteError: an observation holds NaN or infinity.
+            ParamsError: the state has another shape, or the policy has none.
+        """
+        return predict(self, obs, state, explore, generator)
+
+    def forward(self, obs: Tree, state: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Return greedy actions [N, ...] for raw observations: `act`, as what is exported and called."""
+        return self.act(obs) if state is None else self.act(obs, state)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the class and the arguments of the constructor as plain data: what `rl.load_policy` builds it with."""

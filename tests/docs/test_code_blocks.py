@@ -29,7 +29,7 @@ LANGUAGES = {"python", "sh", "text"}
 NOT_RUN = {
     (
         "docs/guides/deploying.md",
-        'torch.onnx.export(Greedy(policy), kwargs={"obs": example}, f="policy.onnx", dynamo=True)',
+        'torch.onnx.export(policy, kwargs={"obs": example}, f="policy.onnx", dynamo=True)',
     ): "needs onnx and onnxscript, which are no extras",
     ("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra",
 }

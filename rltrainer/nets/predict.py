@@ -1,0 +1,118 @@
+"""NumPy in, NumPy out: how a policy is asked by a program that has one observation, or a few."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.spaces import ACTION_MASK, Array, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
+from rltrainer.tree import Tree, leaves, map_tree
+
+
+def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.Generator | None) -> Any:
+    """Do what `Policy.predict` says."""
+    name, device = f"{type(policy).__name__}.predict", policy.device
+    batch, is_single = to_batch(f"{name}: obs", policy.observation_space, obs, policy.unseen_keys, device)
+    if policy.has_mask:
+        parts = torch.split(policy.mask_of(batch), num_choices(policy.action_space) or 0, 1)
+        if not all(bool(part.any(1).all()) for part in parts):
+            raise SpaceError(f'{name}: obs["{ACTION_MASK}"]: allows no action')
+    memory = policy.initial_state(len(leaves(batch)[0]))
+    if state is not None:
+        shape = None if memory is None else tuple(memory.shape[is_single:])
+        if np.shape(state) != shape:
+            rule = "must be None, as it has no memory" if shape is None else f"must have the shape {shape}"
+            raise ParamsError(field_error_text(name, "state", rule, state))
+        memory = torch.from_numpy(np.array(state, np.float32)).view(memory.shape).to(device)
+    with eval_mode(policy):
+        if memory is None:
+            return _to_numpy(policy.act(batch, explore=explore, generator=generator), policy.action_space, is_single)
+        action, memory = policy.act(batch, memory, explore=explore, generator=generator)
+    memory = memory[0] if is_single else memory
+    return _to_numpy(action, policy.action_space, is_single), memory.cpu().numpy()
+
+
+def to_batch(
+    who: str, space: gym.Space[Any], obs: Tree, unseen: Collection[str], device: torch.device
+) -> tuple[Tree, bool]:
+    """Return observations as tensors [N, ...], and whether it was a single one.
+
+    Args:
+        who: what error texts start with.
+        space: the space of one observation.
+        obs: one observation, or N of them: each leaf with one axis more. Choices may have any integer dtype.
+        unseen: keys of a Dict that may be missing, as the networks that act do not look at them.
+        device: where the tensors go.
+
+    Raises:
+        SpaceError: it is no observation of the space, or leaves differ in their number.
+        NonFiniteError: a number is NaN or infinite.
+    """
+    tree = leaf_spaces(space)
+    arrays = _arrays(who, tree, obs, unseen)
+    found = [(leaf, leaf_shape(s)) for leaf, s in zip(leaves(arrays), leaves(tree), strict=True) if leaf is not None]
+    batches = {leaf.shape[: leaf.ndim - len(shape)] for leaf, shape in found}
+    if len(batches) != 1:
+        raise SpaceError(f"{who}: expected leaves of one number of observations, got {sorted(batches)}")
+    batch = batches.pop() or (1,)
+
+    def to_tensor(space: gym.Space[Any], leaf: Array | None) -> Tensor:
+        values = np.zeros((*batch, *leaf_shape(space)), numpy_dtype(space))
+        values[:] = 0 if leaf is None else leaf
+        return torch.from_numpy(values).to(device)
+
+    return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put all modules into eval mode, and afterwards those back that were in train mode."""
+    in_training = [part for part in module.modules() if part.training]
+    try:
+        for part in in_training:
+            part.training = False
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
+
+
+def _to_numpy(action: Tensor, space: gym.Space[Any], is_single: bool) -> Any:
+    """Return actions [N, ...], or the only one, in the dtype of their space, and within it."""
+    array = action.cpu().numpy().astype(space.dtype)
+    array = np.clip(array, space.low, space.high) if isinstance(space, spaces.Box) else array
+    return array[0] if is_single else array
+
+
+def _arrays(who: str, space: Tree, obs: Any, unseen: Collection[str]) -> Tree:
+    """Return the leaves as arrays; None for those that are missing and may be."""
+    if isinstance(space, dict):
+        if not isinstance(obs, Mapping) or space.keys() - set(obs) - set(unseen):
+            raise SpaceError(f"{who}: expected a dict with the keys {list(space)}, got {readable(obs)}")
+        parts = {key: _arrays(f'{who}["{key}"]', part, obs[key], ()) for key, part in space.items() if key in obs}
+        return {key: parts[key] if key in parts else map_tree(lambda _: None, space[key]) for key in space}
+    if isinstance(space, tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space):
+            raise SpaceError(f"{who}: expected a tuple of {len(space)}, got {readable(obs)}")
+        return tuple(_arrays(f"{who}[{i}]", *pair, ()) for i, pair in enumerate(zip(space, obs, strict=True)))
+    return _array(who, space, np.asarray(obs))
+
+
+def _array(who: str, space: gym.Space[Any], value: Array) -> Array:
+    shape, dtype = leaf_shape(space), numpy_dtype(space)
+    num_axes = value.ndim - len(shape)
+    is_cast = np.can_cast(value.dtype, dtype, "same_kind") or (value.dtype.kind in "iu" and dtype.kind in "iu")
+    if num_axes not in (0, 1) or value.shape[num_axes:] != shape or not is_cast:
+        expected = f"{space.dtype} {shape}, or {('N', *shape)} for several"
+        raise SpaceError(f"{who}: expected {expected}; got {value.dtype} {value.shape}")
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise NonFiniteError(f"{who}: holds NaN or infinity")
+    if not isinstance(space, spaces.Box) and ValueRange(space).outside(value).any():
+        raise SpaceError(f"{who}: expected choices of {space}, got {readable(value)}")
+    return value
