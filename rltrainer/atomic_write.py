@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
-    """Raise what the operating system refuses as `error`, with path and cause.
+    """Raise an `OSError` as `error`, with path and cause.
 
     Raises:
         error: the disk is full, the place is read-only, and the like.

@@ -106,7 +106,7 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
         raise
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OSError) as cause:
         raise error(
-            f"{path}: not a readable {kind} file, damaged or cut short ({type(cause).__name__}: {cause})"
+            f"{path}: not a readable {kind} file, damaged or truncated ({type(cause).__name__}: {cause})"
         ) from cause
     if not isinstance(state, dict):
         raise error(f"{path}: not a readable {kind} file: its state is no mapping")

@@ -28,7 +28,7 @@ class Transitions:
         reward: [B] float32; with n steps their discounted sum.
         next_obs: the true successor (after n steps), never the first observation of the next episode.
         terminated: [B] bool; the MDP ended, so nothing is bootstrapped.
-        truncated: [B] bool; a time limit cut the episode, which bootstraps as usual.
+        truncated: [B] bool; a time limit ended the episode, which bootstraps as usual.
         discount: [B] float32, gamma^k * (not terminated): what a bootstrapped value is multiplied with.
         index: [B] int64, the cells in their buffer.
         weight: [B] float32, importance weights; 1 where sampling is uniform, 0 for padding.
@@ -113,7 +113,7 @@ class Rollout:
         valid: [T, N] bool; False where an env spent the step on its reset, was restarted after a failure, or was past
             its quota of episodes.
         last_obs: tree [N, ...], the successor of the last row.
-        final_obs: tree [K, ...], the successors of the K cells where an episode ended or was cut.
+        final_obs: tree [K, ...], the successors of the K cells where an episode ended or its trace was broken.
         final_index: [K] int64, those cells as t * N + n.
         starts: [N] bool, the envs whose first row does not go on where the rollout before ended.
         extra: further tensors [T, N, ...] declared by the buffer.
@@ -138,7 +138,7 @@ class Rollout:
 
     @property
     def ends(self) -> Tensor:
-        """Where a trace ended, in an episode's end, a cut, or before a cell that holds no transition [T, N]."""
+        """Where a trace ended, in an episode's end, a boundary, or before a cell that holds no transition [T, N]."""
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True

@@ -101,12 +101,12 @@ def buffer_work(work: task.Work, seed: int) -> Callable[[int], int]:
     buffer = ReplayBuffer(task.BUFFER_SIZE, obs_space, action_space, "cpu", n_envs=task.BUFFER_ENVS)
     steps = buffer_steps(seed)
     running: list[dict[str, Any]] = [{} for _ in range(task.BUFFER_ENVS)]
-    cut: list[dict[str, Any]] = [{"TimeLimit.truncated": True}] * task.BUFFER_ENVS
+    truncated: list[dict[str, Any]] = [{"TimeLimit.truncated": True}] * task.BUFFER_ENVS
 
     def add() -> None:
         step = next(steps)
         done = step["terminated"] | step["truncated"]
-        infos = cut if done.any() else running
+        infos = truncated if done.any() else running
         buffer.add(step["obs"], step["next_obs"], step["action"], step["reward"], done, infos)
 
     fill(work, add)

@@ -31,7 +31,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
     """Write one state file per part. Only a checkpoint is replaced, or an empty directory.
 
     Raises:
-        CheckpointError: there is something else at `path`, or the disk refused; what was there before is still there.
+        CheckpointError: `path` is something else, or could not be written; what was there before is still there.
     """
     path = _absolute(path)
     with write_errors(path, CheckpointError):

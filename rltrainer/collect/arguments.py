@@ -1,4 +1,4 @@
-"""What a collector can be given, and what it cannot."""
+"""Arguments of a collector: what it can be given, and what it cannot."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a collection reports: counts, and the returns and lengths of the episodes that ended in it."""
+"""The report of a collection: counts, and the returns and lengths of the episodes that ended in it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -230,7 +230,7 @@ class Collector:
 
     @property
     def starts_anew(self) -> bool:
-        """Whether the next collection begins with a reset of all envs."""
+        """Tell whether the next collection begins with a reset of all envs."""
         return self._needs_reset
 
     def rollout(self) -> Rollout:

@@ -1,4 +1,4 @@
-"""What a collector keeps in a checkpoint."""
+"""The part of a checkpoint that is a collector's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from rltrainer.field_rules import NonNegativeInt
 
 @dataclass
 class CollectorState:
-    """What `Collector.state_dict` returns.
+    """State of a collector, as `Collector.state_dict` returns it.
 
     Args:
         generator: of actions; a tensor of bytes.

@@ -1,4 +1,4 @@
-"""What a trainer asks of whatever collects for it. It reaches through to no envs, wherever they are."""
+"""The questions of a trainer to whatever collects for it. It reaches through to no envs, wherever they are."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -9,7 +9,7 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.types import Load, Rollout, State
 
 Process = Callable[[Rollout], Rollout]
-"""What happens to a collection after it was checked, and before it is stored."""
+"""Change of a collection after it was checked, and before it is stored."""
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class DataSource(Protocol):
 
     @property
     def starts_anew(self) -> bool:
-        """Whether the next collection begins with a reset of all envs."""
+        """Tell whether the next collection begins with a reset of all envs."""
 
     def sync(self) -> None:
         """Act with the policy's weights of now in the next collection."""

@@ -1,4 +1,4 @@
-"""Who decides what the envs do next, and what is remembered from one of their steps to the next."""
+"""The one who decides what the envs do next, and what is remembered from one of their steps to the next."""
 
 import torch
 from torch import Tensor

@@ -58,7 +58,7 @@ class EpisodeCounter:
             self.num_valid += int(counted.sum())
         if finished is not None:
             if counted is not None:
-                # An episode that a restart of its env cut is not counted, and the next one must not inherit from it.
+                # An episode that a restart broke off is not counted, and the next one must not inherit from it.
                 self._return[finished[~counted[finished]]] = 0.0
                 self._length[finished[~counted[finished]]] = 0
                 finished = finished[counted[finished]]
@@ -67,7 +67,7 @@ class EpisodeCounter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every env has used up its quota."""
+        """Tell whether every env has used up its quota."""
         return self.open is not None and not self.open.any()
 
     @property

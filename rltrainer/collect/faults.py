@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """Where and what: faults are ordered by time, and within a row by what causes what.
+    """Place and kind of a fault: faults are ordered by time, and within a row by what causes what.
 
     Args:
         row: the row of the collection.

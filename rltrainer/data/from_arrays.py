@@ -56,7 +56,7 @@ def cells_from_arrays(
         is_unknown = ~terminated & (truncated | is_last)
         _report_unknown(int(is_unknown.sum()), num_rows)
         kept = (~is_unknown).nonzero().squeeze(1)
-        # Before a row that is left out the trace is cut: that row's observation is still the successor.
+        # Before a row that is left out the trace breaks: that row's observation is still the successor.
         ended = terminated | torch.cat([is_unknown[1:], is_last[-1:]])
         at = kept[ended[kept]]
         # Nothing is bootstrapped from a terminated row: any observation does.

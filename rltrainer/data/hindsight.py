@@ -153,7 +153,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         ends, was_end = (x.gather(0, at_last).squeeze(0) for x in (terminated, was_terminated))
         batch.reward[rows], batch.terminated[rows] = reward, ends
         batch.discount[rows] = discount.masked_fill(ends, 0.0)
-        # An episode that ended by reaching its goal has, without it, been cut short.
+        # An episode that ended by reaching its goal has, without it, been truncated.
         batch.truncated[rows] = columns["truncated"].gather(last) | (was_end & ~ends)
         for old, new in ((batch.obs, {}), (batch.next_obs, ring.successors(last))):
             for name, leaf in (new | {"desired_goal": goal}).items():

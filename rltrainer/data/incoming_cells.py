@@ -21,7 +21,7 @@ class Cells:
         source: [M] int64, where in S each cell is.
         env: [M] int64, the env into whose stream it goes.
         rank: [M] int64, its number among the cells of its env: 0, 1, 2, ...
-        ended: [M] bool, whether a trace ends there, in an episode's end or a cut.
+        ended: [M] bool, whether a trace ends there, in an episode's end or a boundary.
         final_obs: tree [K, ...], the successors of the cells that ended, in their order.
         last_obs: tree [N, ...], the successor of each env's last cell; not looked at if that cell ended.
     """

@@ -114,7 +114,7 @@ class ReplayBuffer:
     ) -> None:
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
-        Where the step before did not end its episode, `obs` is its `next_obs`; where it is not, call `cut` first.
+        Where the step before did not end its episode, `obs` is its `next_obs`; else call `break_trace` first.
         A step of another stream than the step before continues nothing.
 
         Args:
@@ -139,7 +139,7 @@ class ReplayBuffer:
         """Store the valid cells of a rollout.
 
         In an env where the rollout begins with the successor of what was stored last, it continues that; but not if it
-        is of another stream, says that it starts anew there, or `cut` was called.
+        is of another stream, says that it starts anew there, or `break_trace` was called.
 
         Args:
             rollout: the cells [T, N].
@@ -155,7 +155,7 @@ class ReplayBuffer:
         """End the traces: what is stored next does not continue what was stored last.
 
         Args:
-            envs: [N] bool, which envs; None cuts all.
+            envs: [N] bool, which envs; None breaks all.
         """
         self._ring.break_trace(envs)
 

@@ -160,7 +160,7 @@ def ring_state(ring: Ring) -> State:
         "final_index": torch.from_numpy(final_index),
         "final_obs": dict(named_leaves(ring.final.of(final_index))),
         "written": torch.from_numpy(ring.written.copy()),
-        "cut": torch.from_numpy(ring.cut_mask.copy()),
+        "cut": torch.from_numpy(ring.broken_mask.copy()),
     }
 
 

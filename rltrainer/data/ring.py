@@ -2,7 +2,7 @@
 
 A ring is [R, N]: N envs of R rows, one more than each env's transitions. A row holds the observation that was acted
 on, which is the successor of the row before; the spare row, the head, holds that of the newest transition. Where a
-trace ends, in an episode's end or a cut, the successor is kept apart. A cell's flat index is row * N + env.
+trace ends, in an episode's end or a boundary, the successor is kept apart. A cell's flat index is row * N + env.
 """
 
 from collections.abc import Iterator
@@ -60,9 +60,9 @@ class Ring:
         self.sampler: Sampler | None = None
         self.frames = frames
         self.stream: object | None = None
-        self.cut_mask = np.zeros(num_envs, np.bool_)
+        self.broken_mask = np.zeros(num_envs, np.bool_)
         self._envs = np.arange(num_envs)
-        self._has_cut = False
+        self._has_broken = False
         # One number where all envs have stored as many cells: it is added to, and looked at, at every env step.
         self._level: int | None = 0
         self._written = np.zeros(num_envs, np.int64)
@@ -84,8 +84,8 @@ class Ring:
 
     def break_trace(self, envs: Array | None) -> None:
         """End the traces of some envs [N] bool, or all, before the next cell is written."""
-        self.cut_mask |= True if envs is None else envs
-        self._has_cut = True
+        self.broken_mask |= True if envs is None else envs
+        self._has_broken = True
 
     def turn_to(self, stream: object | None) -> None:
         """End all traces: what is stored next is of another stream."""
@@ -98,7 +98,7 @@ class Ring:
         """Store one cell of every env; see `ReplayBuffer.add`."""
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
-        if self._has_cut:
+        if self._has_broken:
             self._end_traces()
         here, after = self._row_keys()
         terminated, truncated = to_array(terminated), to_array(truncated)
@@ -159,7 +159,7 @@ class Ring:
         Returns:
             the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
-        if self._has_cut:
+        if self._has_broken:
             self._end_traces()
         count = np.bincount(cells.env, minlength=self.num_envs)
         number = self.written[cells.env] + cells.rank
@@ -288,23 +288,25 @@ class Ring:
         """Forget all cells; the memory is kept."""
         self._forget_all()
         self.final.clear()
-        self.cut_mask[:] = False
-        self._has_cut = False
+        self.broken_mask[:] = False
+        self._has_broken = False
         self._note_written(np.zeros(self.num_envs, np.int64))
 
     def _forget_all(self) -> None:
         if self.sampler is not None:
             self.sampler.forgotten(torch.arange(self.num_cells, device=self.device))
 
-    def restore(self, written: Array, cut_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree) -> None:
+    def restore(
+        self, written: Array, broken_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree
+    ) -> None:
         """Copy a checked state in; `rows` holds the first rows of each column."""
         for name, column in self.columns.items():
             column.load_rows(rows[name])
         self.final.clear()
         self.final.put(final_index, final)
         self.stream = None
-        self.cut_mask[:] = cut_mask
-        self._has_cut = bool(cut_mask.any())
+        self.broken_mask[:] = broken_mask
+        self._has_broken = bool(broken_mask.any())
         self._forget_all()
         self._note_written(written.copy())
         if self.sampler is not None:
@@ -318,11 +320,11 @@ class Ring:
 
     def _end_traces(self) -> None:
         newest = self._cells_at(self.written - 1)
-        goes_on = self.cut_mask & (self.written > 0) & (self.final.slots.reshape(-1)[newest] == 0)
+        goes_on = self.broken_mask & (self.written > 0) & (self.final.slots.reshape(-1)[newest] == 0)
         head = self._cells_at(self.written)[goes_on]
         self.final.put(newest[goes_on], self.columns["obs"].gather(self._on_device(head)))
-        self.cut_mask[:] = False
-        self._has_cut = False
+        self.broken_mask[:] = False
+        self._has_broken = False
 
     def _row_keys(self) -> tuple[Any, Any]:
         """Return what indexes the row that is written next, and the row after it."""

@@ -138,7 +138,7 @@ class RolloutBuffer:
         """End the traces: what is stored next does not continue what was stored last.
 
         Args:
-            envs: [N] bool, which envs; None cuts all.
+            envs: [N] bool, which envs; None breaks all.
         """
         if self._num_rows:
             first = (self._num_rows - 1) * self.num_envs

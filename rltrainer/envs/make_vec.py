@@ -65,7 +65,7 @@ def make_vec(
         start_method: of `"workers"`: `"forkserver"`, `"spawn"` or `"fork"`; None takes forkserver where there is one.
         step_timeout: of `"workers"`: seconds that one env may take for a step or reset before it is an `EnvError`.
         on_env_error: of `"workers"`: `"raise"`, or `"restart"` to make an env anew that raises, hangs or dies; its
-            episode is then cut, and the step in which that happened is not trained on.
+            episode then breaks off, and the step in which that happened is not trained on.
         max_restarts: of `"workers"`: how many failures `"restart"` forgives, in all.
         env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 
@@ -86,11 +86,11 @@ def make_vec(
     if not isinstance(env, str):
         if backend in ("native", "envpool"):
             hint = "A factory runs with backend='sync' or 'workers'."
-            _refuse("backend", f"{backend!r} needs a gymnasium id", backend, hint)
+            _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
         _announce(env, num_envs, backend, "sync")
         return _make_from(partial(_wrapped, env, wrappers), num_envs, backend, seed, workers)
     if backend == "envpool":
-        _refuse_wrappers(backend, wrappers)
+        _check_no_wrappers(backend, wrappers)
         return EnvPoolVectorEnv(env, num_envs, seed, env_kwargs)
     spec = _find_spec(env)
     if backend == "auto":
@@ -116,17 +116,17 @@ def _make_from(
 
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
     if not isinstance(env, str) and not callable(env):
-        _refuse("env", "must be a gymnasium id or a factory of envs", env)
+        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env)
     if isinstance(env, type) and not issubclass(env, gym.Env):
-        _refuse("env", "must be a gymnasium id or a factory of envs", env)
+        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env)
     if not isinstance(backend, str) or backend not in BACKENDS:
         nearest = difflib.get_close_matches(str(backend), BACKENDS, n=1)
         hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
-        _refuse("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
+        _raise_invalid("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
     if not isinstance(wrappers, Sequence) or isinstance(wrappers, str) or not all(map(callable, wrappers)):
-        _refuse("wrappers", "must be a sequence of callables from an env to an env", wrappers)
+        _raise_invalid("wrappers", "must be a sequence of callables from an env to an env", wrappers)
     if env_kwargs and not isinstance(env, str):
-        _refuse("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
+        _raise_invalid("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
 
 
 def _checked_worker_options(options: WorkerOptions, backend: str) -> WorkerOptions:
@@ -136,11 +136,11 @@ def _checked_worker_options(options: WorkerOptions, backend: str) -> WorkerOptio
         value = checked("make_vec", field.name, getattr(options, field.name), annotations[field.name])
         values[field.name] = value
         if value != field.default and backend != "workers":
-            _refuse(field.name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
+            _raise_invalid(field.name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
     return WorkerOptions(**values)
 
 
-def _refuse(field: str, rule: str, value: object, hint: str = "") -> None:
+def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> None:
     raise ParamsError(field_error_text("make_vec", field, rule, value, hint))
 
 
@@ -161,7 +161,7 @@ def _find_spec(env_id: str) -> EnvSpec:
 
 
 def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
-    """Whether gymnasium itself ships a vector implementation that needs no further package."""
+    """Return whether gymnasium itself ships a vector implementation that needs no further package."""
     entry_point = spec.vector_entry_point
     if not isinstance(entry_point, str) or not entry_point.startswith("gymnasium.envs.classic_control."):
         return False
@@ -172,10 +172,10 @@ def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
 def _make_native(
     spec: EnvSpec, num_envs: int, seed: int | None, wrappers: Sequence[Any], env_kwargs: dict[str, Any]
 ) -> VectorEnv:
-    _refuse_wrappers("native", wrappers)
+    _check_no_wrappers("native", wrappers)
     if spec.vector_entry_point is None:
         hint = f"{spec.id} has none: use backend='sync'."
-        _refuse("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
+        _raise_invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
     with _translated_errors(spec.id, spec.vector_entry_point):
         try:
             envs = gym.make_vec(spec, num_envs, "vector_entry_point", **env_kwargs)
@@ -184,9 +184,9 @@ def _make_native(
     return NativeVectorEnv(envs, seed)
 
 
-def _refuse_wrappers(backend: str, wrappers: Sequence[Any]) -> None:
+def _check_no_wrappers(backend: str, wrappers: Sequence[Any]) -> None:
     if wrappers:
-        _refuse("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
+        _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
 
 
 def _make_single(spec: EnvSpec, env_kwargs: dict[str, Any]) -> Env:

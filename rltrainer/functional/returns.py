@@ -15,8 +15,8 @@ def gae(
     delta_t = r_t + gamma * (1 - terminated_t) * V(next_obs_t) - V(obs_t)
     A_t = delta_t + gamma * lambda * (1 - ends_t) * A_{t+1}
 
-    `terminated` stops bootstrapping; `ends` (terminated, truncated or cut) only cuts the trace, so that a time limit
-    does not teach the critic that the future is worth nothing.
+    `terminated` stops bootstrapping; `ends` (terminated, truncated or a boundary) only breaks the trace, so that a time
+    limit does not teach the critic that the future is worth nothing.
 
     Args:
         reward: [T, N].

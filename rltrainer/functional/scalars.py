@@ -11,5 +11,5 @@ def computed_once(scalar: Tensor) -> Tensor:
     bias correction took more time than the rest of the optimizer. It writes down what is viewed by strides.
     """
     is_on_host = torch.compiler.is_compiling() and scalar.is_cpu
-    # The maximum is a new number: one cut out of a vector would be looked for at the vector's first place.
+    # The maximum is a new number: one taken out of a vector would be looked for at the vector's first place.
     return torch.maximum(scalar, scalar).as_strided((), ()) if is_on_host else scalar

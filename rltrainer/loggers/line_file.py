@@ -85,13 +85,13 @@ class LineFile(LogFile):
         return place if name == self._name else None
 
     def lines(self, path: Path) -> Iterator[str]:
-        """Yield the whole lines of such a file without their ends; warn of a last line that was cut short."""
+        """Yield the whole lines of such a file without their ends; warn of a last line that was truncated."""
         if not path.is_file():
             return
         with open(path, "rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
-                    warnings.warn(f"{path}: the last line is cut short and was skipped", RuntimeWarning, stacklevel=2)
+                    warnings.warn(f"{path}: the last line is truncated and was skipped", RuntimeWarning, stacklevel=2)
                     return
                 yield line[:-1].decode(errors="replace")
 

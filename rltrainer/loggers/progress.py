@@ -12,7 +12,7 @@ def parse_progress(row: Mapping[str, object]) -> Progress:
     """Return the progress in a row that was read from a log, where names are `epoch/<name>`.
 
     Raises:
-        ValueError: a name is missing or its value is none that `log_epoch` writes, as in a row that a kill cut short.
+        ValueError: a name is missing or its value is none that `log_epoch` writes, as in a row that a kill broke off.
     """
     progress: Progress = {}
     for name in PROGRESS_NAMES:

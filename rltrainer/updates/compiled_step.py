@@ -36,7 +36,7 @@ class CompiledStep:
 
     A step that can be compiled draws no random numbers and has no branch on a tensor's value: what it needs comes as
     arguments, and what it changes are tensors, in place. Where it does something that no graph can hold (a `print`, an
-    optimizer of the user's), the graph is cut there. Compiled steps give the numbers of eager ones up to rounding, and
+    optimizer of the user's), the graph breaks there. Compiled steps give the numbers of eager ones up to rounding, and
     CUDA graphs those of the steps that they hold, exactly. Where the algorithm has changed in a way that they depend
     on, they are compiled or recorded anew; see `Fingerprint`.
 
@@ -81,7 +81,7 @@ class CompiledStep:
             self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
-            # Where a graph is cut, the compiler looks at `.grad` of what is on the way, and torch warns of that.
+            # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
             self._compiled = torch.compile(
                 _with_code_of_its_own(self._eager), options=_compiler_options(device, is_ours)

@@ -119,12 +119,12 @@ def test_gae_of_the_true_values_is_zero(chain: Chain, limit: int, lambda_: float
 def test_gae_with_time_limits_as_ends_misses_the_future(chain: Chain, limit: int, lambda_: float) -> None:
     cells = walk(chain, limit)
     advantage, _ = advantages(wrongly(cells), lambda_)
-    cut = cells.only_truncated
-    assert cut.any()
-    assert torch.equal(advantage[cut], -GAMMA * VALUE[cells.next_state][cut])
+    truncated = cells.only_truncated
+    assert truncated.any()
+    assert torch.equal(advantage[truncated], -GAMMA * VALUE[cells.next_state][truncated])
     if lambda_ > 0 and limit == 5 and chain is CYCLE:
         # The mistake leaks back along the trace: one step earlier it still is gamma * lambda of it.
-        assert (advantage != 0).sum() > cut.sum()
+        assert (advantage != 0).sum() > truncated.sum()
 
 
 def a2c_returns(cells: Cells, lambda_: float) -> Tensor:
@@ -152,9 +152,9 @@ def test_a2c_sees_the_true_returns_of_a_stored_rollout(chain: Chain, limit: int,
 @every_lambda
 def test_a2c_with_time_limits_as_ends_sees_bare_rewards(chain: Chain, limit: int, lambda_: float) -> None:
     cells = walk(chain, limit)
-    cut = cells.only_truncated
+    truncated = cells.only_truncated
     return_ = a2c_returns(wrongly(cells), lambda_)
-    assert torch.equal(return_[cut], cells.reward[cut])
+    assert torch.equal(return_[truncated], cells.reward[truncated])
     assert not torch.equal(return_, VALUE[cells.state])
 
 

@@ -331,10 +331,10 @@ def test_a_compiled_run_is_resumed_bit_for_bit(name: str, tmp_path: Path) -> Non
         params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(compile=True))
         return type(trainer)(trainer.algorithm, params)
 
-    whole, cut, resumed = compiled(), compiled(), compiled()
+    whole, stopped, resumed = compiled(), compiled(), compiled()
     whole.run()
-    cut.execute_epoch()
-    cut.save(tmp_path / "checkpoint")
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
     resumed.restore(tmp_path / "checkpoint")
     resumed.run()
     assert resumed.algorithm.is_compiled

@@ -211,17 +211,17 @@ def played(adapter: EnvAdapter, num_rows: int) -> list[list[tuple[Any, ...]]]:
     return cells
 
 
-def expected(n: int, episodes: list[tuple[int, int]], cut_at: int | None = None) -> list[tuple[Any, ...]]:
-    """Cells of episodes, given as (episode, length); the first one is cut after `cut_at` steps, the others end."""
+def expected(n: int, episodes: list[tuple[int, int]], broken_at: int | None = None) -> list[tuple[Any, ...]]:
+    """Cells of episodes, given as (episode, length); the first breaks off after `broken_at` steps, the others end."""
     cells: list[tuple[Any, ...]] = []
     for episode, length in episodes:
         number = float(seed_of(n, episode) % 1000)
-        is_cut = cut_at is not None and not cells
-        for step in range(cut_at if is_cut and cut_at is not None else length):
+        is_cut = broken_at is not None and not cells
+        for step in range(broken_at if is_cut and broken_at is not None else length):
             ended = step + 1 == length and not is_cut
             cells.append(([number, step], 1.0, [number, step + 1.0], ended, False, True))
         if is_cut:
-            cells.append(([number, cut_at], 0.0, [number, cut_at], False, True, False))
+            cells.append(([number, broken_at], 0.0, [number, broken_at], False, True, False))
     return cells
 
 
@@ -235,7 +235,7 @@ def test_an_env_that_raises_is_restarted(fault: str, tmp_path: Path, caplog: pyt
         with caplog.at_level(logging.WARNING, "rltrainer"):
             cells = played(adapter, 9)
         assert cells[0] == expected(0, [(0, 6), (1, 6)])[:9]
-        assert cells[1] == expected(1, [(0, 6), (1, 6)], cut_at=2)[:9]
+        assert cells[1] == expected(1, [(0, 6), (1, 6)], broken_at=2)[:9]
         assert envs.num_restarts == 1
         assert caplog.messages[0].startswith("restart 1 of 3: env 1 failed during step 3: ")
 
@@ -248,21 +248,21 @@ def test_a_dead_or_hanging_worker_is_restarted(fault: str, tmp_path: Path) -> No
         pids = pids_of(envs)
         cells = played(adapter, 9)
         for n in range(4):  # envs 2 and 3 share a process
-            assert cells[n] == expected(n, [(0, 6), (1, 6)], cut_at=2 if n >= 2 else None)[:9]
+            assert cells[n] == expected(n, [(0, 6), (1, 6)], broken_at=2 if n >= 2 else None)[:9]
         assert envs.num_restarts == 1
         assert pids_of(envs)[0] == pids[0]
         wait_until_gone(pids[1:], 5.0)
 
 
 def test_a_reset_that_kills_is_done_again(tmp_path: Path) -> None:
-    """Env 0 dies in its second reset; env 1, in the middle of an episode, is cut in the step after."""
+    """Env 0 dies in its second reset; env 1, in the middle of an episode, breaks off in the step after."""
     lengths = [2, 5]
     factories = [partial(FaultyEnv, "kill", 0, seed_of(n, 1), str(tmp_path / "once"), lengths[n]) for n in range(2)]
     with closing(WorkerVectorEnv(factories, SEED, num_workers=1, on_env_error="restart")) as envs:
         adapter = EnvAdapter(envs)
         cells = played(adapter, 6)
         assert cells[0] == expected(0, [(0, 2), (1, 2), (2, 2)])
-        assert cells[1] == expected(1, [(0, 5), (1, 5)], cut_at=2)[:6]
+        assert cells[1] == expected(1, [(0, 5), (1, 5)], broken_at=2)[:6]
         assert envs.num_restarts == 1
 
 
@@ -296,7 +296,7 @@ def test_what_a_rollout_holds_of_a_restarted_env() -> None:
         collector.attach_buffer(rl.RolloutBuffer(8, 2, envs.single_observation_space, envs.single_action_space))
         stats = collector.collect(num_steps=16)
         assert (stats.num_collected_steps, stats.num_env_steps) == (15, 16)
-        # Env 0: episodes of 4, 4. Env 1: cut after 2, then 4, then 1 of 4: the cut one is not counted.
+        # Env 0: episodes of 4, 4. Env 1: broken off after 2, then 4, then 1 of 4: the first is not counted.
         assert stats.lengths.tolist() == [4, 4, 4]
         assert stats.returns.tolist() == [4.0, 4.0, 4.0]
         rollout = collector.rollout()
@@ -318,7 +318,7 @@ def test_what_a_replay_buffer_holds_of_a_restarted_env(rows: int) -> None:
         assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all()  # of the same episode
         steps = (batch.next_obs - batch.obs)[:, 1]
         assert (batch.reward == steps).all()
-        # From step 1 of the episode that was cut: one step is left of it.
+        # From step 1 of the episode that broke off: one step is left of it.
         of_cut = (batch.obs[:, 0] == seed_of(1, 0) % 1000) & (batch.obs[:, 1] == 1)
         assert steps[of_cut].unique().tolist() == [1.0]
         assert steps.unique().tolist() == [1.0, 2.0, 3.0]

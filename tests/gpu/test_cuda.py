@@ -171,10 +171,10 @@ def test_a_run_is_resumed_bit_for_bit(name: str, mode: str, tmp_path: Path) -> N
         trainer = build(name, device=DEVICE)
         return type(trainer)(trainer.algorithm, dataclasses.replace(trainer.params, runtime=MODES[mode]))
 
-    whole, cut, resumed = made(), made(), made()
+    whole, stopped, resumed = made(), made(), made()
     whole.run()
-    cut.execute_epoch()
-    cut.save(tmp_path / "checkpoint")
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
     resumed.restore(tmp_path / "checkpoint")
     resumed.run()
     assert resumed.algorithm.has_cuda_graph is ("graph" in mode)

@@ -1,4 +1,4 @@
-"""Small runs to cut in two; `python -m tests.resume.runs NAME PATH` continues a saved one in its own process."""
+"""Small runs to break in two; `python -m tests.resume.runs NAME PATH` continues a saved one in its own process."""
 
 import functools
 import hashlib

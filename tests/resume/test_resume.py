@@ -215,15 +215,15 @@ def test_the_log_goes_on_without_doubled_rows(tmp_path: Path) -> None:
         return [line for line in lines if "per_second" not in line]
 
     build("ppo", logger=logger("whole.jsonl")).run()
-    cut = build("ppo", logger=logger("cut.jsonl"))
-    cut.execute_epoch()
-    cut.save(tmp_path / "checkpoint")
-    cut.execute_epoch()  # rows that the resumed run writes again
-    resumed = build("ppo", logger=logger("cut.jsonl"))
+    stopped = build("ppo", logger=logger("stopped.jsonl"))
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
+    stopped.execute_epoch()  # rows that the resumed run writes again
+    resumed = build("ppo", logger=logger("stopped.jsonl"))
     resumed.restore(tmp_path / "checkpoint")
     resumed.run()
-    assert len(rows("cut.jsonl")) > 5
-    assert rows("cut.jsonl") == rows("whole.jsonl")
+    assert len(rows("stopped.jsonl")) > 5
+    assert rows("stopped.jsonl") == rows("whole.jsonl")
 
 
 def test_resume_from_log(tmp_path: Path) -> None:

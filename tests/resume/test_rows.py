@@ -1,4 +1,4 @@
-"""The rows of a run that was cut and resumed are those of a whole one: bit for bit, none doubled, none missing."""
+"""The rows of a run that was stopped and resumed are those of a whole one: bit for bit, none doubled, none missing."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def logger(path: Path) -> rl.MultiLogger:
-    """Return a logger that writes often, the defaults, and rarely: a cut finds means half gathered."""
+    """Return a logger that writes often, the defaults, and rarely: a stop finds means half gathered."""
     return rl.MultiLogger(
         rl.JSONLinesLogger(path / "often.jsonl", training_interval=1, update_interval=1, strict=True),
         rl.JSONLinesLogger(path / "default.jsonl", strict=True),

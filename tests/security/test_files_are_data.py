@@ -1,4 +1,4 @@
-"""Loading runs nothing from a file: a pickle that would, is refused unread (promise 10)."""
+"""Loading runs nothing from a file: a pickle that would, is an error and unread (promise 10)."""
 
 import pickle
 from pathlib import Path

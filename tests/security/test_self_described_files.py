@@ -30,7 +30,7 @@ def written(path: Path, algorithm: Any = None) -> Any:
     return read_state(path, "algorithm", CheckpointError)
 
 
-def refused(path: Path, state: Any, text: str = "file: ", **options: Any) -> None:
+def is_invalid(path: Path, state: Any, text: str = "file: ", **options: Any) -> None:
     write_state(path, "algorithm", state)
     with pytest.raises(CheckpointError, match=text):
         rl.load(path, **options)
@@ -111,7 +111,7 @@ def test_a_box_beyond_all_observations_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
     place = ("options", "policy", "options", "observation_space", "shape")
-    refused(path, changed(state, place, [10**6, 10**6]), "must hold at most")
+    is_invalid(path, changed(state, place, [10**6, 10**6]), "must hold at most")
 
 
 @pytest.mark.parametrize("value", [None, True, -1, 0.5, "x", [], [3], {}, {"dict": 3}, {"tensor": "x"}, {"built": {}}])
@@ -138,11 +138,11 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     deep: Any = 3
     for _ in range(300):
         deep = [deep]
-    refused(path, changed(state, ("options", "policy", "options", "activation"), deep))
+    is_invalid(path, changed(state, ("options", "policy", "options", "activation"), deep))
     metadata = {"rltrainer": "algorithm", "version": "2", "state": '{"dict": ' * 10**5}
     header = json.dumps({"__metadata__": metadata}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(CheckpointError, match="damaged or cut short"):
+    with pytest.raises(CheckpointError, match="damaged or truncated"):
         rl.load(path)
 
 
@@ -184,11 +184,13 @@ def test_only_what_is_meant_for_files_is_built_or_called(kind: str, name: str, t
     path, log = tmp_path / "file", tmp_path / "log"
     state = written(path)
     call = {"built": {kind: name}, "args": [str(log)], "options": {}}
-    refused(path, {**state, "construction": call}, "knows no|only names")
-    refused(path, changed(state, ("options", "policy"), call), "knows no|only names")
-    refused(path, changed(state, ("options", "policy", "options", "activation"), call), "knows no|only names")
-    refused(path, changed(state, ("options", "policy", "options", "activation"), {kind: name}), "knows no|only names")
-    refused(path, changed(state, ("options", "params"), {"params": name, "fields": {}}), "only names")
+    is_invalid(path, {**state, "construction": call}, "knows no|only names")
+    is_invalid(path, changed(state, ("options", "policy"), call), "knows no|only names")
+    is_invalid(path, changed(state, ("options", "policy", "options", "activation"), call), "knows no|only names")
+    is_invalid(
+        path, changed(state, ("options", "policy", "options", "activation"), {kind: name}), "knows no|only names"
+    )
+    is_invalid(path, changed(state, ("options", "params"), {"params": name, "fields": {}}), "only names")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
@@ -196,8 +198,10 @@ def test_a_users_class_is_made_only_if_it_is_a_policy_or_an_algorithm(tmp_path: 
     path = tmp_path / "file"
     state = written(path)
     call = {"built": {"live": "Canary"}, "args": [], "options": {}}
-    refused(path, {**state, "construction": call}, "Canary'> is no class of policies or algorithms", classes=[Canary])
-    refused(path, changed(state, ("options", "params"), call), "is no class of policies or", classes=[Canary])
+    is_invalid(
+        path, {**state, "construction": call}, "Canary'> is no class of policies or algorithms", classes=[Canary]
+    )
+    is_invalid(path, changed(state, ("options", "params"), call), "is no class of policies or", classes=[Canary])
     assert Canary.touched == 0
 
 
@@ -206,7 +210,7 @@ def test_who_is_not_asked_for_is_not_called(tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
     rl.load(path, classes=[canary])
-    refused(
+    is_invalid(
         path, changed(state, ("options", "policy", "options", "activation"), {"known": "canary"}), "knows no 'canary'"
     )
     assert Canary.touched == 0
@@ -215,11 +219,13 @@ def test_who_is_not_asked_for_is_not_called(tmp_path: Path) -> None:
 def test_a_policy_in_the_place_of_an_algorithm(tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
-    refused(path, {**state, "construction": state["construction"]["options"]["policy"]}, "holds a Actor, no Algorithm")
-    refused(path, {**state, "construction": BUILT}, "what it says cannot be built")
-    refused(path, {**state, "construction": 3}, "holds a int, no Algorithm|holds a int, no Policy")
+    is_invalid(
+        path, {**state, "construction": state["construction"]["options"]["policy"]}, "holds a Actor, no Algorithm"
+    )
+    is_invalid(path, {**state, "construction": BUILT}, "what it says cannot be built")
+    is_invalid(path, {**state, "construction": 3}, "holds a int, no Algorithm|holds a int, no Policy")
     other = {**BUILT, "built": {"known": "PPO"}, "options": state["construction"]["options"]}
-    refused(path, {**state, "construction": other}, "PPO.policy: must be of class ActorCritic")
+    is_invalid(path, {**state, "construction": other}, "PPO.policy: must be of class ActorCritic")
 
 
 @pytest.mark.parametrize("key", ["policy", "optimizer", "generator", "construction", "algorithm"])
@@ -227,6 +233,6 @@ def test_a_state_without_a_part_is_refused(key: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
     for value in (None, 3, {}, torch.zeros(2)):
-        refused(path, {**state, key: value})
+        is_invalid(path, {**state, key: value})
     del state[key]
-    refused(path, state)
+    is_invalid(path, state)

@@ -73,9 +73,9 @@ EVERYTHING_BAD = [-1, 0, INF, NAN, "", None, True, []]
     ],
 )
 def test_every_field_refuses_what_its_rule_does_not_name(name: str, accepted: list[object]) -> None:
-    refused = [repr(value) for value in EVERYTHING_BAD if not _is_accepted(name, value)]
+    invalid = [repr(value) for value in EVERYTHING_BAD if not _is_accepted(name, value)]
     # By repr, because True == 1 and nan != nan.
-    assert refused == [repr(value) for value in EVERYTHING_BAD if repr(value) not in map(repr, accepted)]
+    assert invalid == [repr(value) for value in EVERYTHING_BAD if repr(value) not in map(repr, accepted)]
 
 
 def _is_accepted(name: str, value: object) -> bool:

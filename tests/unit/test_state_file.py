@@ -240,7 +240,7 @@ def test_every_truncation_is_an_error(path: Path) -> None:
     for size in range(len(data)):
         path.write_bytes(data[:size])
         with pytest.raises(
-            CheckpointError, match=r"state.safetensors: not a readable tiny file, damaged or cut short \("
+            CheckpointError, match=r"state.safetensors: not a readable tiny file, damaged or truncated \("
         ):
             read(path)
 

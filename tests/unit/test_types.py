@@ -89,7 +89,7 @@ def test_next_obs_is_the_next_row_but_the_final_observation_where_an_episode_end
 
 def test_ends_are_where_episodes_ended_and_where_traces_were_cut() -> None:
     rollout = make_rollout()
-    rollout.final_index = torch.tensor([1, 2, 3, 5])  # (1, 1) was cut
+    rollout.final_index = torch.tensor([1, 2, 3, 5])  # (1, 1) is before a boundary
     assert rollout.ends.tolist() == [[False, True], [True, True], [False, True]]
     assert rollout.done.tolist() == [[False, True], [True, False], [False, True]]
 

@@ -25,7 +25,7 @@ class PPOParams(A2CParams):
     clip: PositiveFloat | Scheduled = 0.2
     """The probability ratio is clipped to [1 - clip, 1 + clip]."""
     value_clip: PositiveFloat | None = None
-    """The critic moves at most this far from its old value before its loss is cut; None does not clip."""
+    """The critic moves at most this far from its old value before its loss is clipped; None does not clip."""
     target_kl: PositiveFloat | None = None
     """An update step ends before the first minibatch whose `approx_kl` is above 1.5 times this (as in
     Stable-Baselines3); None takes all."""

@@ -1,1 +1,1 @@
-"""What stands between a vector env and everything else."""
+"""The adapter: it stands between a vector env and everything else."""

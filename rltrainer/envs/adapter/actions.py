@@ -1,4 +1,4 @@
-"""What the env receives for a policy's action."""
+"""Actions of a policy, as the env receives them."""
 
 from typing import Any, NoReturn
 

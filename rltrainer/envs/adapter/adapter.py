@@ -26,7 +26,7 @@ from rltrainer.typed_state import from_state
 from rltrainer.types import Load, State
 
 _LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
-"""Which adapter was the last to reset each vector env: a list of its key, which all adapters of the env share."""
+"""The adapter that was the last to reset each vector env: a list of its key, which all adapters of the env share."""
 
 
 class EnvAdapter:
@@ -158,22 +158,22 @@ class EnvAdapter:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether all envs are where the last reset put them."""
+        """Tell whether all envs are where the last reset put them."""
         return self._now is not None and self._clock.num_steps == 0
 
     @property
     def can_reset_one(self) -> bool:
-        """Whether single envs can be reset while the others go on."""
+        """Tell whether single envs can be reset while the others go on."""
         return self._autoreset.is_masked
 
     @property
     def clips_samples(self) -> bool:
-        """Whether an action and what `to_env` makes of it may be different floats."""
+        """Tell whether an action and what `to_env` makes of it may be different floats."""
         return self._convert.clips_samples
 
     @property
     def is_current(self) -> bool:
-        """Whether no other adapter has reset these envs since this one did: they are still where it left them."""
+        """Tell whether no other adapter has reset these envs since this one did: they are still where it left them."""
         return self._last_reset_by[0] is self._key
 
     def obs_is_finite(self) -> bool:

@@ -17,7 +17,7 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Autoreset:
-    """What the adapter has to know of a vector env.
+    """Traits of a vector env that the adapter has to know.
 
     Args:
         is_masked: single envs can be reset, each with its seed, by `options={"reset_mask": mask}`.
@@ -39,9 +39,9 @@ def find_autoreset(envs: VectorEnv) -> Autoreset:
     mode = _mode(envs)
     inner = envs.unwrapped
     is_known = isinstance(inner, MaskedVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
-    # gymnasium's normaliser of observations refuses masked resets.
-    is_refused = any(isinstance(layer, NormalizeObservation) for layer in layers(envs))
-    is_masked = (is_known and not is_refused) or mode is AutoresetMode.DISABLED
+    # gymnasium's normaliser of observations raises at masked resets.
+    is_prevented = any(isinstance(layer, NormalizeObservation) for layer in layers(envs))
+    is_masked = (is_known and not is_prevented) or mode is AutoresetMode.DISABLED
     # Without shared memory, gymnasium's workers do not take back a pending autoreset when they are reset.
     is_stubborn = isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
     return Autoreset(

@@ -1,4 +1,4 @@
-"""Whether what an env returned fits its spaces; the text names the env, the leaf, what was expected and what came."""
+"""Checks of what an env returned against its spaces; a text names env and leaf, what was expected and what came."""
 
 from typing import Any
 

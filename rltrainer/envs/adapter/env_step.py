@@ -1,4 +1,4 @@
-"""What a step of all envs returned, whatever their autoreset mode."""
+"""The result of a step of all envs, whatever their autoreset mode."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from rltrainer.tree import Tree
 
 @dataclass(slots=True)
 class EnvStep:
-    """What one step of all envs returned; the adapter reuses it, so it is good until the next step.
+    """Result of one step of all envs; the adapter reuses it, so it is good until the next step.
 
     Args:
         next_obs: tree [N, ...], the true successors: at the end of an episode its final observation.

@@ -1,4 +1,4 @@
-"""Where each env is in its sequence of episodes, and the seeds that follow from it."""
+"""The place of each env in its sequence of episodes, and the seeds that follow from it."""
 
 import warnings
 from dataclasses import dataclass
@@ -65,13 +65,13 @@ class EpisodeClock:
         Returns:
             which envs were in the middle of an episode [N].
         """
-        is_cut: Mask = self.episode_steps > 0
-        self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + is_cut
+        was_inside: Mask = self.episode_steps > 0
+        self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + was_inside
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
         self.num_steps = 0
         self._began = np.zeros(self.num_envs, np.int64)
         self._left = None
-        return is_cut
+        return was_inside
 
     def reset_seed(self) -> int:
         """Return the seed of the last whole reset."""
@@ -110,7 +110,7 @@ class EpisodeClock:
 
 @dataclass
 class ClockState:
-    """What `EpisodeClock.state_dict` returns."""
+    """State of an `EpisodeClock`."""
 
     seed: int | None
     episode: list[NonNegativeInt]
@@ -131,7 +131,7 @@ class ClockState:
 
 @dataclass
 class AdapterState:
-    """What `EnvAdapter.state_dict` returns."""
+    """State of an `EnvAdapter`."""
 
     is_started: bool
     clock: ClockState

@@ -1,4 +1,4 @@
-"""Where the adapter keeps observations: copied from the env at once, in the dtypes they are stored in."""
+"""The memory in which the adapter keeps observations: copied from the env at once, in the dtypes they are stored in."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which envs two vector envs have in common, however they are wrapped."""
+"""Envs that two vector envs have in common, however they are wrapped."""
 
 from collections.abc import Iterator
 from typing import Any

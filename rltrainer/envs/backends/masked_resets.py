@@ -1,4 +1,4 @@
-"""What our vector envs of single envs have in common: which envs are due for a reset, masked resets, seeds."""
+"""The parent of our vector envs of single envs: which envs are due for a reset, masked resets, seeds."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

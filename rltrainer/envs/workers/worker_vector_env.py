@@ -30,7 +30,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
     `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` it is made anew instead, and
     with it the other envs of a process that died or was killed:
 
-    - In the step in which an episode was cut, the env reports `truncated=True`, reward 0 and its last observation
+    - In the step in which an episode broke off, the env reports `truncated=True`, reward 0 and its last observation
       once more, and `infos["rltrainer_restarted"]` marks it. No transition took place: the adapter marks the cell
       `valid=False`, so that it is never trained on, and the trace ends with the transition before it. The episode is
       not counted.
@@ -121,9 +121,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
         if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:
             reward = _stack_rewards(parts, self.num_envs)
         infos = self._gather_infos(results)
-        if cut := (renewed | self._lost) - self._parked:
-            rows = sorted(cut)
-            self._restore(obs, self._obs, cut)
+        if broken := (renewed | self._lost) - self._parked:
+            rows = sorted(broken)
+            self._restore(obs, self._obs, broken)
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, True
             infos[RESTARTED] = np.isin(np.arange(self.num_envs), rows)
             self._lost = set()

@@ -1,4 +1,4 @@
-"""What an algorithm's constructor and `run_training` refuse, and what they say."""
+"""Errors of an algorithm's constructor and of `run_training`."""
 
 import copy
 from collections.abc import Callable

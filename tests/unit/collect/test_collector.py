@@ -1,4 +1,4 @@
-"""Collectors: what is counted, what is stored, and what is refused."""
+"""Collectors: what is counted, what is stored, and what is invalid."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_a_reset_cuts_the_trace() -> None:
     one.reset()
     one.collect(num_steps=3)
     sample = one.buffer.sample(200, n_step=10, gamma=1.0)
-    # Windows end at the cut: none collects more than 3 rewards, and the successor is of the same episode.
+    # Windows end at the boundary: none collects more than 3 rewards, and the successor is of the same episode.
     assert sample.reward.max() == 3
     assert torch.equal(sample.obs[:, 0], sample.next_obs[:, 0])
     assert not sample.terminated.any()

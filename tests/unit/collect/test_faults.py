@@ -1,4 +1,4 @@
-"""What is wrong in a collection is named by env and step, whoever stores it: the first thing that was wrong."""
+"""Faults in a collection are named by env and step, whoever stores it: the first thing that was wrong."""
 
 from typing import Any
 

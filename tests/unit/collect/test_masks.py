@@ -16,7 +16,7 @@ STORED = "; nothing of this collection was stored"
 
 
 class Strict(CountingEnv):
-    """Allows one choice in each state, another one at each step; refuses others. Final observations allow none.
+    """Allows one choice in each state, another one at each step; raises at others. Final observations allow none.
 
     Args:
         stuck: step at which it allows none though the episode goes on.

@@ -28,7 +28,7 @@ class Cell:
     next_obs: int
     terminated: bool
     truncated: bool
-    cut: bool = False
+    broken: bool = False
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Reference:
 
     def break_trace(self, env: int) -> None:
         if self.streams[env]:
-            self.streams[env][-1].cut = True
+            self.streams[env][-1].broken = True
 
     def expected(self, n_step: int, gamma: float) -> dict[int, tuple[float, ...]]:
         """Return by first observation: action, reward, next_obs, terminated, truncated, discount."""
@@ -60,7 +60,7 @@ def window(cells: list[Cell], gamma: float) -> tuple[float, ...]:
     reward, discount = 0.0, 1.0
     for cell in cells:
         reward, discount, last = reward + discount * cell.reward, discount * gamma, cell
-        if cell.terminated or cell.truncated or cell.cut:
+        if cell.terminated or cell.truncated or cell.broken:
             break
     discount = 0.0 if last.terminated else discount
     return (cells[0].action, reward, last.next_obs, last.terminated, last.truncated, discount)

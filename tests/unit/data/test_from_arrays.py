@@ -1,4 +1,4 @@
-"""Logged data: which rows are kept, what follows them, and what is refused."""
+"""Logged data: which rows are kept, what follows them, and what is invalid."""
 
 import logging
 from typing import Any
@@ -93,7 +93,7 @@ def test_tensors_lists_trees_and_numbers_for_flags() -> None:
     after = {"a": as_obs([1, 2, 3]), "b": np.array([2, 3, 1], np.int32)}
     buffer = ReplayBuffer.from_arrays(**{**data, "truncations": np.zeros(3, np.uint8)}, next_observations=after)
     batch = buffer.sample(60, n_step=2, gamma=0.5)
-    # Row 1 is followed by a row that differs in leaf b only: a cut.
+    # Row 1 is followed by a row that differs in leaf b only: a boundary.
     expected = {1: (1 + 2 / 2, 3), 2: (2, 3), 4: (4, 1)}
     rows = zip(batch.obs["b"].tolist(), batch.reward.tolist(), batch.next_obs["b"].tolist(), strict=True)
     assert {b: (reward, next_b) for b, reward, next_b in rows} == expected

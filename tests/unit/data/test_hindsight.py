@@ -126,7 +126,7 @@ def test_a_window_ends_where_its_goal_is_reached() -> None:
     assert found[0, 3] == (-1.5, 0, True, False, 3)
     assert found[0, 4] == (-1.75, 0.125, False, False, 3)
     assert found[2, 4] == (-1, 0, True, False, 4)
-    # The end of the data is not where goal 1 is reached: the episode was cut short there, and is bootstrapped.
+    # The end of the data is not where goal 1 is reached: the episode broke off there, and is bootstrapped.
     assert found[2, 1] == (-1.5, 0.25, False, True, 4)
     assert found[3, 1] == (-1, 0.5, False, True, 4)
     assert found[3, 1000] == (4 - 1000, 0, True, False, 4)  # as stored
@@ -207,7 +207,7 @@ def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
             continue
         expected = {}
         for stream in reference.streams:
-            begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.cut]
+            begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.broken]
             for i, c in enumerate(stream):
                 end = min([b for b in begins if b > i], default=len(stream)) - 1
                 expected[c.obs] = (i - max(b for b in begins if b <= i), end - i)

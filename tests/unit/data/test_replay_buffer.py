@@ -1,4 +1,4 @@
-"""What a replay buffer holds and samples: successors, windows, wrapping, cuts, uniformity, memory."""
+"""Replay buffers: successors, windows, wrapping, boundaries, uniformity, memory."""
 
 import dataclasses
 from typing import Any
@@ -45,7 +45,7 @@ def test_one_step_transitions_worked_by_hand() -> None:
 
 
 def test_three_step_windows_worked_by_hand() -> None:
-    # 0 1 2 end in a truncation; 10 is cut from 20; 20 21 are the newest.
+    # 0 1 2 end in a truncation; a boundary parts 10 from 20; 20 21 are the newest.
     buffer = make_buffer(8)
     for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, truncated=True), cell(10, 8.0, 11)):
         add_step(buffer, None, [step])
@@ -242,7 +242,7 @@ def test_paths_equal_brute_force(seed: int) -> None:
         walked = {int(x[0]): x[y].tolist() for x, y in zip(obs.T, inside.T, strict=True)}
         expected = {}
         for stream in reference.streams:
-            ends = [i for i, one in enumerate(stream) if one.terminated or one.truncated or one.cut]
+            ends = [i for i, one in enumerate(stream) if one.terminated or one.truncated or one.broken]
             for i, one in enumerate(stream):
                 stop = min([end for end in ends if end >= i], default=len(stream) - 1)
                 expected[one.obs] = [float(other.obs) for other in stream[i : stop + 1]]

@@ -1,4 +1,4 @@
-"""Saved buffers and states: everything comes back, and what is damaged is refused before anything changes."""
+"""Saved buffers and states: everything comes back, and what is damaged is an error before anything changes."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a rollout buffer hands out: rows in time order, true successors, cuts, growth, state."""
+"""Rollout buffers: rows in time order, true successors, boundaries, growth, state."""
 
 import copy
 from typing import Any
@@ -88,7 +88,7 @@ def test_clear_starts_again() -> None:
 
 def test_a_cut_keeps_the_successors_once() -> None:
     buffer = RolloutBuffer(4, 3, OBS, ACTION)
-    buffer.break_trace()  # nothing to cut
+    buffer.break_trace()  # nothing to break
     cells = [Cell(0, 0, 0.0, 1, False, False), Cell(10, 0, 0.0, 11, True, False), Cell(20, 0, 0.0, 21, False, False)]
     add(buffer, cells)
     buffer.break_trace(np.array([True, True, False]))

@@ -93,7 +93,7 @@ def test_sequences_equal_brute_force(seed: int, num_envs: int) -> None:
         for length, burn_in in ((1, 0), (3, 0), (2, 3), (4, 5)):
             expected = {}
             for stream in reference.streams:
-                begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.cut]
+                begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.broken]
                 for i, c in enumerate(stream):
                     begin = max(b for b in begins if b <= i)
                     end = min([b for b in begins if b > i], default=len(stream)) - 1

@@ -1,4 +1,4 @@
-"""Which backend `make_vec` takes, and how it refuses."""
+"""The backend that `make_vec` takes, and its errors."""
 
 import logging
 import sys

@@ -15,8 +15,8 @@ DONE = torch.tensor([[False, False], [True, True], [False, False], [False, False
 TERMINATED = DONE & torch.tensor([False, True])
 
 # delta = r + 0.5 V' - V: 1 + 1 - 1 = 1; truncated 2 + 5 - 2 = 5, terminated 2 - 2 = 0; 3 + 2 - 3 = 2; 4 + 2.5 - 4 = 2.5
-# lambda 0.5, factor 0.25: 1 + 0.25 * 5 = 2.25 and 1 + 0.25 * 0 = 1; cut; 2 + 0.25 * 2.5 = 2.625
-# lambda 1, factor 0.5: 1 + 0.5 * 5 = 3.5 and 1 + 0.5 * 0 = 1; cut; 2 + 0.5 * 2.5 = 3.25
+# lambda 0.5, factor 0.25: 1 + 0.25 * 5 = 2.25 and 1 + 0.25 * 0 = 1; boundary; 2 + 0.25 * 2.5 = 2.625
+# lambda 1, factor 0.5: 1 + 0.5 * 5 = 3.5 and 1 + 0.5 * 0 = 1; boundary; 2 + 0.5 * 2.5 = 3.25
 ADVANTAGE = {
     0.0: [[1.0, 1.0], [5.0, 0.0], [2.0, 2.0], [2.5, 2.5]],
     0.5: [[2.25, 1.0], [5.0, 0.0], [2.625, 2.625], [2.5, 2.5]],

@@ -1,4 +1,4 @@
-"""Networks from parts: what policies are built of, and what is refused."""
+"""Networks from parts: what policies are built of, and what is invalid."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a policy's constructor, `for_envs` and `for_spaces` refuse, and what they say."""
+"""Errors of a policy's constructor, `for_envs` and `for_spaces`."""
 
 import re
 from typing import Any

@@ -39,7 +39,7 @@ def offline(cls: type[Any], **changes: Any) -> Any:
 
 
 MAKERS = {rl.OnPolicyTrainerParams: online, rl.OffPolicyTrainerParams: online, rl.OfflineTrainerParams: offline}
-# What each field accepts among BAD_VALUES; everything else must be refused by name.
+# What each field accepts among BAD_VALUES; everything else must be an error that names it.
 ACCEPTED: dict[str, list[Any]] = {
     "resume_from_log": [True], "verbose": [True], "show_progress": [True], "test_in_training": [True],
     "initial_test": [True], "seed": [0, None], "warmup_num_env_steps": [0],

@@ -1,4 +1,4 @@
-"""States of algorithms: what does not fit is refused whole, what is loaded is a copy."""
+"""States of algorithms: what does not fit changes nothing, what is loaded is a copy."""
 
 import copy
 from collections.abc import Callable

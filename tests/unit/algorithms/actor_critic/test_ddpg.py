@@ -1,4 +1,4 @@
-"""DDPG: TD3's target without noise and with one critic, and what it refuses."""
+"""DDPG: TD3's target without noise and with one critic, and its errors."""
 
 from typing import Any
 

@@ -26,7 +26,7 @@ def test_a_cut_inside_a_rollout_ends_the_trace_and_bootstraps_from_what_came_bef
     with torch.no_grad():
         samples = algorithm.process(buffer.rollout())
         value = policy.value(torch.tensor([[1.0], [6.0]]).expand(2, *OBS_SPACE.shape))
-    # Without the cut, the first return would be 1 + 0.5 * (2 + 0.5 * V(6)).
+    # Without the boundary, the first return would be 1 + 0.5 * (2 + 0.5 * V(6)).
     torch.testing.assert_close(samples.return_.squeeze(1), torch.tensor([1.0, 2.0]) + 0.5 * value)
 
 

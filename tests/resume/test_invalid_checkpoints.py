@@ -1,4 +1,4 @@
-"""A checkpoint with right checksums and wrong contents: refused with nothing changed, or harmless; never another error.
+"""Checkpoints with right checksums and wrong contents: an error with nothing changed, or harmless; no other error.
 
 Every value in every part of a checkpoint is replaced in turn by what does not belong there.
 """
@@ -77,7 +77,7 @@ def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def fingerprint(trainer: Any, log: Path) -> Any:
-    """Return all that a refused restore must leave alone."""
+    """Return all that a failed restore must leave alone."""
     collectors = trainer.params.collectors().values()
     return (
         digest(trainer),
@@ -225,7 +225,7 @@ def test_a_refused_restore_resets_no_env_and_breaks_no_trace(tmp_path: Path) -> 
     collector.collect(num_steps=4)
     assert resets == []
     sample = trainer.buffer.sample(200, n_step=4, gamma=1.0)
-    # The first cell of each env sees four steps ahead, through the refused restore.
+    # The first cell of each env sees four steps ahead, through the failed restore.
     first = sample.obs[:, 1] == 0
     assert sample.next_obs[first, 1].unique().tolist() == [4]
     assert sample.reward[first].unique().tolist() == [4]
