@@ -224,6 +224,7 @@ def test_columns_go_into_replay_buffers() -> None:
 
 @pytest.mark.parametrize("cls", [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic, rl.GaussianActorCritic])
 def test_stochastic_policies_tell_log_probabilities(cls: Any) -> None:
+    rl.seed(1)  # an action that is nearly squashed to a bound tells its sample within rounding only
     envs = counting_envs(2, action_space=BOX)
     policy = cls.for_envs(envs, hidden_sizes=(8,), normalize_obs=True)
     spaces = (envs.single_observation_space, envs.single_action_space)
