@@ -52,7 +52,7 @@ from rltrainer.algorithms import (
     rms_prop,
 )
 from rltrainer.collect import Collector, CollectStats, DataSource, SequenceSummaryStats
-from rltrainer.data import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
+from rltrainer.data import HindsightReplayBuffer, MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
 from rltrainer.envs import ActionMask, make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
@@ -150,6 +150,7 @@ __all__ = [
     "JSONLinesLogger",
     "LinearSchedule",
     "Logger",
+    "MixedBuffer",
     "MultiLogger",
     "NetParams",
     "OffPolicyAlgorithm",

@@ -68,6 +68,8 @@ class PrioritySampler:
 
     def update(self, cells: Tensor, td_error: Tensor) -> None:
         """Set priorities to |td_error|; of a cell that was drawn twice the larger one counts."""
+        if not len(cells):
+            return
         old = self.tree.leaves.index_select(0, cells)
         new = (td_error.double().abs() + EPSILON).pow_(self.alpha)
         # A cell that was overwritten since it was drawn stays out, and an error that is no number says nothing.

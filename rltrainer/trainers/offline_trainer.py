@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
-from rltrainer.data import ReplayBuffer
+from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
 from rltrainer.seeding import generator_problem, set_generator
@@ -28,6 +28,8 @@ class OfflineTrainerParams(TrainerParams):
         super().__post_init__()
         if len(self.buffer) == 0:
             self.raise_invalid("buffer", "must hold transitions", "It is empty.")
+        if isinstance(self.buffer, MixedBuffer):
+            self.raise_invalid("buffer", "must be one buffer", "Append one of the two to the other with extend.")
 
     @property
     def planned_num_steps(self) -> int:

@@ -42,7 +42,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "trpo", "reinforce_episodes", "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
-    "dqn_prioritized", "offline_sac_prioritized",
+    "dqn_prioritized", "offline_sac_prioritized", "sac_mixed",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps.
     """
     rl.seed(11)
-    kind = name.removeprefix("offline_").removesuffix("_episodes").removesuffix("_prioritized")
+    kind = name.removeprefix("offline_").removesuffix("_episodes").removesuffix("_prioritized").removesuffix("_mixed")
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
     options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic or kind == "tqc" else {}
@@ -87,7 +87,12 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
         more: dict[str, Any] = {"batch_size": 4, "update_step_num_repetitions": 2}
     else:
         # 34 cells wrap around within the 60 env steps of the run.
-        collector = rl.Collector(policy, envs, buffer_class(34, *spaces, num_envs=2, device=device))
+        buffer = buffer_class(34, *spaces, num_envs=2, device=device)
+        if name.endswith("_mixed"):
+            data = rl.PrioritizedReplayBuffer(20, *spaces, num_envs=2, device=device)
+            rl.Collector(policy, counting_envs(2, action_space=action_space), data).collect(num_steps=20)
+            buffer = rl.MixedBuffer(buffer, data)
+        collector = rl.Collector(policy, envs, buffer)
         params_class = rl.OffPolicyTrainerParams
         more = {"batch_size": 8, "update_step_num_gradient_steps_per_sample": 0.35, "warmup_num_env_steps": 10}
     return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)

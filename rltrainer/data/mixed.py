@@ -1,0 +1,140 @@
+"""Offline and online data side by side (Ball et al. 2023, RLPD, section 4.1: half of each batch from either)."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.field_rules import PositiveInt, UnitFloat, checked
+from rltrainer.seeding import derive_seed
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import Load, Sequences, State, Transitions
+
+
+class MixedBuffer(ReplayBuffer):
+    """Stores into one buffer, and samples from that and another one in fixed shares.
+
+    It is the online buffer in all but what it samples: a collector fills that, and a file holds that alone. In a
+    checkpoint is also what decides what is drawn offline; the data itself is the user's file. Before anything is
+    collected, all of a batch is offline data.
+
+    Args:
+        online: what is collected into; of any kind.
+        offline: what else is sampled; of any kind.
+        offline_share: of each batch, in [0, 1]; rounded to whole transitions.
+
+    Raises:
+        ParamsError: the share breaks its rule.
+        SpaceError: the buffers hold other spaces or extras.
+        ReplayBufferError: the offline buffer is empty, on another device, or one of the two is no buffer.
+    """
+
+    def __init__(self, online: ReplayBuffer, offline: ReplayBuffer, offline_share: float = 0.5) -> None:
+        for name, buffer in (("online", online), ("offline", offline)):
+            if not isinstance(buffer, ReplayBuffer):
+                raise ReplayBufferError(field_error_text("MixedBuffer", name, "must be a ReplayBuffer", buffer))
+        if offline is online or len(offline) == 0 or offline.device != online.device:
+            rule = f"must be another buffer than the online one, not empty, and on {online.device}"
+            raise ReplayBufferError(field_error_text("MixedBuffer", "offline", rule, offline))
+        vars(self).update(vars(online))  # its memory: what is stored here is stored there
+        mismatch = self._layout.mismatch(dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack))
+        if mismatch:
+            raise SpaceError(f"MixedBuffer.offline: {mismatch}")
+        self.online, self.offline = online, offline
+        self.offline_share = checked("MixedBuffer", "offline_share", offline_share, UnitFloat)
+
+    def __len__(self) -> int:
+        """How many transitions both hold."""
+        return len(self.online) + len(self.offline)
+
+    def sample(
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
+    ) -> Transitions:
+        """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
+
+        Returns:
+            transitions [B], or [K, B]; `index` of the offline ones goes on where that of the online buffer ends.
+        """
+        batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
+        self.offline.drawing.progress = self.drawing.progress
+        num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
+        parts = []
+        for buffer, size in ((self.online, batch_size - num_offline), (self.offline, num_offline)):
+            if size > 0:
+                parts.append(buffer.sample(size, n_step=n_step, gamma=gamma, num_batches=num_batches))
+        if num_offline:
+            parts[-1].index += self._ring.num_cells
+        if len(parts) == 1:
+            return parts[0]
+        axis = parts[0].reward.dim() - 1
+        columns = {f.name: [getattr(part, f.name) for part in parts] for f in dataclasses.fields(Transitions)}
+        return Transitions(**{name: map_tree(lambda *x: torch.cat(x, axis), *both) for name, both in columns.items()})
+
+    def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
+        """Refuse: sequences are sampled from one buffer."""
+        raise ReplayBufferError("MixedBuffer.sample_sequences: sequences come from one buffer: online or offline")
+
+    def max_num_batches(self, batch_size: int) -> int:
+        """Return how many batches are sampled at once at most."""
+        return min(self.online.max_num_batches(batch_size), self.offline.max_num_batches(batch_size))
+
+    def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
+        """Tell each buffer of its own transitions."""
+        if td_error is None or td_error.shape != index.shape:
+            for buffer in (self.online, self.offline):
+                buffer.update_priorities(index, td_error)
+            return
+        is_offline = index >= self._ring.num_cells
+        self.online.update_priorities(index[~is_offline], td_error[~is_offline])
+        self.offline.update_priorities(index[is_offline] - self._ring.num_cells, td_error[is_offline])
+
+    def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
+        """Yield the observations of both, for statistics."""
+        yield from self.online.observations(chunk_size)
+        yield from self.offline.observations(chunk_size)
+
+    def check_finite(self) -> None:
+        """Look for NaN and infinity in both."""
+        self.online.check_finite()
+        self.offline.check_finite()
+
+    def seed(self, seed: int) -> None:
+        """Seed what is drawn from both, but for a buffer that was given a seed of its own."""
+        self.online.seed(seed)
+        self.offline.seed(derive_seed(seed, "offline"))
+
+    def state_dict(self) -> State:
+        """Return the online buffer's state, and what is drawn from the offline one."""
+        offline = {"num_transitions": len(self.offline), **self.offline.drawing.state_dict()}
+        return self.online.state_dict() | {"offline": offline}
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what loads it.
+
+        Raises:
+            ReplayBufferError: it is another buffer's, or damaged.
+        """
+        found = state.get("offline")
+        if not isinstance(found, dict) or found.get("num_transitions") != len(self.offline):
+            held = found.get("num_transitions") if isinstance(found, dict) else found
+            text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {held!r}"
+            raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
+        loads = (
+            self.online.prepare_load(state),
+            self.offline.drawing.prepare_load(found, self.offline._ring.written, is_exact=True),
+        )
+
+        def load() -> None:
+            for part in loads:
+                part()
+
+        return load
+
+    def save(self, path: str | Path) -> None:
+        """Write the online buffer to a file; see `ReplayBuffer.save`."""
+        self.online.save(path)

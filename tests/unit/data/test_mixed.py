@@ -1,0 +1,180 @@
+"""Offline and online data in fixed shares: who is drawn from where, and where errors go."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from tests.fakes import counting_envs
+from tests.unit.data.reference import ACTION, OBS, Cell, add_step, make_buffer
+
+
+def fill(buffer: Any, *numbers: int) -> Any:
+    for number in numbers:
+        add_step(buffer, None, [Cell(number, 0, float(number), number + 1, False, False)])
+    return buffer
+
+
+def prioritized(capacity: int, *numbers: int) -> rl.PrioritizedReplayBuffer:
+    return fill(rl.PrioritizedReplayBuffer(capacity, OBS, ACTION, seed=0, alpha=1.0, beta=1.0), *numbers)
+
+
+def mixed(offline_share: float = 0.25) -> rl.MixedBuffer:
+    """Return a buffer of 0 1 2 online and 100 101 offline."""
+    return rl.MixedBuffer(fill(make_buffer(5), 0, 1, 2), fill(make_buffer(4), 100, 101), offline_share)
+
+
+def test_shares_of_a_batch() -> None:
+    batch = mixed().sample(200)
+    obs = batch.obs[:, 0]
+    assert obs[:150].unique().tolist() == [0, 1, 2]
+    assert obs[150:].unique().tolist() == [100, 101]
+    assert torch.equal(batch.reward, obs)
+    assert torch.equal(batch.next_obs[:, 0], obs + 1)
+    # Six rows of the online buffer, then those of the offline one.
+    assert torch.equal(batch.index, torch.where(obs < 100, obs, obs - 100 + 6).long())
+    assert batch.weight.tolist() == [1.0] * 200
+
+
+def test_several_batches_and_steps() -> None:
+    buffer = mixed()
+    twin = copy.deepcopy(buffer)
+    batch = buffer.sample(4, n_step=2, gamma=0.5, num_batches=3)
+    assert batch.obs.shape == (3, 4, 2)
+    assert ((batch.obs[..., 0] >= 100) == torch.tensor([False, False, False, True])).all()
+    for k in range(3):
+        again = twin.sample(4, n_step=2, gamma=0.5)
+        assert torch.equal(batch[k].obs, again.obs)
+        assert torch.equal(batch[k].reward, again.reward)
+    rewards = {0: 0.5, 1: 2.0, 2: 2.0, 100: 150.5, 101: 101.0}
+    assert all(rewards[int(o)] == float(r) for o, r in zip(again.obs[:, 0], again.reward, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("share", "counts"), [(0.0, [7, 0]), (0.01, [7, 0]), (0.5, [3, 4]), (0.99, [0, 7]), (1.0, [0, 7])]
+)
+def test_shares_are_rounded(share: float, counts: list[int]) -> None:
+    is_offline = mixed(share).sample(7).obs[:, 0] >= 100
+    assert [int((~is_offline).sum()), int(is_offline.sum())] == counts
+
+
+def test_before_anything_is_collected_all_is_offline() -> None:
+    buffer = rl.MixedBuffer(make_buffer(5), fill(make_buffer(4), 100, 101), 0.5)
+    assert (buffer.sample(6).obs[:, 0] >= 100).all()
+    fill(buffer, 7)
+    assert (buffer.sample(6).obs[:, 0] == 7).tolist() == [True] * 3 + [False] * 3
+    assert len(buffer) == 3
+    buffer.clear()
+    assert len(buffer) == 2
+
+
+def test_errors_go_to_their_own_buffers() -> None:
+    buffer = rl.MixedBuffer(prioritized(5, 0, 1), prioritized(4, 100, 101), 0.5)
+    batch = buffer.sample(4)  # one of each, as each has half of its buffer's priorities
+    assert batch.obs[:, 0].tolist() == [0, 1, 100, 101]
+    buffer.update_priorities(batch.index, torch.tensor([1.0, 2.0, 3.0, 9.0]))
+    leaves = [part._sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[attr-defined]
+    assert np.allclose(leaves, [[1.0, 2.0], [3.0, 9.0]], atol=2e-6)
+    batches = buffer.sample(4, num_batches=2)
+    assert batches.weight.shape == (2, 4)
+    buffer.update_priorities(batches.index, batches.obs[..., 0])
+    one = rl.MixedBuffer(fill(make_buffer(5), 0, 1), prioritized(4, 100, 101), 0.0)
+    one.update_priorities(one.sample(4).index, torch.ones(4))  # nothing for the offline one
+    with pytest.raises(
+        ReplayBufferError, match="PrioritizedReplayBuffer.update_priorities.td_error: must be one error"
+    ):
+        one.update_priorities(torch.zeros(4, dtype=torch.int64), None)
+
+
+def test_schedules_reach_both() -> None:
+    offline = rl.PrioritizedReplayBuffer(4, OBS, ACTION, seed=0, alpha=1.0, beta=rl.LinearSchedule(0.0, 1.0))
+    buffer = rl.MixedBuffer(fill(make_buffer(5), 0), fill(offline, 100, 101), 0.5)
+    offline.update_priorities(torch.arange(2), torch.tensor([1.0, 4.0]))
+    assert buffer.sample(10).weight.tolist() == [1.0] * 10
+    buffer.drawing.progress = lambda: 1.0
+    assert buffer.sample(10).weight.unique().tolist() == pytest.approx([0.25, 1.0])
+
+
+def test_statistics_and_checks_look_at_both() -> None:
+    buffer = mixed()
+    assert sorted(torch.cat(list(buffer.observations()))[:, 0].tolist()) == [0, 1, 2, 100, 101]
+    buffer.check_finite()
+    fill(buffer.offline, 102)
+    buffer.offline._ring.columns["reward"].flat[1] = np.nan
+    with pytest.raises(NonFiniteError, match="transition 1: reward = nan"):
+        buffer.check_finite()
+
+
+def test_seeds_and_states(tmp_path: Path) -> None:
+    def unseeded() -> rl.MixedBuffer:
+        rl.seed(1)
+        parts = make_buffer(5, seed=None), make_buffer(4, seed=None)
+        return rl.MixedBuffer(fill(parts[0], 0, 1, 2), fill(parts[1], 100, 101), 0.5)
+
+    one, other = unseeded(), unseeded()
+    other.sample(9)
+    one.seed(4)
+    other.seed(4)
+    assert torch.equal(one.sample(50).index, other.sample(50).index)
+    third = unseeded()
+    third.load_state_dict(copy.deepcopy(one.state_dict()))
+    assert torch.equal(one.sample(50).index, third.sample(50).index)
+    one.save(tmp_path / "online.safetensors")
+    assert len(rl.ReplayBuffer.load(tmp_path / "online.safetensors")) == 3
+
+
+def test_a_state_of_other_data_is_refused() -> None:
+    buffer = mixed()
+    for state in (make_buffer(5).state_dict(), buffer.state_dict() | {"offline": {"num_transitions": 7}}):
+        with pytest.raises(ReplayBufferError, match="MixedBuffer.offline: expected 2 transitions, found (None|7)"):
+            buffer.load_state_dict(state)
+    with pytest.raises(ReplayBufferError, match="generator: not the state of a generator"):
+        buffer.load_state_dict(buffer.state_dict() | {"offline": {"num_transitions": 2}})
+
+
+def test_a_collector_fills_the_online_buffer() -> None:
+    envs = counting_envs(2)
+    policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,))
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    offline = rl.ReplayBuffer(20, *spaces, 2, seed=0)
+    rl.Collector(policy, counting_envs(2), offline).collect(num_steps=20)
+    buffer = rl.MixedBuffer(rl.PrioritizedReplayBuffer(40, *spaces, 2, seed=0), offline)
+    rl.Collector(policy, envs, buffer).collect(num_steps=10)
+    assert (len(buffer.online), len(buffer.offline), len(buffer)) == (10, 20, 30)
+    assert buffer.sample(10).weight.shape == (10,)
+
+
+def test_offline_training_takes_one_buffer() -> None:
+    text = "OfflineTrainerParams.buffer: must be one buffer; got .* Append one of the two to the other with extend."
+    with pytest.raises(ParamsError, match=text):
+        rl.OfflineTrainerParams(buffer=mixed())
+
+
+def test_bad_parts() -> None:
+    online, offline = fill(make_buffer(5), 0), fill(make_buffer(4), 100)
+    for parts, name in (((3, offline), "online"), ((online, None), "offline")):
+        with pytest.raises(ReplayBufferError, match=f"MixedBuffer.{name}: must be a ReplayBuffer; got"):
+            rl.MixedBuffer(*parts)  # type: ignore[arg-type]
+    for other in (online, make_buffer(4)):
+        text = "MixedBuffer.offline: must be another buffer than the online one, not empty, and on cpu; got"
+        with pytest.raises(ReplayBufferError, match=text):
+            rl.MixedBuffer(online, other)
+    foreign = rl.ReplayBuffer(5, OBS, gym.spaces.Discrete(2))
+    fill(foreign, 0)
+    with pytest.raises(SpaceError, match="MixedBuffer.offline: action_space: expected Discrete"):
+        rl.MixedBuffer(online, foreign)
+    with pytest.raises(ParamsError, match="MixedBuffer.offline_share: must be a number in .0, 1.; got 2"):
+        rl.MixedBuffer(online, offline, 2)
+    buffer = rl.MixedBuffer(online, offline)
+    with pytest.raises(ReplayBufferError, match="MixedBuffer.sample.batch_size: must be a positive integer; got 0"):
+        buffer.sample(0)
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.sample.gamma: must be a number in"):
+        buffer.sample(2, gamma=2.0)
+    with pytest.raises(ReplayBufferError, match="MixedBuffer.sample_sequences: sequences come from one buffer"):
+        buffer.sample_sequences(2, 2)
