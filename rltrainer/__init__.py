@@ -38,6 +38,7 @@ from rltrainer.algorithms import (
     Optimizer,
     PPOParams,
     QRDQNParams,
+    RecurrentPPO,
     REDQParams,
     REINFORCEParams,
     SACParams,
@@ -71,6 +72,7 @@ from rltrainer.nets import (
     Policy,
     QNetwork,
     QuantileQNetwork,
+    RecurrentActorCritic,
     SquashedActorCritic,
 )
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdatePlan
@@ -174,6 +176,8 @@ __all__ = [
     "QuantileQNetwork",
     "REDQParams",
     "REINFORCEParams",
+    "RecurrentActorCritic",
+    "RecurrentPPO",
     "ReplayBuffer",
     "Rollout",
     "RolloutBuffer",

@@ -17,6 +17,7 @@ from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
+from rltrainer.algorithms.policy_gradient.recurrent_ppo import RecurrentPPO
 from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEParams
 from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.c51 import C51, C51Params
@@ -66,6 +67,7 @@ __all__ = [
     "QRDQNParams",
     "REDQParams",
     "REINFORCEParams",
+    "RecurrentPPO",
     "SACParams",
     "Samples",
     "ScheduledValue",

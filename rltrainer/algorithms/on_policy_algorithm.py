@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -41,7 +41,11 @@ class Samples:
 
     def flatten(self) -> Self:
         """Return the cells one after another [T * N], time first."""
-        return type(self)(*map_tree(lambda x: x.flatten(0, 1), tuple(getattr(self, name) for name in self.names())))
+        return self.map(lambda x: x.flatten(0, 1))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function to all tensors."""
+        return type(self)(**{name: map_tree(function, getattr(self, name)) for name in self.names()})
 
     def gather(self, index: Tensor, shape: tuple[int, int]) -> list[Self]:
         """Return the cells at `index` [K * B], of flattened samples, as K minibatches of shape (K, B)."""
@@ -72,6 +76,17 @@ class OnPolicyAlgorithm(Algorithm):
     def before_batches(self, samples: Samples) -> Mapping[str, Tensor]:
         """Do what is done once with all samples [T, N], and return what to log of it; called without gradients."""
         return {}
+
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None) -> None:
+        """Check that minibatches of this size can be made of rollouts; a trainer asks before it trains.
+
+        Args:
+            batch_size: see `update`.
+            num_rows: T, steps of each env in a rollout; None if that varies.
+
+        Raises:
+            ParamsError: they cannot.
+        """
 
     def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
         """Yield what each gradient step of an update is given: by default minibatches of cells in random order.

@@ -8,6 +8,7 @@ from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork
+from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
 from rltrainer.nets.value_distributions import CategoricalQNetwork, QuantileQNetwork
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "Policy",
     "QNetwork",
     "QuantileQNetwork",
+    "RecurrentActorCritic",
     "SquashedActorCritic",
 ]

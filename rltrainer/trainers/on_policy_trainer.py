@@ -28,6 +28,18 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
                 "training_collector", "must have no buffer, or a RolloutBuffer", "Leave out Collector's buffer."
             )
 
+    def check_fits(self, algorithm: Algorithm) -> None:
+        """Check the size of minibatches too.
+
+        Raises:
+            ParamsError: see `OnlineTrainerParams`, or the algorithm can make no such minibatches.
+        """
+        super().check_fits(algorithm)
+        num_steps = self.collection_step_num_env_steps
+        num_rows = None if num_steps is None else -(-num_steps // self.training_collector.num_envs)
+        if isinstance(algorithm, OnPolicyAlgorithm):
+            algorithm.check_batch_size(self.batch_size, num_rows)
+
     @property
     def gradient_batch_size(self) -> int:
         """Cells of a gradient step; of rollouts by episodes a guess."""

@@ -28,6 +28,7 @@ COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 MAKERS: dict[str, Any] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE, rl.PPOParams(clip=rl.LinearSchedule(0.2), lr=rl.LinearSchedule(1e-3))),
     "a2c": (rl.A2C, rl.ActorCritic, BOX, rl.A2CParams()),
+    "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE, rl.PPOParams()),
     "trpo": (rl.TRPO, rl.ActorCritic, BOX, rl.TRPOParams()),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),
@@ -88,6 +89,7 @@ def transitions(algorithm: Any, seed: int) -> rl.Transitions:
 def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:
     g = torch.Generator().manual_seed(seed)
     no = torch.zeros(num_rows, 5, dtype=torch.bool)
+    known = algorithm.policy.columns
     return rl.Rollout(
         obs=torch.randn(num_rows, 5, 3, generator=g),
         action=actions(algorithm.policy.action_space, num_rows, 5, generator=g),
@@ -95,13 +97,15 @@ def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:
         valid=torch.rand(num_rows, 5, generator=g) < 0.8,
         last_obs=torch.randn(5, 3, generator=g), final_obs=torch.zeros(0, 3),
         final_index=torch.zeros(0, dtype=torch.int64), starts=no[0],
+        extra={name: torch.rand(num_rows, 5, *known[name][0], generator=g) for name in algorithm.columns},
     )  # fmt: skip
 
 
 def update(algorithm: Any, seed: int) -> rl.UpdateResult:
     """Take four gradient steps, off policy one."""
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
-        return algorithm.update(rollout(algorithm, seed), batch_size=20, repeat=2)
+        size = 24 if algorithm.trains_recurrent else 20  # whole envs
+        return algorithm.update(rollout(algorithm, seed), batch_size=size, repeat=2)
     return algorithm.update(transitions(algorithm, seed))
 
 

@@ -15,6 +15,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic),
     "a2c": (rl.A2C, rl.ActorCritic),
     "trpo": (rl.TRPO, rl.ActorCritic),
+    "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic),
     "reinforce": (rl.REINFORCE, rl.Actor),
     "dqn": (rl.DQN, rl.QNetwork),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork),
@@ -36,7 +37,9 @@ def updated(name: str, preference: float) -> dict[str, torch.Tensor]:
     """Return the parameters after two updates, given what is preferred, the row of the forbidden action apart."""
     rl.seed(7)
     algorithm_class, policy_class = ALGORITHMS[name]
-    policy = policy_class.for_spaces(OBS, gym.spaces.Discrete(3, start=2), hidden_sizes=(16,), normalize_obs=True)
+    options = {"cell": "lstm"} if policy_class is rl.RecurrentActorCritic else {}
+    spaces = (OBS, gym.spaces.Discrete(3, start=2))
+    policy = policy_class.for_spaces(*spaces, hidden_sizes=(16,), normalize_obs=True, **options)
     (head,) = (m for m in policy.modules() if isinstance(m, nn.Linear) and m.out_features % 3 == 0)
     with torch.no_grad():
         head.bias.view(3, -1)[FORBIDDEN] += preference
@@ -52,7 +55,8 @@ def updated(name: str, preference: float) -> dict[str, torch.Tensor]:
         if isinstance(algorithm, rl.OnPolicyAlgorithm):
             last, final = obs_batch(2, generator=g), obs_batch(0, generator=g)
             index, starts = torch.zeros(0, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
-            rollout = rl.Rollout(obs, action, reward, no, no, ~no, last, final, index, starts)
+            extra = {name: torch.zeros(*shape, *policy.columns[name][0]) for name in algorithm.columns}
+            rollout = rl.Rollout(obs, action, reward, no, no, ~no, last, final, index, starts, extra)
             algorithm.update(rollout, batch_size=6, repeat=2)
         else:
             next_obs, discount = obs_batch(*shape, generator=g), torch.full(shape, 0.9)

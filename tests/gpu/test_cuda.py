@@ -25,7 +25,7 @@ MODES = {
     "eager, graph": rl.RuntimeParams(compile=False, cuda_graph=True),
     "compiled, graph": rl.RuntimeParams(compile=True),
 }
-OFF_POLICY = [name for name in MAKERS if name not in ("ppo", "a2c")]
+OFF_POLICY = [name for name, (cls, *_) in MAKERS.items() if not issubclass(cls, rl.OnPolicyAlgorithm)]
 
 
 def make(name: str, mode: str, **changes: Any) -> Any:
@@ -45,7 +45,8 @@ def to_device(value: Any) -> Any:
 
 def update(algorithm: Any, seed: int) -> rl.UpdateResult:
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
-        return algorithm.update(to_device(rollout(algorithm, seed)), batch_size=20, repeat=2)
+        size = 24 if algorithm.trains_recurrent else 20  # whole envs
+        return algorithm.update(to_device(rollout(algorithm, seed)), batch_size=size, repeat=2)
     return algorithm.update(to_device(transitions(algorithm, seed)))
 
 

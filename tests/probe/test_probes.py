@@ -22,7 +22,8 @@ def quick(params: type[Any], **changes: Any) -> Any:
 
 
 def state_value(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
-    return algorithm.policy.value(obs)
+    policy = algorithm.policy
+    return policy.value(policy.remember(obs, policy.initial_state(len(obs))) if policy.is_recurrent else obs)
 
 
 def best_q(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -59,6 +60,8 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
     "a2c_box": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, True),
     "trpo": (on_policy(rl.ActorCritic, rl.TRPO, rl.TRPOParams), state_value, False),
     "trpo_box": (on_policy(rl.ActorCritic, rl.TRPO, rl.TRPOParams), state_value, True),
+    "recurrent_ppo": (on_policy(rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams), state_value, False),
+    "recurrent_ppo_box": (on_policy(rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams), state_value, True),
     "reinforce": (on_policy(rl.Actor, rl.REINFORCE, rl.REINFORCEParams), None, False),
     "reinforce_box": (on_policy(rl.Actor, rl.REINFORCE, rl.REINFORCEParams), None, True),
     "dqn": (
@@ -190,7 +193,8 @@ def values(name: str, algorithm: Any, obs: Any) -> list[float]:
 
 def greedy(algorithm: Any, obs: torch.Tensor) -> list[float]:
     """Return the greedy actions, a discrete one as -1 or 1."""
-    action = algorithm.policy.act(obs)
+    policy = algorithm.policy
+    action = policy.act(obs, policy.initial_state(len(obs)))[0] if policy.is_recurrent else policy.act(obs)
     return [float(a) * 2 - 1 for a in action] if action.dim() == 1 else [float(a) for a in action[:, 0]]
 
 

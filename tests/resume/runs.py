@@ -21,6 +21,7 @@ QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 5}
 ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE),
     "a2c": (rl.A2C, rl.ActorCritic, BOX),
+    "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE),
     "trpo": (rl.TRPO, rl.ActorCritic, BOX),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
@@ -40,7 +41,8 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "trpo", "reinforce_episodes", "dqn", "double_dqn", "td3", "sac", "iql",
+    "ppo", "ppo_episodes", "a2c", "trpo", "recurrent_ppo", "reinforce_episodes",
+    "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
@@ -84,7 +86,8 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         collector = rl.Collector(policy, envs)
         params_class: Any = rl.OnPolicyTrainerParams
-        more: dict[str, Any] = {"batch_size": 4, "update_step_num_repetitions": 2}
+        size = 5 if algorithm.trains_recurrent else 4  # whole envs
+        more: dict[str, Any] = {"batch_size": size, "update_step_num_repetitions": 2}
     else:
         # 34 cells wrap around within the 60 env steps of the run.
         buffer = buffer_class(34, *spaces, num_envs=2, device=device)

@@ -64,8 +64,11 @@ class A2C(OnPolicyAlgorithm):
 
     def process(self, rollout: Rollout) -> Samples:
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
+        return self.samples(rollout, *self._values(rollout))
+
+    def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> Samples:
+        """Return samples with advantages and returns, given V(obs) and V(next_obs) [T, N]."""
         obs = self.policy.normalize(rollout.obs)
-        value, next_value = self._values(rollout)
         reward = self.policy.scale_reward(rollout.reward)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)

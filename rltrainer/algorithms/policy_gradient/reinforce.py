@@ -60,7 +60,8 @@ class REINFORCE(OnPolicyAlgorithm):
     def process(self, rollout: Rollout) -> Samples:
         """Return what was earned from each cell to the end of its trace, as returns and as advantages."""
         weight = rollout.valid.to(rollout.reward.dtype)
-        return_ = backward_recurrence(rollout.reward, self.gamma * (~rollout.ends).to(rollout.reward.dtype))
+        reward = self.policy.scale_reward(rollout.reward)
+        return_ = backward_recurrence(reward, self.gamma * (~rollout.ends).to(reward.dtype))
         advantage = return_
         if self.params.standardize_return:
             advantage = standardize(return_.flatten(), weight.flatten()).view_as(return_)

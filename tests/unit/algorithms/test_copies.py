@@ -32,7 +32,8 @@ def make(kind: str, **params: Any) -> Any:
 def train(algorithm: Any) -> None:
     envs = counting_envs(truncates=True, action_space=algorithm.policy.action_space)
     common: dict[str, Any] = {"max_epochs": 1, "epoch_num_steps": 20, "collection_step_num_env_steps": 10}
-    common |= {"batch_size": 8, "seed": 3, "show_progress": False, "verbose": False}
+    size = 5 if algorithm.trains_recurrent else 8  # whole envs
+    common |= {"batch_size": size, "seed": 3, "show_progress": False, "verbose": False}
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         collector = rl.Collector(algorithm.policy, envs)
         algorithm.run_training(rl.OnPolicyTrainerParams(training_collector=collector, **common))

@@ -1,0 +1,19 @@
+"""CartPole whose observation lacks both velocities: one step does not tell which way it moves, so memory is needed."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class NoVelocities(gym.ObservationWrapper[Any, Any, Any]):
+    """Shows the position of the cart and the angle of the pole."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        space = self.env.observation_space
+        assert isinstance(space, gym.spaces.Box)
+        self.observation_space = gym.spaces.Box(space.low[::2], space.high[::2], dtype=np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[::2]

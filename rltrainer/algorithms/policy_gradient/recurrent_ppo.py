@@ -1,0 +1,121 @@
+"""PPO for policies with memory: it is trained on sequences, from what was remembered when they began."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Self, cast
+
+import torch
+from torch import Tensor
+
+from rltrainer.algorithms.on_policy_algorithm import Samples, shuffled
+from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.nets import RecurrentActorCritic
+from rltrainer.nets.distributions import Distribution
+from rltrainer.tree import map_tree
+from rltrainer.types import Rollout
+
+
+@dataclasses.dataclass(slots=True)
+class Sequences(Samples):
+    """Samples of whole envs; flattened or a minibatch, the T cells of each of n envs, time first [T * n].
+
+    Args:
+        begins: [T, N] bool, where an episode begins within the rollout.
+        state: [1, N, S], flattened [n, S]: what was remembered before the first row.
+    """
+
+    begins: Tensor = dataclasses.field(kw_only=True)
+    state: Tensor = dataclasses.field(kw_only=True)
+
+    def of_envs(self, envs: Tensor) -> Self:
+        """Return what some envs did [T * n]."""
+        return self.map(lambda x: x[:, envs].flatten(0, 1))
+
+
+class RecurrentPPO(PPO):
+    """PPO whose policy remembers: a minibatch is what some envs did in the whole rollout.
+
+    Each env's sequence starts from what it was remembered by when the rollout began, as the policy was then: the
+    repetitions of an update do not compute it anew, so that later rollouts go on from memories of older weights.
+
+    Args:
+        policy: actor and state-value critic with memory.
+        params: hyperparameters; None takes the defaults.
+    """
+
+    policy_class = RecurrentActorCritic  # type: ignore[assignment]  # it is let in instead of policies without memory
+    policy: RecurrentActorCritic  # type: ignore[assignment]
+    trains_recurrent = True
+    columns = ("state",)
+
+    def __init__(self, policy: RecurrentActorCritic, params: PPOParams | None = None) -> None:
+        super().__init__(policy, params)  # type: ignore[arg-type]  # what PPO does with it is overridden below
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.RecurrentPPO.recommended(envs)`.
+
+        128 steps of each env, whole envs in at most 4 minibatches, 4 repetitions (CleanRL's PPO with an LSTM).
+        """
+        num_envs, _ = look_at(envs, cls)
+        return {
+            "collection_step_num_env_steps": 128 * num_envs,
+            "batch_size": 128 * -(-num_envs // 4),
+            "update_step_num_repetitions": 4,
+        }
+
+    def process(self, rollout: Rollout) -> Sequences:
+        """Estimate advantages and returns as PPO does, with one pass over each env's sequence."""
+        policy, begins, num_envs = self.policy, rollout.begins, len(rollout.starts)
+        obs = policy.normalize(map_tree(lambda x: x.flatten(0, 1), rollout.obs))
+        with self._compiled_step.precision():
+            state = policy.remember(obs, rollout.extra["state"][0], begins)
+            value = policy.value(state).view(begins.shape)
+            # A final observation is valued with what was remembered of its episode, before that was forgotten.
+            others = map_tree(lambda *x: torch.cat(x), rollout.last_obs, rollout.final_obs)
+            before = torch.cat([state[-num_envs:], state[rollout.final_index]])
+            last, final = policy.value(policy.remember(policy.normalize(others), before)).tensor_split([num_envs])
+            samples = self.samples(rollout, value, rollout.successors(value, last, final))
+            distribution = policy.distribution(state, policy.mask_of(obs))
+            log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
+        fields = {name: getattr(samples, name) for name in samples.names()}
+        extra = {name: column for name, column in rollout.extra.items() if name != "state"}
+        fields |= {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
+        return Sequences(**fields)
+
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None) -> None:
+        """Check that minibatches hold whole envs.
+
+        Raises:
+            ParamsError: they do not, or rollouts differ in length.
+        """
+        name = type(self).__name__
+        if num_rows is None:
+            raise ParamsError(f"{name}: rollouts must be of one length. Collect env steps, not episodes.")
+        if batch_size is not None and batch_size % num_rows:
+            rule = f"must be a multiple of {num_rows}, the steps of each env in a rollout, as a minibatch is whole envs"
+            raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, "None takes all envs."))
+
+    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
+        """Yield what whole envs did, in random order; the last minibatch is padded by envs of weight 0."""
+        sequences, (num_rows, num_envs) = cast(Sequences, samples), samples.weight.shape
+        self.check_batch_size(batch_size, num_rows)
+        size = num_envs if batch_size is None else min(batch_size // num_rows, num_envs)
+        if size == num_envs:
+            yield from itertools.repeat(sequences.flatten(), repeat)
+            return
+        for index, is_real in shuffled(num_envs, size, self.generator, repeat):
+            for k, envs in enumerate(index):
+                batch = sequences.of_envs(envs)
+                if is_real is not None:
+                    batch.weight = batch.weight * is_real[k].repeat(num_rows)
+                yield batch
+
+    def evaluate(self, batch: Samples) -> tuple[Distribution, Tensor]:
+        """Return the distributions over actions and the values [T * n] of whole envs."""
+        batch = cast(Sequences, batch)
+        state = self.policy.remember(batch.obs, batch.state, batch.begins.view(-1, len(batch.state)))
+        return self.policy.distribution(state, self.policy.mask_of(batch.obs)), self.policy.value(state)
