@@ -45,7 +45,7 @@ class EpisodeCounter:
         Returns:
             which cells count [N], or None if all do: valid, and of an env whose quota is not used up.
         """
-        counted = self._counted(valid)
+        counted = valid if self.open is None else self.open.copy() if valid is None else self.open & valid
         if reward.ndim > self._return.ndim:
             self._return = np.zeros(reward.shape)
         if counted is None:
@@ -86,11 +86,6 @@ class EpisodeCounter:
         """Return the env of a collection by episodes whose running episode is the longest, and its steps."""
         length = self._length if self.open is None else np.where(self.open, self._length, 0)
         return int(length.argmax()), int(length.max())
-
-    def _counted(self, valid: Array | None) -> Array | None:
-        if self.open is None:
-            return valid
-        return self.open.copy() if valid is None else self.open & valid
 
     def _end(self, envs: Array) -> None:
         self._ended_returns.append(self._return[envs])

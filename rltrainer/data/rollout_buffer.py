@@ -177,7 +177,7 @@ class RolloutBuffer:
         parts = [(columns["obs"], num_rows + 1), (columns["action"], num_rows), (columns["reward"], num_rows)]
         if self._final_index:
             parts.append((self._final_obs, len(self._final_index)))
-        return all(leaf.is_finite(count) for column, count in parts for leaf in column.leaves)
+        return all([leaf.is_finite(count) for column, count in parts for leaf in column.leaves])
 
     def holds_choices(self, actions: ValueRange) -> bool:
         """Return whether all actions lie in their space, also those of cells that are not valid."""

@@ -7,7 +7,7 @@ oneDNN makes a step of SAC or TD3 1.2 to 1.5 times slower. The two differ in rou
 
 import logging
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -88,12 +88,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.numel() * weight.shape[0] > MIN_PRODUCT and is_large(x, weight.shape[0]):  # few get past the first
         return torch.ops.rltrainer.linear(x, weight, bias)  # type: ignore[no-any-return]  # operators are untyped
     return functional.linear(x, weight, bias)
-
-
-def linear_for(x: Tensor, out_features: int) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """Return what does `linear` for layers of this width on tensors like x: asked once for an ensemble."""
-    library: Callable[..., Tensor] = torch.ops.rltrainer.linear if is_large(x, out_features) else functional.linear
-    return library
 
 
 def is_large(x: Tensor, out_features: int) -> bool:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.nets.linear import MIN_PRODUCT, Linear, is_large, linear_for
+from rltrainer.nets.linear import MIN_PRODUCT, Linear, is_large
 from rltrainer.nets.module_tree import hooks_of
 
 Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
@@ -167,21 +168,21 @@ class EnsembleMLP(nn.Module):
 
     def _is_quicker_one_by_one(self, x: Tensor) -> bool:
         """Return whether single products are large enough to pay: oneDNN does not help batched ones."""
-        is_worth_asking = len(x) * self._widest > MIN_PRODUCT
-        return is_worth_asking and is_large(x, self._widest // x.shape[-1]) and not any(map(_is_hooked, self.layers))
+        if len(x) * self._widest <= MIN_PRODUCT or not is_large(x, self._widest // x.shape[-1]):
+            return False
+        hooks = [hooks_of(layer) for layer in self.layers if isinstance(layer, EnsembleLinear)]
+        return not any(map(any, hooks))
 
     def _one_by_one(self, x: Tensor) -> list[Tensor]:
         members = [x] * self.num_members
         for layer in self.layers:
             if isinstance(layer, EnsembleLinear):
-                product = linear_for(members[0], layer.weight.shape[2])
+                # Whatever else makes a product oneDNN's was asked for the widest layer.
+                is_small = members[0].numel() * layer.weight.shape[2] <= MIN_PRODUCT
+                product: Any = functional.linear if is_small else torch.ops.rltrainer.linear
                 parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=True)
                 members = [product(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
             else:
                 activations = layer if isinstance(layer, PerMember) else [layer] * self.num_members
                 members = [activation(member) for activation, member in zip(activations, members, strict=True)]
         return members
-
-
-def _is_hooked(layer: nn.Module) -> bool:
-    return isinstance(layer, EnsembleLinear) and any(hooks_of(layer))

@@ -112,7 +112,7 @@ class SAC(OffPolicyAlgorithm):
 
     def draw(self, batch: Transitions) -> SACDraws:
         """Draw the noise of the current and the next action."""
-        action, next_action = (torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2))
+        action, next_action = [torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2)]
         return SACDraws(action=action, next_action=next_action)
 
     def gradient_step(self, batch: Transitions, draws: SACDraws) -> UpdateResult:

@@ -10,14 +10,13 @@ from weakref import WeakKeyDictionary
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
 from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import AdapterState, EpisodeClock, Mask, Rows
-from rltrainer.envs.adapter.observation_memory import ObsMemory, copy_tree, device_of, take_rows
+from rltrainer.envs.adapter.observation_memory import ObsMemory, device_of, take_rows
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
@@ -56,6 +55,7 @@ class EnvAdapter:
         obs: tree [N, ...], the observation to act on: the env's arrays or tensors, floats as float32, choices as
             int64, in memory of the adapter's own.
         obs_tensor: the same as tensors on `device`; on the CPU in the same memory.
+        to_env: returns what the env receives for a policy's action [N, ...]: an `ActionConverter`.
         resetting: the envs that will spend the next step on their reset, whatever is done [K]; None if none will.
 
     Raises:
@@ -76,7 +76,7 @@ class EnvAdapter:
         # torch.device("cuda") and the device of a tensor on it are not equal; this one is the tensor's.
         self.device = torch.empty(0, device=device).device
         self._space = leaf_spaces(self.observation_space)
-        self._convert = ActionConverter(self.action_space, self.num_envs)
+        self.to_env = ActionConverter(self.action_space, self.num_envs)
         self._autoreset = find_autoreset(envs)
         seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
         explicit_seed = next((seed for seed in seeds if seed is not None), None)
@@ -148,14 +148,6 @@ class EnvAdapter:
         finally:
             self._clock = clock
 
-    def to_env(self, action: Tensor) -> Any:
-        """Return what the env receives for a policy's action [N, ...].
-
-        A Box's values are clipped to its bounds; the dtype is the action space's; arrays for an env of arrays,
-        tensors on its device for an env of tensors. Shares the action's memory where nothing has to change.
-        """
-        return self._convert(action)
-
     @property
     def is_fresh(self) -> bool:
         """Tell whether all envs are where the last reset put them."""
@@ -169,7 +161,7 @@ class EnvAdapter:
     @property
     def clips_samples(self) -> bool:
         """Tell whether an action and what `to_env` makes of it may be different floats."""
-        return self._convert.clips_samples
+        return self.to_env.clips_samples
 
     @property
     def is_current(self) -> bool:
@@ -204,9 +196,7 @@ class EnvAdapter:
         result, memory = self._result, self._next
         memory.write(obs)
         result.next_obs = memory.obs
-        copy_tree(result.reward, reward)
-        copy_tree(result.terminated, terminated)
-        copy_tree(result.truncated, truncated)
+        result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
         reset_rows = self.resetting
         result.valid = None if reset_rows is None else self._void(result, reset_rows)
         if RESTARTED in info:
@@ -246,7 +236,8 @@ class EnvAdapter:
             starting = starting if wanted is None else self._leave_unwanted(starting, wanted)
             if len(starting):
                 self._begin(self._now, starting)
-        self._now.upload()
+        if not self._now.shares:
+            self._now.upload()
         return starting
 
     def state_dict(self) -> State:
@@ -315,7 +306,7 @@ class EnvAdapter:
     def _allocate(self, obs: Tree) -> ObsMemory:
         check_obs("vector env obs", self._space, obs, (self.num_envs,))
         self._env_device = device_of(obs)
-        self._convert = ActionConverter(self.action_space, self.num_envs, self._env_device)
+        self.to_env = ActionConverter(self.action_space, self.num_envs, self._env_device)
         layout = (self._space, self.num_envs, self.device, self._env_device)
         self._next = ObsMemory.allocate(*layout)
         return ObsMemory.allocate(*layout)

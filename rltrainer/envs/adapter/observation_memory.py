@@ -18,21 +18,22 @@ class ObsMemory:
 
     Args:
         obs: tree [N, ...] in the env's own currency.
-        tensor: the same as tensors on the policy's device; shares the memory of `obs` where it can.
+        tensor: the same as tensors on the policy's device.
+        shares: whether these are in the memory of `obs`, so that nothing is to be uploaded.
     """
 
     obs: Tree
     tensor: Tree
-    _shares: bool
+    shares: bool
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Copy and pickle memory that is shared once."""
-        return self.obs, None if self._shares else self.tensor, self._shares
+        return self.obs, None if self.shares else self.tensor, self.shares
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         """Share the memory again."""
-        self.obs, self.tensor, self._shares = state
-        if self._shares:
+        self.obs, self.tensor, self.shares = state
+        if self.shares:
             self.tensor = map_tree(torch.as_tensor, self.obs)
 
     @classmethod
@@ -62,7 +63,10 @@ class ObsMemory:
 
     def write(self, obs: Tree) -> None:
         """Copy what the env returned [N, ...]."""
-        copy_tree(self.obs, obs)
+        if type(self.obs) is np.ndarray:
+            self.obs[...] = obs
+        else:
+            copy_tree(self.obs, obs)
 
     def write_rows(self, rows: Any, values: Tree) -> None:
         """Copy values [len(rows), ...] into some envs' rows."""
@@ -88,7 +92,7 @@ class ObsMemory:
 
     def upload(self) -> None:
         """Bring `tensor` up to date; nothing to do where memory is shared."""
-        if not self._shares:
+        if not self.shares:
             for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True):
                 here.copy_(torch.as_tensor(there))
 
@@ -102,11 +106,9 @@ def all_finite(values: Any) -> bool:
 
 
 def copy_tree(target: Tree, source: Tree) -> None:
-    """Copy arrays into arrays or tensors into tensors, casting; one env step calls it several times."""
-    if isinstance(target, np.ndarray):
+    """Copy arrays into arrays or tensors into tensors, casting."""
+    if isinstance(target, np.ndarray | torch.Tensor):
         target[...] = source
-    elif isinstance(target, torch.Tensor):
-        target.copy_(source)
     elif isinstance(target, dict):
         for key, part in target.items():
             copy_tree(part, source[key])
