@@ -21,7 +21,7 @@ EXCEPTIONS = {
     r"timing|collect_time|_time$|_started$": "seconds",
     r"_collector\.(_watch\.)?_episodes": "counts of the last collection, set to zero by the next one",
     r"\.envs\b": "the envs themselves: restored by a reset with the seed of their episode",
-    r"\.adapter\.(_|obs|resetting|to_env)": "memory of the last step: rewritten by the reset that restores the env, or starts it anew",
+    r"\.adapter\.(_|obs|resetting|to_env)": "memory of the last step: rewritten by the reset that restores the env",
     r"test_collector": "every test step starts its envs and seeds from the beginning",
     r"_ring\.stream$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",
