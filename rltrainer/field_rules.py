@@ -1,4 +1,4 @@
-"""What a params field accepts, written as its type: `max_epochs: PositiveInt = 100`.
+"""Rules of params' fields, written as its type: `max_epochs: PositiveInt = 100`.
 
 A rule is the metadata of an `Annotated` type, so a dataclass states type and rule in one place and `params.py`
 checks them at construction; `checked` does so for a single argument. Nothing here knows a params class.
@@ -112,7 +112,7 @@ def a_callable(signature: str) -> Rule:
 
 
 def _takes(value: object, num_args: int) -> bool:
-    """Whether a value can be called with so many arguments, as far as it says what it takes."""
+    """Return whether a value can be called with so many arguments, as far as it says what it takes."""
     if not callable(value):
         return False
     try:

@@ -40,7 +40,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
     "ensemble_size": ("num_critics",), "n_quantiles": ("num_quantiles", "num_outputs"),
 }  # fmt: skip
-"""What other libraries call our fields: Stable-Baselines3, Tianshou 1, CleanRL."""
+"""Names that other libraries have for our fields: Stable-Baselines3, Tianshou 1, CleanRL."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from rltrainer.types import UpdateResult
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RuntimeParams(Params):
-    """How updates are run: how fast, not what is learned (but for rounding)."""
+    """The way updates are run: how fast, not what is learned (but for rounding)."""
 
     compile: Literal["auto"] | Flag = "auto"
     """Run each gradient step as one compiled graph. "auto" does so where the run is long enough to earn the time that
@@ -45,7 +45,7 @@ def no_progress() -> float:
 
 @dataclass(frozen=True)
 class UpdateCallbacks:
-    """Who listens to gradient steps, and where. What is None costs nothing.
+    """Listeners to gradient steps. One that is None costs nothing.
 
     Uncompiled, listening changes no bit. A compiled step is broken at a loss that someone listens to, which may round
     otherwise; before and after a step nothing is broken, but CUDA graphs then hold one step each.
@@ -66,7 +66,7 @@ class UpdateCallbacks:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What an algorithm may know of the run that drives it.
+    """The part of a run that its algorithm knows.
 
     Args:
         progress: returns the share of the planned training that is done, in [0, 1]; schedules read it.

@@ -15,7 +15,7 @@ MAX_BOX_SIZE = 2**26
 """Numbers in one value of a Box in a file: more than any observation has, so that no file asks for all memory."""
 
 ROUNDING = 4 * 2.0**-23
-"""What float32 rounds off `low + (high - low) * x`, relative to the larger bound: two units in the last place of twice
+"""The share of the larger bound that float32 rounds off `low + (high - low) * x`: two units in the last place of twice
 that bound."""
 
 ACTION_MASK = "action_mask"
@@ -171,7 +171,7 @@ def describe_mismatch(
 
 
 class ValueRange:
-    """Which numbers the values of a leaf space may be, made once to be asked of many values at once.
+    """The numbers that values of a leaf space may be, made once to be asked of many values at once.
 
     The bounds of a Box of floats are widened by what float32 rounds off; an infinite bound excludes nothing.
 

@@ -13,9 +13,9 @@ from rltrainer.means import Part, floats, merge
 from rltrainer.tree import Tree, map_tree
 
 State = dict[str, Any]
-"""What `state_dict` returns: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists."""
+"""A `state_dict`: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists."""
 Load = Callable[[], None]
-"""What `prepare_load` returns when it has checked a whole state: takes the state over, and cannot fail."""
+"""Takes over a state that `prepare_load` has checked as a whole, and cannot fail."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Sequences(Transitions):
 
 @dataclass(slots=True)
 class Rollout:
-    """What one collection step gathered, in time order [T, N]; T time steps of N envs.
+    """The cells of one collection step, in time order [T, N]; T time steps of N envs.
 
     Each observation is held once. The successor of a cell is the next row's observation, but for the cells where a
     trace ended (`final_index`): theirs is in `final_obs`.
@@ -133,12 +133,12 @@ class Rollout:
 
     @property
     def done(self) -> Tensor:
-        """Where an episode ended [T, N]."""
+        """Return where an episode ended [T, N]."""
         return self.terminated | self.truncated
 
     @property
     def ends(self) -> Tensor:
-        """Where a trace ended, in an episode's end, a boundary, or before a cell that holds no transition [T, N]."""
+        """Return where a trace ended, in an episode's end, a boundary, or before a cell without a transition [T, N]."""
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
@@ -147,7 +147,7 @@ class Rollout:
 
     @property
     def begins(self) -> Tensor:
-        """Where a policy's memory was the initial one again, below the first row [T, N]; that one's is in `extra`."""
+        """Return where a policy's memory begins anew, below the first row [T, N]; that one's is in `extra`."""
         begins = torch.zeros_like(self.terminated)
         begins[1:] = (self.done | ~self.valid)[:-1]
         return begins
@@ -185,7 +185,7 @@ class Rollout:
 
 @dataclass(slots=True)
 class UpdateResult:
-    """What an update, or one gradient step of it, did.
+    """The outcome of an update, or of one gradient step of it.
 
     Args:
         metrics: losses and other numbers to log; scalar tensors or floats, means over the gradient steps.

@@ -225,7 +225,7 @@ def _check_file(file: Path, expected: dict[str, Any]) -> None:
 
 
 def _is_regular(file: Path) -> bool:
-    """Whether it is a file, and no link, pipe or device, whose contents are somewhere else or never come."""
+    """Return whether it is a file, and no link, pipe or device, whose contents are somewhere else or never come."""
     try:
         return stat.S_ISREG(os.lstat(file).st_mode)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What a buffer is made of: a storage per column, for an observation space, an action space and extras."""
+"""The columns of a buffer: a storage per column, for an observation space, an action space and extras."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which transitions a buffer samples next: a generator, and a sampler where they are not drawn uniformly."""
+"""The draw of transitions from a buffer: a generator, and a sampler where they are not drawn uniformly."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where traces end: the true successors that the next row of a replay buffer does not hold."""
+"""Ends of traces: the true successors that the next row of a replay buffer does not hold."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class FinalObservations:
         self._make_views()
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return self._next_new - 1 - len(self._free)
 
     @property

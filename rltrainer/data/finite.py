@@ -1,4 +1,4 @@
-"""Whether transitions hold only finite numbers."""
+"""A look for numbers in transitions that are not finite."""
 
 import torch
 

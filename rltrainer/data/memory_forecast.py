@@ -1,4 +1,4 @@
-"""Whether a buffer fits into memory, asked before it is allocated and not hours later."""
+"""The memory that a buffer needs, asked for before it is allocated and not hours later."""
 
 import os
 

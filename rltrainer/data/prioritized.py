@@ -18,7 +18,7 @@ from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import Load, State
 
 EPSILON = 1e-6
-"""What is added to an error, so that a transition without one is drawn again some day."""
+"""Added to an error, so that a transition without one is drawn again some day."""
 
 
 class PrioritySampler:

@@ -97,7 +97,7 @@ class ReplayBuffer:
         return self._ring.nbytes
 
     def __len__(self) -> int:
-        """How many transitions it holds."""
+        """Return how many transitions it holds."""
         return len(self._ring)
 
     def add(

@@ -26,7 +26,7 @@ FILE_KIND = "replay_buffer"
 
 @dataclass(frozen=True)
 class Layout:
-    """What a buffer was made for."""
+    """The make of a buffer."""
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]

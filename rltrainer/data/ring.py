@@ -180,7 +180,7 @@ class Ring:
         return target[kept], cells.source[kept]
 
     def __len__(self) -> int:
-        """How many cells it holds."""
+        """Return how many cells it holds."""
         if self._level is None:
             return int(self.sizes().sum())
         return self.num_envs * min(self._level, self.cells_per_env)

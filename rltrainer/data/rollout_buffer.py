@@ -84,7 +84,7 @@ class RolloutBuffer:
         return sum(column.nbytes for column in self._columns.values()) + self._final_obs.nbytes
 
     def __len__(self) -> int:
-        """How many valid cells it holds."""
+        """Return how many valid cells it holds."""
         return int(self._columns["valid"].rows(self._num_rows).sum())
 
     @property

@@ -1,4 +1,4 @@
-"""What a buffer is asked to sample: checked, and whether there is anything to sample and room for it."""
+"""The arguments of a sample: checked, and whether there is anything to sample and room for it."""
 
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.ring import Ring

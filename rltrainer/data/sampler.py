@@ -1,4 +1,4 @@
-"""Who is drawn, apart from where it lies: what a ring tells a sampler, and what a buffer asks of it."""
+"""Sampling apart from storage: what a ring tells a sampler, and what a buffer asks of it."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Where in its trace each cell of a ring lies, noted once for each trace when it is known to have ended."""
+"""The place of each cell of a ring in its trace, noted once for each trace when it is known to have ended."""
 
 import numpy as np
 

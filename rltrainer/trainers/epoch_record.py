@@ -40,7 +40,7 @@ class LastEpisodes:
 
 @dataclass
 class EpochRecord:
-    """What one epoch gathers; part of a checkpoint, so that a run can stop in the middle of an epoch.
+    """Gatherings of one epoch; part of a checkpoint, so that a run can stop in the middle of an epoch.
 
     Args:
         epoch: its number.

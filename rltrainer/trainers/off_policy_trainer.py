@@ -16,7 +16,7 @@ from rltrainer.types import UpdateResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OffPolicyTrainerParams(OnlineTrainerParams):
-    """What the off-policy trainer can be told."""
+    """Settings of the off-policy trainer."""
 
     batch_size: PositiveInt = 64
     """Transitions per gradient step."""
@@ -61,7 +61,7 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
 
 @dataclasses.dataclass(kw_only=True)
 class OffPolicyRunState(RunState):
-    """What an off-policy run remembers beside its parts."""
+    """State of an off-policy run beside that of its parts."""
 
     num_samples: NonNegativeInt
     num_steps_taken: NonNegativeInt

@@ -17,7 +17,7 @@ from rltrainer.types import Load, State, UpdateResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OfflineTrainerParams(TrainerParams):
-    """What the offline trainer can be told."""
+    """Settings of the offline trainer."""
 
     buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer)] = dataclasses.field(compare=False)
     """The data."""
@@ -131,7 +131,7 @@ class _Sampling:
 
 @dataclasses.dataclass
 class _SamplingState:
-    """What `_Sampling.state_dict` returns."""
+    """State of a `_Sampling`."""
 
     generator: Any
     num_transitions: NonNegativeInt

@@ -13,12 +13,12 @@ from rltrainer.types import UpdateResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OnPolicyTrainerParams(OnlineTrainerParams):
-    """What the on-policy trainer can be told."""
+    """Settings of the on-policy trainer."""
 
     batch_size: PositiveInt | None = 64
     """Cells per gradient step, at most those of the rollout; None takes the whole rollout."""
     update_step_num_repetitions: PositiveInt = 1
-    """How many times an update step uses each cell."""
+    """Times that an update step uses each cell."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""What the two online trainers share: a training step collects first, and may find that training is done."""
+"""The parent of the online trainers: a training step collects first, and may find that training is done."""
 
 import dataclasses
 import logging
@@ -16,7 +16,7 @@ from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OnlineTrainerParams(TrainerParams):
-    """What trainers with a training collector can be told."""
+    """Settings of trainers with a training collector."""
 
     training_collector: AnyCollector = dataclasses.field(compare=False)
     """Collects the training data."""
@@ -72,7 +72,7 @@ class OnlineTrainerParams(TrainerParams):
 
     @property
     def rollouts_vary(self) -> bool:
-        """Whether collections differ in size: episodes do."""
+        """Return whether collections differ in size: episodes do."""
         return self.collection_step_num_episodes is not None
 
 
@@ -118,7 +118,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
 
     @property
     def _is_warmup(self) -> bool:
-        """Whether the next collection acts at random."""
+        """Return whether the next collection acts at random."""
         return False
 
     def _passes_test(self, stats: CollectStats) -> bool:

@@ -1,4 +1,4 @@
-"""What a person sees while training: a bar, and one line per epoch."""
+"""The sight of training: a bar, and one line per epoch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ class ProgressBar:
             self._bar.set_postfix(self._values, refresh=False)
 
     def wants_values(self) -> bool:
-        """Whether the bar is about to be drawn, so that numbers are worth fetching from the device."""
+        """Return whether the bar is about to be drawn, so that numbers are worth fetching from the device."""
         bar = self._bar
         return bar is not None and bar._time() - bar.last_print_t >= bar.mininterval
 

@@ -1,4 +1,4 @@
-"""What a run tells of itself: rows for its logger; a bar and lines for who watches. Changes nothing of the run."""
+"""The log of a run: rows for its logger; a bar and lines for who watches. Changes nothing of the run."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from rltrainer.types import UpdateResult
 
 @dataclasses.dataclass
 class Counters:
-    """How far a run has come."""
+    """Counts of a run's progress."""
 
     epoch: NonNegativeInt = 0
     env_step: NonNegativeInt = 0
@@ -57,7 +57,7 @@ class RunState:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a first epoch has; up to the initial test step a run continues by beginning."""
+        """Return whether a first epoch has; up to the initial test step a run continues by beginning."""
         return self.counters.epoch > 0
 
     def begin_epoch(self) -> EpochRecord:

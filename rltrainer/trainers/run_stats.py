@@ -1,4 +1,4 @@
-"""What a run reports: one `EpochStats` per epoch, and `InfoStats` at its end."""
+"""The report of a run: one `EpochStats` per epoch, and `InfoStats` at its end."""
 
 import dataclasses
 import math

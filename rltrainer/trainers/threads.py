@@ -1,4 +1,4 @@
-"""How many threads PyTorch uses on the CPU while a trainer runs."""
+"""The number of threads that PyTorch uses on the CPU while a trainer runs."""
 
 import contextlib
 import logging

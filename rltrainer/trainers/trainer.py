@@ -46,7 +46,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     params_class: ClassVar[type[TrainerParams]]
     run_state_class: ClassVar[type[RunState]] = RunState
     step_unit: ClassVar[Literal["env_step", "gradient_step"]] = "env_step"
-    """What logs and progress are counted in."""
+    """The unit of logs and progress."""
 
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         name, classes = type(self).__name__, {"algorithm": self.algorithm_class, "params": self.params_class}

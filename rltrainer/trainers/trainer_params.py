@@ -39,7 +39,7 @@ def live(default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TrainerParams(Params):
-    """What every trainer can be told.
+    """Settings of every trainer.
 
     Raises:
         ParamsError: a value breaks its field's rule, or two fields contradict each other.
@@ -60,7 +60,7 @@ class TrainerParams(Params):
     stop_fn: StopFn | None = live(None)
     """Given the score of a test step, says whether training shall end."""
     compute_score_fn: ScoreFn | None = live(None)
-    """What a test step is worth; None is the mean return."""
+    """Values a test step; None takes the mean return."""
     save_best_fn: SaveBestFn | None = live(None)
     """Called with the algorithm at each test step that scores strictly better than all before."""
     save_checkpoint_fn: CheckpointFn | None = live(None)
@@ -70,7 +70,7 @@ class TrainerParams(Params):
     multi_agent_return_reduction: ReductionFn | None = live(None)
     """Turns the returns of several agents into one per episode."""
     logger: AnyLogger | None = live(None)
-    """Where the numbers go; None keeps them in the returned stats only."""
+    """Receives the numbers; None keeps them in the returned stats only."""
     verbose: Flag = True
     """Print one line per epoch, and at the start what the run has chosen for itself."""
     show_progress: Flag = True
@@ -80,7 +80,7 @@ class TrainerParams(Params):
     precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
-    """How updates are run: compilation, threads."""
+    """The way updates are run: compilation, threads."""
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
 
@@ -168,5 +168,5 @@ class TrainerParams(Params):
 
     @property
     def rollouts_vary(self) -> bool:
-        """Whether collections differ in size."""
+        """Return whether collections differ in size."""
         return False

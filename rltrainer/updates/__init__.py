@@ -1,1 +1,1 @@
-"""What trains: optimizers, compiled and recorded gradient steps, and the state that they depend on."""
+"""Training: optimizers, compiled and recorded gradient steps, and the state that they depend on."""

@@ -56,7 +56,7 @@ class Adam:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What a step changes besides the parameters."""
+        """The tensors that a step changes besides the parameters."""
         return [self.mean, self.square, self.num_steps]
 
     def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""How gradient steps are run: as written, or compiled; on CUDA as a CUDA graph. All that knows `torch.compile`."""
+"""Running of gradient steps: as written, or compiled; on CUDA as a CUDA graph. All that knows `torch.compile`."""
 
 import contextlib
 import itertools
@@ -110,7 +110,7 @@ class CompiledStep:
 
     @property
     def has_cuda_graph(self) -> bool:
-        """Whether gradient steps run as CUDA graphs."""
+        """Return whether gradient steps run as CUDA graphs."""
         return self._graph is not None and self._graph.is_on
 
     def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
@@ -190,7 +190,7 @@ class CompiledStep:
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
-    """Whether to compile; says so in one line where nobody said it before."""
+    """Return whether to compile; says so in one line where nobody said it before."""
     choice = plan.runtime.compile
     if choice == "auto":
         long_run = LONG_RUN_OF_LARGE if num_parameters >= LARGE else LONG_RUN

@@ -19,7 +19,7 @@ NUM_WARM_UPS = 3
 
 
 class Recorder(Protocol):
-    """What is special to a device."""
+    """The part of recording that is special to a device."""
 
     def warm_up(self, function: Callable[[], Any]) -> None:
         """Run a function so that it can be captured next."""

@@ -130,7 +130,7 @@ class Optimizer:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What `step` changes; of an optimizer of the user's the parameters only."""
+        """The tensors that `step` changes; of an optimizer of the user's the parameters only."""
         of_method = self.method.tensors if isinstance(self.method, Adam) else []
         return [*self.parameters, *of_method, self._bad_gradient, self._bad_loss, self._num_faults, self.is_stopped]
 

@@ -1,4 +1,4 @@
-"""What a saved state must be, so that loading it cannot fail half-way: one check and one load per kind of part."""
+"""States of parts: one check and one load per kind, so that loading a state cannot fail half-way."""
 
 import copy
 from typing import Any, cast

@@ -151,7 +151,7 @@ def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False)
 
 
 def _is_like(value: Any, like: Any) -> bool:
-    """Whether a plain value is of the same kind: finite numbers, flags, texts, tuples of them; None takes any place."""
+    """Return whether a value is of the same kind: finite numbers, flags, texts, tuples of these; None fits any."""
     if value is None or like is None:
         return value is None or isinstance(value, bool | int | float | str)
     if isinstance(value, list | tuple) and isinstance(like, list | tuple):
