@@ -10,13 +10,12 @@ from rltrainer.data.columns import Extra, cell_nbytes, column_specs, make_column
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.row_writer import RowWriter
-from rltrainer.data.state_checks import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.storage import Array, Spec, Storage
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, map_tree, named_leaves
-from rltrainer.types import Rollout, State
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import Rollout
 
 FIELDS = ("action", "reward", "terminated", "truncated")
 
@@ -123,7 +122,7 @@ class RolloutBuffer:
             for column in self._columns.values():
                 column.grow(2 * row + 1)
             self._columns["valid"].data[row:] = True
-            self._forget_views()
+            self._num_viewed, self._first_row = 0, None
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
         self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
@@ -215,52 +214,6 @@ class RolloutBuffer:
             final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
             starts=torch.tensor(self._starts, device=self.device),
         )
-
-    def state_dict(self) -> State:
-        """Return what was gathered; the tensors share the buffer's memory, so write or clone them before going on."""
-        # One row more than was stored: it holds the last one's successors.
-        rows = {name: column.rows(self._num_rows + 1) for name, column in self._columns.items()}
-        return {
-            "num_rows": self._num_rows,
-            "starts": torch.from_numpy(self._starts),
-            "data": dict(named_leaves(rows)),
-            "final_obs": dict(named_leaves(self._final_obs.rows(len(self._final_index)))),
-            "final_index": torch.tensor(self._final_index, dtype=torch.int64),
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ReplayBufferError: the state is of another kind of buffer; nothing is changed.
-        """
-        try:
-            self._check(state)
-        except ReplayBufferError as error:
-            raise ReplayBufferError(f"RolloutBuffer.load_state_dict: {error}") from error
-        self.clear()
-        self._forget_views()
-        rows = tree_of(self._specs, state["data"])
-        for name, column in self._columns.items():
-            column.load_rows(rows[name])
-        self._final_obs.load_rows(tree_of(self._specs["obs"], state["final_obs"]))
-        self._final_index = state["final_index"].tolist()
-        self._num_rows = state["num_rows"]
-        self._has_invalid = len(self) < self._num_rows * self.num_envs
-        self._starts = state["starts"].cpu().numpy().copy()
-
-    def _check(self, state: State) -> None:
-        num_rows: Any = state.get("num_rows")
-        require(type(num_rows) is int and num_rows >= 0, f"num_rows: must be a non-negative integer; got {num_rows!r}")
-        check_leaves(state, "data", self._specs, (num_rows + 1, self.num_envs))
-        check_tensor(state, "starts", torch.bool, (self.num_envs,))
-        final_index = check_tensor(state, "final_index", torch.int64, None)
-        in_range = (final_index >= 0) & (final_index < num_rows * self.num_envs)
-        require(bool(in_range.all()), "final_index: names no cells")
-        check_leaves(state, "final_obs", self._specs["obs"], (len(final_index),))
-
-    def _forget_views(self) -> None:
-        self._num_viewed, self._first_row = 0, None
 
     def _end(self, envs: Array) -> None:
         """Keep the successors of some cells of the newest row: the next row overwrites them."""

@@ -1,6 +1,5 @@
 """Rollout buffers: rows in time order, true successors, boundaries, growth, state."""
 
-import copy
 from typing import Any
 
 import gymnasium as gym
@@ -140,49 +139,6 @@ def test_dict_observations() -> None:
     assert rollout.obs["cam"][:, 0, 1, 1].tolist() == [0, 1, 2]
     assert rollout.next_obs["vec"][:, 0, 0].tolist() == [1, 2, 3]
     assert rollout.final_obs["cam"].tolist() == [[[2, 2], [2, 2]]]
-
-
-def test_a_state_goes_on_where_it_was() -> None:
-    world = World(3, 2, 0.5)
-    rows = [world.step() for _ in range(30)]
-    one, other = RolloutBuffer(40, 2, OBS, ACTION), RolloutBuffer(1, 2, OBS, ACTION)
-    for cells, valid in rows[:20]:
-        add(one, cells, np.array(valid))
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    for cells, valid in rows[20:]:
-        add(one, cells, np.array(valid))
-        add(other, cells, np.array(valid))
-    assert torch.equal(one.rollout().next_obs, other.rollout().next_obs)
-    assert torch.equal(one.rollout().valid, other.rollout().valid)
-    empty = RolloutBuffer(5, 2, OBS, ACTION)
-    other.load_state_dict(empty.state_dict())
-    assert len(other) == 0
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "text"),
-    [
-        (("num_rows",), -1, "num_rows: must be a non-negative integer; got -1"),
-        (("num_rows",), 5, '["obs"]: expected torch.float32 (6, 2, 2), found torch.float32 (4, 2, 2)'),
-        (("data", '["reward"]'), torch.zeros(4, 2, dtype=torch.int64), '["reward"]: expected torch.float32 (4, 2)'),
-        (("data",), {}, "data: expected the leaves"),
-        (("final_index",), torch.tensor([6]), "final_index: names no cells"),
-        (("final_obs",), {}, "final_obs: expected the leaves"),
-    ],
-)
-def test_a_damaged_state_changes_nothing(path: tuple[str, ...], value: Any, text: str) -> None:
-    world, buffer, other = World(3, 2), RolloutBuffer(4, 2, OBS, ACTION), RolloutBuffer(4, 2, OBS, ACTION)
-    for _ in range(3):
-        add(buffer, world.step()[0])
-    add(other, [Cell(0, 0, 5.0, 1, True, False), Cell(10, 0, 5.0, 11, False, False)])
-    state = copy.deepcopy(buffer.state_dict())
-    (state if len(path) == 1 else state[path[0]])[path[-1]] = value
-    with pytest.raises(ReplayBufferError) as error:
-        other.load_state_dict(state)
-    assert text in str(error.value)
-    assert str(error.value).startswith("RolloutBuffer.load_state_dict: ")
-    assert other.rollout().reward.tolist() == [[5.0, 5.0]]
-    assert other.rollout().next_obs[..., 0].tolist() == [[1, 11]]
 
 
 @pytest.mark.parametrize(
