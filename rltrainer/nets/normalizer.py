@@ -4,7 +4,9 @@ Statistics only change in `update`, which an algorithm calls at the end of an up
 collection and the gradient steps made from it, and tests never change them.
 """
 
+import functools
 import itertools
+import logging
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rltrainer.errors import readable
 from rltrainer.functional.returns import discounted_returns
 from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree, named_leaves
@@ -69,8 +72,12 @@ class ObsNormalizer(nn.Module):
         tree = leaf_spaces(observation_space)
         self.moments = nn.ModuleDict()
         for i, (name, space) in enumerate(named_leaves(tree)):
-            if _is_float_box(space) and name != f'["{ACTION_MASK}"]':
+            if name == f'["{ACTION_MASK}"]' or not isinstance(space, spaces.Box):
+                continue
+            if np.issubdtype(space.dtype, np.floating):
                 self.moments[str(i)] = RunningMoments(leaf_shape(space))
+            elif len(space.shape) != 3:  # images are scaled by their encoder
+                _say_what_is_left(f"obs{name}, {readable(space)},")
         position = itertools.count()
         self.positions = map_tree(lambda _: str(next(position)), tree)
 
@@ -141,5 +148,7 @@ class RewardNormalizer(nn.Module):
         self.running_return = state.clone().to(self.moments.mean.device) if len(state) else None
 
 
-def _is_float_box(space: gym.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+@functools.cache  # once for each such leaf of a program
+def _say_what_is_left(leaf: str) -> None:
+    text = "normalize_obs: %s is left as it is, as only Boxes of floats are standardised. Cast it in a wrapper."
+    logging.getLogger("rltrainer").warning(text, leaf)

@@ -232,3 +232,16 @@ def test_a_saved_state_does_not_change_afterwards() -> None:
     saved = normalizer.get_extra_state()
     normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     assert saved.tolist() == [1.0, 1.0]
+
+
+def test_boxes_of_integers_that_are_left_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    space = spaces.Dict(
+        action_mask=spaces.Box(0, 1, (4,), np.int8), choice=spaces.Discrete(3), numbers=BOX,
+        image=spaces.Box(0, 255, (36, 36, 3), np.uint8), parts=spaces.Tuple((spaces.Box(0, 77, (128,), np.uint8), spaces.MultiBinary(2))),
+    )  # fmt: skip
+    for _ in range(2):
+        assert len(ObsNormalizer(space).moments) == 1
+    assert caplog.messages == [
+        'normalize_obs: obs["parts"][0], Box(0, 77, (128,), uint8), is left as it is, as only Boxes of floats are '
+        "standardised. Cast it in a wrapper."
+    ]
