@@ -127,6 +127,16 @@ def test_an_off_policy_update_waits_for_nothing(name: str, mode: str) -> None:
             algorithm.update(on_host.sample(16))
 
 
+@pytest.mark.parametrize("kind", ["dqn_prioritized", "sac_mixed"])
+def test_buffers_of_every_kind_draw_where_they_live(kind: str) -> None:
+    trainer = build(kind, device=DEVICE)
+    trainer.run()
+    batch = trainer.buffer.sample(8, n_step=3, num_batches=2)
+    assert {leaf.device.type for leaf in (batch.obs, batch.index, batch.weight)} == {"cuda"}
+    sequences = getattr(trainer.buffer, "online", trainer.buffer).sample_sequences(8, 3, 2)
+    assert {leaf.device.type for leaf in (sequences.obs, sequences.first)} == {"cuda"}
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_bad_gradient_is_left_out_and_named_a_little_later(mode: str) -> None:
     algorithm = make("bc", mode)

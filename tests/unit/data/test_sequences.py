@@ -9,6 +9,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ReplayBufferError
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
+from tests.unit.collect.test_memory import Counts
 from tests.unit.data.reference import ACTION, OBS, Cell, Reference, World, add_step, as_obs, make_buffer
 
 
@@ -128,6 +129,21 @@ def test_priorities_decide_where_training_begins() -> None:
     torch.testing.assert_close(batch.weight, torch.tensor([[0.0, 0, 0], [1, 0.5, 0.5], [1, 0.5, 0.5]]))
     buffer.update_priorities(batch.index[1], torch.tensor([5.0, 6.0, 7.0]))
     assert buffer._sampler.tree.leaves[1:3].tolist() == pytest.approx([5.0, 7.0], abs=2e-6)
+
+
+def test_memory_of_a_policy_is_stored_with_what_it_did() -> None:
+    # The policy counts how often it was asked in an episode, which is the step that it sees.
+    envs = counting_envs(2, length=4)
+    policy = Counts.for_envs(envs)
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    buffer = rl.ReplayBuffer(100, *spaces, num_envs=2, seed=0, extra={"state": policy.columns["state"]})
+    collector = rl.Collector(policy, envs, buffer)
+    for num_steps in (2, 10, 2, 6):
+        collector.collect(num_steps=num_steps)
+    batch = buffer.sample_sequences(60, 2, 2)
+    step = batch.obs[..., 1]
+    assert torch.equal(batch.extra["state"], torch.stack([step[0], step[0] - 1], 1))
+    assert torch.equal(batch.first, step == 0)
 
 
 class OverTime(ScriptedOffPolicy):
