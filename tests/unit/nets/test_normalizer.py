@@ -235,10 +235,10 @@ def test_a_saved_state_does_not_change_afterwards() -> None:
 
 
 def test_boxes_of_integers_that_are_left_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    space = spaces.Dict(
-        action_mask=spaces.Box(0, 1, (4,), np.int8), choice=spaces.Discrete(3), numbers=BOX,
-        image=spaces.Box(0, 255, (36, 36, 3), np.uint8), parts=spaces.Tuple((spaces.Box(0, 77, (128,), np.uint8), spaces.MultiBinary(2))),
-    )  # fmt: skip
+    image, ram = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Box(0, 77, (128,), np.uint8)
+    parts = spaces.Tuple((ram, spaces.MultiBinary(2)))
+    mask, choice = spaces.Box(0, 1, (3,), np.int8), spaces.Discrete(3)
+    space = spaces.Dict(action_mask=mask, choice=choice, image=image, numbers=BOX, parts=parts)
     for _ in range(2):
         assert len(ObsNormalizer(space).moments) == 1
     assert caplog.messages == [
