@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests import this file too
 from bit_flip import BitFlip
 from catch import Catch
 from identity import Identity
+from no_velocities import NoVelocities
 
 HERE = Path(__file__).parent
 COMPILED = ", compiled"
@@ -60,14 +61,14 @@ class Task:
 
 def on_policy(
     env: Any, algorithm: Any, num_envs: int, stop: float, steps: int, epoch: int, test_episodes: int = 20,
-    policy: dict[str, Any] | None = None, **options: Any,
+    policy: dict[str, Any] | None = None, policy_class: Any = rl.ActorCritic, **options: Any,
 ) -> Callable[[int], Outcome]:  # fmt: skip
     """Train an on-policy algorithm until a test step reaches `stop`, for at most `steps` env steps."""
 
     def run(seed: int) -> Outcome:
         rl.seed(seed)
         envs, test_envs = rl.make_vec(env, num_envs), rl.make_vec(env, test_episodes)
-        agent = algorithm(rl.ActorCritic.for_envs(envs, **(policy or {})))
+        agent = algorithm(policy_class.for_envs(envs, **(policy or {})))
         params = rl.OnPolicyTrainerParams(
             training_collector=rl.Collector(agent.policy, envs), test_collector=rl.Collector(agent.policy, test_envs),
             max_epochs=steps // epoch, epoch_num_steps=epoch, test_step_num_episodes=test_episodes, initial_test=False,
@@ -116,6 +117,19 @@ def ppo_half_cheetah(policy: Any) -> Any:
 
 def a2c_cartpole(policy: Any) -> Any:
     return rl.A2C(policy, rl.A2CParams(lr=rl.LinearSchedule(2e-3), gae_lambda=0.95))
+
+
+NO_VELOCITIES: dict[str, Any] = {  # RL Zoo's CartPoleNoVel-v1, with half as many repetitions
+    "lr": rl.LinearSchedule(1e-3), "gamma": 0.98, "gae_lambda": 0.8, "clip": rl.LinearSchedule(0.2)
+}  # fmt: skip
+
+
+def recurrent_ppo_no_velocities(policy: Any) -> Any:
+    return rl.RecurrentPPO(policy, rl.PPOParams(**NO_VELOCITIES))
+
+
+def ppo_no_velocities(policy: Any) -> Any:
+    return rl.PPO(policy, rl.PPOParams(**NO_VELOCITIES))
 
 
 def trpo_cartpole(policy: Any) -> Any:
@@ -288,6 +302,15 @@ TASKS: dict[str, Task] = {
     "trpo_cartpole": Task(
         on_policy("CartPole-v1", trpo_cartpole, 8, 475, 100_352, 4096, collection_step_num_env_steps=1024,
                   batch_size=256, update_step_num_repetitions=10), 475, "100k env steps"),
+    "recurrent_ppo_no_velocities": Task(
+        on_policy(NoVelocities, recurrent_ppo_no_velocities, 8, 450, 98_304, 4096,
+                  policy={"cell": "lstm", "hidden_sizes": (64,), "normalize_obs": True},
+                  policy_class=rl.RecurrentActorCritic, collection_step_num_env_steps=256, batch_size=None,
+                  update_step_num_repetitions=10), 450, "100k env steps"),
+    "ppo_no_velocities": Task(
+        on_policy(NoVelocities, ppo_no_velocities, 8, 450, 98_304, 4096, policy={"normalize_obs": True},
+                  collection_step_num_env_steps=256, batch_size=None, update_step_num_repetitions=10),
+        None, "100k env steps", "below 100 without memory"),
     "reinforce_cartpole": Task(
         on_policy("CartPole-v1", reinforce_cartpole, 8, 475, 200_000, 4000, collection_step_num_env_steps=None,
                   collection_step_num_episodes=8, batch_size=None), 475, "200k env steps"),
@@ -432,6 +455,7 @@ def table(rows: dict[str, Any]) -> str:
         "The offline Pendulum tasks train on all that SAC collected while it learned; their reference is the mean",
         "return in that data. TD3+BC's alpha (10, the paper has 2.5) was chosen on seeds 1 to 5 and runs on 6 to 10.",
         "The images are those of `benchmarks/catch.py`, channels last (hwc) or first (chw); the best return is 1.",
+        "CartPole without velocities is `benchmarks/no_velocities.py`; the best return is 500.",
         "The masked task is `benchmarks/identity.py`: 70 actions, 55 of them not allowed; the best return is 100.",
         "Runs went two at a time, so the seconds are rough.",
         "PPO on HalfCheetah-v4, published: 1867 +- 48, the model card of CleanRL's `ppo_fix_continuous_action`, seed 2",
