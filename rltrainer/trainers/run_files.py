@@ -1,7 +1,6 @@
 """A run in a checkpoint: written with its settings; read, and checked as a whole against the run that goes on."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,7 +81,7 @@ def _check_same_settings(saved: State, current: State) -> None:
 
 
 def _fields(params: Params) -> State:
-    values: dict[str, Any] = json.loads(params.to_json())["fields"]
+    values: dict[str, Any] = params.to_plain()["fields"]
     compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
     for name in compared:
         value = getattr(params, name)

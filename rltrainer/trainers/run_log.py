@@ -1,6 +1,5 @@
 """The log of a run: rows for its logger; a bar and lines for who watches. Changes nothing of the run."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -40,7 +39,7 @@ class RunLog:
         self._logger.begin_run(interval, is_new=is_new)
         # With what `RuntimeParams` came to, as "auto" says nothing of the machine.
         told = {"trainer": params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
-        self._logger.log_params({name: json.loads(each.to_json()) for name, each in told.items()})
+        self._logger.log_params({name: each.to_plain() for name, each in told.items()})
 
     def open_bar(self, params: TrainerParams, state: RunState) -> None:
         """Show the bar, and above it what the run has chosen for itself."""
