@@ -5,9 +5,8 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_type_hints
 
 import gymnasium as gym
 from gymnasium.envs import registration
@@ -80,44 +79,29 @@ def make_vec(
     """
     num_envs = checked("make_vec", "num_envs", num_envs, PositiveInt)
     seed = checked("make_vec", "seed", seed, NonNegativeInt | None)
-    workers = WorkerOptions(num_workers, start_method, step_timeout, on_env_error, max_restarts)
     _check_arguments(env, backend, wrappers, env_kwargs)
-    workers = _checked_worker_options(workers, backend)
-    if not isinstance(env, str):
-        if backend in ("native", "envpool"):
-            hint = "A factory runs with backend='sync' or 'workers'."
-            _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
-        _announce(env, num_envs, backend, "sync")
-        return _make_from(partial(_wrapped, env, wrappers), num_envs, backend, seed, workers)
+    options = _worker_options(
+        backend, num_workers=num_workers, start_method=start_method, step_timeout=step_timeout,
+        on_env_error=on_env_error, max_restarts=max_restarts,
+    )  # fmt: skip
     if backend == "envpool":
-        _check_no_wrappers(backend, wrappers)
-        return EnvPoolVectorEnv(env, num_envs, seed, env_kwargs)
-    spec = _find_spec(env)
+        return EnvPoolVectorEnv(str(env), num_envs, seed, env_kwargs)
+    spec = _find_spec(env) if isinstance(env, str) else None
+    chosen: str = backend
     if backend == "auto":
-        is_native = num_envs >= NATIVE_FROM_NUM_ENVS and not wrappers and _is_numpy_native(spec, env_kwargs)
-        _announce(env, num_envs, backend, "native" if is_native else "sync")
-    else:
-        is_native = backend == "native"
-    if is_native:
-        return _make_native(spec, num_envs, seed, wrappers, env_kwargs)
-    factory = partial(_wrapped, partial(_make_single, spec, env_kwargs), wrappers)
-    return _make_from(factory, num_envs, backend, seed, workers)
-
-
-def _make_from(
-    factory: Callable[[], Env], num_envs: int, backend: str, seed: int | None, workers: WorkerOptions
-) -> VectorEnv:
-    """Make a vector env of single envs."""
-    factories = [factory] * num_envs
-    return (
-        WorkerVectorEnv(factories, seed, **asdict(workers)) if backend == "workers" else SyncVectorEnv(factories, seed)
-    )
+        is_native = spec is not None and num_envs >= NATIVE_FROM_NUM_ENVS and not wrappers
+        chosen = "native" if is_native and _is_numpy_native(spec, env_kwargs) else "sync"
+        name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
+        logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
+    if chosen == "native":
+        return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs), seed)
+    make = env if callable(env) else partial(_make_single, spec, env_kwargs)
+    factories = [partial(_wrapped, make, wrappers)] * num_envs
+    return WorkerVectorEnv(factories, seed, **options) if chosen == "workers" else SyncVectorEnv(factories, seed)
 
 
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
-    if not isinstance(env, str) and not callable(env):
-        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env)
-    if isinstance(env, type) and not issubclass(env, gym.Env):
+    if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, gym.Env))):
         _raise_invalid("env", "must be a gymnasium id or a factory of envs", env)
     if not isinstance(backend, str) or backend not in BACKENDS:
         nearest = difflib.get_close_matches(str(backend), BACKENDS, n=1)
@@ -127,27 +111,26 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
         _raise_invalid("wrappers", "must be a sequence of callables from an env to an env", wrappers)
     if env_kwargs and not isinstance(env, str):
         _raise_invalid("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
+    if backend in ("native", "envpool"):
+        if not isinstance(env, str):
+            hint = "A factory runs with backend='sync' or 'workers'."
+            _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
+        if wrappers:
+            _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
 
 
-def _checked_worker_options(options: WorkerOptions, backend: str) -> WorkerOptions:
+def _worker_options(backend: str, **given: Any) -> dict[str, Any]:
+    """Check the fields of `WorkerOptions`."""
     annotations = get_type_hints(WorkerOptions, include_extras=True)
-    values = {}
-    for field in fields(options):
-        value = checked("make_vec", field.name, getattr(options, field.name), annotations[field.name])
-        values[field.name] = value
-        if value != field.default and backend != "workers":
-            _raise_invalid(field.name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
-    return WorkerOptions(**values)
+    options = {name: checked("make_vec", name, value, annotations[name]) for name, value in given.items()}
+    for name, value in options.items():
+        if value != getattr(WorkerOptions, name) and backend != "workers":
+            _raise_invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
+    return options
 
 
-def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> None:
+def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoReturn:
     raise ParamsError(field_error_text("make_vec", field, rule, value, hint))
-
-
-def _announce(env: Any, num_envs: int, backend: str, chosen: str) -> None:
-    if backend == "auto":
-        name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
-        logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
 
 
 def _find_spec(env_id: str) -> EnvSpec:
@@ -160,7 +143,7 @@ def _find_spec(env_id: str) -> EnvSpec:
         return registration._find_spec(env_id) if ":" in env_id else gym.spec(env_id)
 
 
-def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
+def _is_numpy_native(spec: Any, env_kwargs: dict[str, Any]) -> bool:
     """Return whether gymnasium itself ships a vector implementation that needs no further package."""
     entry_point = spec.vector_entry_point
     if not isinstance(entry_point, str) or not entry_point.startswith("gymnasium.envs.classic_control."):
@@ -169,27 +152,18 @@ def _is_numpy_native(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
     return not spec.additional_wrappers and all(name in understood for name in env_kwargs)
 
 
-def _make_native(
-    spec: EnvSpec, num_envs: int, seed: int | None, wrappers: Sequence[Any], env_kwargs: dict[str, Any]
-) -> VectorEnv:
-    _check_no_wrappers("native", wrappers)
+def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv:
     if spec.vector_entry_point is None:
         hint = f"{spec.id} has none: use backend='sync'."
         _raise_invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
     with _translated_errors(spec.id, spec.vector_entry_point):
         try:
-            envs = gym.make_vec(spec, num_envs, "vector_entry_point", **env_kwargs)
+            return gym.make_vec(spec, num_envs, "vector_entry_point", **env_kwargs)
         except (TypeError, ValueError) as error:
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
-    return NativeVectorEnv(envs, seed)
 
 
-def _check_no_wrappers(backend: str, wrappers: Sequence[Any]) -> None:
-    if wrappers:
-        _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
-
-
-def _make_single(spec: EnvSpec, env_kwargs: dict[str, Any]) -> Env:
+def _make_single(spec: Any, env_kwargs: dict[str, Any]) -> Env:
     # Our own checks replace gymnasium's checking wrapper, which would cost a call per step.
     with _translated_errors(spec.id, spec.entry_point):
         return gym.make(spec, **{"disable_env_checker": True, **env_kwargs})

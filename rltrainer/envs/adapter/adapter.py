@@ -21,7 +21,7 @@ from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
-from rltrainer.typed_state import from_state
+from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 
 _LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
@@ -242,11 +242,11 @@ class EnvAdapter:
 
     def state_dict(self) -> State:
         """Return where each env is: episode, steps within it; and what the seeds derive from."""
-        clock = self._clock.state_dict()
+        clock = self._clock.state()
         if self._autoreset.is_masked:
             # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
-            clock |= {"num_steps": 0, "num_resets": 0}
-        return {"is_started": self._now is not None or self._resumes, "clock": clock}
+            clock.num_steps = clock.num_resets = 0
+        return dict(to_state(AdapterState(self._now is not None or self._resumes, clock)))
 
     def load_state_dict(self, state: State) -> None:
         """Go to where `state_dict` found each env, if it was at the start of an episode; `resume` then resets them.
@@ -262,11 +262,11 @@ class EnvAdapter:
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, warn of envs that cannot go on where they were, and return what loads it."""
         found = from_state(AdapterState, state, "adapter")
-        found.clock.check(self.num_envs)
+        found.check(self.num_envs)
         found.warn(self._autoreset.is_masked)
 
         def load() -> None:
-            self._clock.load_state_dict(found.clock)
+            self._clock.load(found.clock)
             self._now, self._resumes = None, found.is_started
             if found.is_started:
                 self._clock.restart()

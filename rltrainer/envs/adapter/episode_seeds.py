@@ -9,7 +9,6 @@ import numpy as np
 from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import NonNegativeInt
 from rltrainer.seeding import derive_seed, draw_seed
-from rltrainer.types import State
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -84,18 +83,13 @@ class EpisodeClock:
             seeds[n] = derive_seed(self._root(), n, int(self._episode[n]))
         return seeds
 
-    def state_dict(self) -> State:
+    def state(self) -> "ClockState":
         """Return seed, episodes and steps."""
-        return {
-            "seed": self.seed,
-            "episode": self._episode.tolist(),
-            "episode_step": self.episode_steps.tolist(),
-            "num_steps": self.num_steps,
-            "num_resets": self._num_resets,
-        }
+        steps = self.episode_steps.tolist()
+        return ClockState(self.seed, self._episode.tolist(), steps, self.num_steps, self._num_resets)
 
-    def load_state_dict(self, state: "ClockState") -> None:
-        """Restore what `state_dict` returned and `ClockState.check` has checked."""
+    def load(self, state: "ClockState") -> None:
+        """Restore a state that was checked."""
         self.seed, self._left = state.seed, None
         self._episode = np.array(state.episode, np.int64)
         self.num_steps = state.num_steps
@@ -118,16 +112,6 @@ class ClockState:
     num_steps: NonNegativeInt
     num_resets: NonNegativeInt
 
-    def check(self, num_envs: int) -> None:
-        """Check that it is of N envs.
-
-        Raises:
-            CheckpointError: it is of another number.
-        """
-        for found in (len(self.episode), len(self.episode_step)):
-            if found != num_envs:
-                raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
-
 
 @dataclass
 class AdapterState:
@@ -135,6 +119,16 @@ class AdapterState:
 
     is_started: bool
     clock: ClockState
+
+    def check(self, num_envs: int) -> None:
+        """Check that it is of N envs.
+
+        Raises:
+            CheckpointError: it is of another number.
+        """
+        for found in (len(self.clock.episode), len(self.clock.episode_step)):
+            if found != num_envs:
+                raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
 
     def warn(self, is_masked: bool) -> None:
         """Name the envs that cannot go on where they were; `is_masked` says whether one can be reset by itself."""

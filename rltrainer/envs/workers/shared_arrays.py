@@ -37,11 +37,14 @@ class SharedArrays:
         skipped: [N] bool, the envs that the next step leaves out.
         info: [N, MAX_NUMBERS] float64, see `worker_infos`.
         current: [W] int64, the env that each worker is in; -1 between envs.
+        layout: the arguments that another process maps them with.
     """
 
     def __init__(
         self, obs_spaces: Tree, action_spaces: Tree, num_envs: int, num_workers: int, file: int | None = None
     ) -> None:
+        self.layout = (obs_spaces, action_spaces, num_envs, num_workers)
+
         def batch(space: Any) -> _Spec:
             return _Spec((num_envs, *leaf_shape(space)), np.dtype(space.dtype))
 
@@ -72,10 +75,6 @@ class SharedArrays:
         self.skipped, self.info, self.current = arrays["skipped"], arrays["info"], arrays["current"]
         if file is None:
             self.current[:] = -1
-
-    def close(self) -> None:
-        """Close the descriptor; the memory lives as long as the arrays do."""
-        os.close(self.file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from rltrainer.envs.workers.worker_envs import ATTACH, INFOS, QUIT, REMAKE, STEP
 from rltrainer.envs.workers.worker_infos import Schema
 from rltrainer.envs.workers.worker_process import DONE, run_worker
 from rltrainer.errors import EnvError
-from rltrainer.tree import Tree
 
 TICK = 0.25
 """Seconds after which a parent that waits for an answer looks whether its workers are alive."""
@@ -84,10 +83,9 @@ class Worker:
             their_signals.close()
             their_pipe.close()
 
-    def attach(self, arrays: SharedArrays, spaces: Tree, action_spaces: Tree) -> None:
+    def attach(self, arrays: SharedArrays) -> None:
         """Let the worker map the shared arrays."""
-        layout = (spaces, action_spaces, len(arrays.reward), len(arrays.current), self.number)
-        self.send("its start", ATTACH, *layout)
+        self.send("its start", ATTACH, arrays.layout, self.number)
         with contextlib.suppress(OSError):  # of a dead worker, which `receive` tells
             socket.send_fds(self._signals, [b"."], [arrays.file])
         self.receive()

@@ -116,10 +116,10 @@ class WorkerEnvs:
         first = self._group.envs[0]
         return *self._group.spaces, first.metadata, first.render_mode, os.path.realpath(__file__)
 
-    def _attach(self, spaces: Tree, action_spaces: Tree, num_envs: int, num_workers: int, number: int) -> None:
+    def _attach(self, layout: tuple[Tree, Tree, int, int], number: int) -> None:
         """Map the arrays whose descriptor comes next; this is worker `number`."""
-        arrays = SharedArrays(spaces, action_spaces, num_envs, num_workers, self._receive_file())
-        arrays.close()
+        arrays = SharedArrays(*layout, file := self._receive_file())
+        os.close(file)  # the memory lives as long as the arrays do
         own = slice(self._first, self._first + len(self._group.envs))
         self._obs, self._group.current = arrays.obs, arrays.current[number : number + 1]
         self._action = map_tree(lambda array: array[own], arrays.action)

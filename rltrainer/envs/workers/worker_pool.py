@@ -19,7 +19,6 @@ from rltrainer.envs.workers.worker import GRACE, Worker, WorkerLostError, end_wo
 from rltrainer.envs.workers.worker_envs import DESCRIBE, REMAKE, RESET, STEP, Failure
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
-from rltrainer.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class WorkerPool:
     def __init__(self, factories: Sequence[Callable[[], Env]], options: WorkerOptions) -> None:
         self.num_restarts, self._options, self._factories = 0, options, list(factories)
         self._context = _make_context(options.start_method)
-        self._attachment: tuple[SharedArrays, Tree, Tree] | None = None
+        self._arrays: SharedArrays | None = None
         self.workers: list[Worker] = []
         self._owner = os.getpid()
         weakref.finalize(self, end_workers, self.workers, self._owner)
@@ -64,11 +63,11 @@ class WorkerPool:
             self.end(grace=0.5)
             raise
 
-    def attach(self, arrays: SharedArrays, spaces: Tree, action_spaces: Tree) -> None:
+    def attach(self, arrays: SharedArrays) -> None:
         """Let all workers map the shared arrays."""
-        self._attachment = arrays, spaces, action_spaces
+        self._arrays = arrays
         for worker in self.workers:
-            worker.attach(*self._attachment)
+            worker.attach(arrays)
 
     def end(self, grace: float = GRACE) -> None:
         """End all workers; see `end_workers`."""
@@ -132,8 +131,8 @@ class WorkerPool:
         new = self._start(worker.number, worker.envs)
         self.workers[worker.number] = new
         self._describe([new])
-        assert self._attachment is not None, "only an attached worker is asked for what can be done again"
-        new.attach(*self._attachment)
+        assert self._arrays is not None, "only an attached worker is asked for what can be done again"
+        new.attach(self._arrays)
         return set(worker.envs)
 
     def _remake(self, i: int, error: RLTrainerError) -> set[int]:

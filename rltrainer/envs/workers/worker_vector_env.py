@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces
+from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces, write_row
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.workers import worker_envs
 from rltrainer.envs.workers.shared_arrays import SharedArrays
@@ -55,7 +55,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             action_spaces = leaf_spaces(self.single_action_space)
             self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs, len(self._pool.workers))
             self._close_file = weakref.finalize(self, os.close, self._arrays.file)
-            self._pool.attach(self._arrays, self._spaces, action_spaces)
+            self._pool.attach(self._arrays)
         except BaseException:
             self._pool.end(grace=0.5)
             raise
@@ -111,7 +111,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             raise self._reset_is_due()
         self._num_steps += 1
         arrays = self._arrays
-        _write_actions(arrays.action, actions)
+        map_tree(_write_action, arrays.action, actions)
         arrays.skipped[:] = False
         arrays.skipped[[*self._lost, *self._parked]] = True
         arguments: list[Any] = [(worker, ()) for worker in self._pool.workers]
@@ -160,13 +160,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
     def _gather_infos(self, results: list[tuple[Worker, Any]]) -> dict[str, Any]:
         """Return the infos of a step."""
         columns = self._arrays.info
-        in_columns = [worker.schema for worker, result in results if result == INFOS]
-        if (
-            len(in_columns) == len(self._pool.workers)
-            and in_columns[0]
-            and in_columns.count(in_columns[0]) == len(results)
-        ):
-            return read_columns(in_columns[0], columns)
+        schemas = [worker.schema if result == INFOS else None for worker, result in results]
+        if len(schemas) == len(self._pool.workers) and schemas[0] and schemas.count(schemas[0]) == len(schemas):
+            return read_columns(schemas[0], columns)
         infos: dict[str, Any] = {}
         for worker, result in results:
             if result == INFOS and worker.schema is not None:
@@ -187,32 +183,19 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     def _restore(self, obs: Tree, before: Tree, rows: set[int]) -> None:
         """Give envs the observations that they had before."""
-        if rows:
-            index = sorted(rows)
-
-            def restore(here: Any, there: Any) -> None:
-                here[index] = there[index]
-
-            map_tree(restore, obs, before)
+        for i in rows:
+            write_row(obs, i, map_tree(lambda leaf, i=i: leaf[i], before))
 
 
-def _write_actions(arrays: Tree, actions: Any) -> None:
+def _write_action(here: Any, actions: Any) -> None:
     """Copy actions to where the workers read them.
 
     Raises:
         ParamsError: another shape.
     """
-    if isinstance(arrays, dict):
-        for key, part in arrays.items():
-            _write_actions(part, actions[key])
-    elif isinstance(arrays, tuple):
-        for part, item in zip(arrays, actions, strict=True):
-            _write_actions(part, item)
-    else:
-        if np.shape(actions) != arrays.shape:
-            rule = f"must have shape {arrays.shape}"
-            raise ParamsError(field_error_text("WorkerVectorEnv.step", "actions", rule, actions))
-        arrays[...] = actions
+    if np.shape(actions) != here.shape:
+        raise ParamsError(field_error_text("WorkerVectorEnv.step", "actions", f"must have shape {here.shape}", actions))
+    here[...] = actions
 
 
 def _stack_rewards(parts: list[tuple[Worker, Any]], num_envs: int) -> Any:
