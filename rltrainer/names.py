@@ -38,6 +38,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
     "features_extractor_class": ("encoder",), "ortho_init": ("orthogonal_init",), "layer_norm": ("norm",),
     "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
+    "lstm_hidden_size": ("cell_size",), "cg_max_steps": ("num_cg_steps",), "cg_damping": ("damping",),
     "ensemble_size": ("num_critics",), "n_quantiles": ("num_quantiles", "num_outputs"),
 }  # fmt: skip
 """Names that other libraries have for our fields: Stable-Baselines3, Tianshou 1, CleanRL."""

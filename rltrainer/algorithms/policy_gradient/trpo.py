@@ -136,4 +136,4 @@ class TRPO(A2C):
         scale = line_search(is_good, params.num_line_search_steps, params.line_search_shrink)
         new_loss, kl = loss_and_kl(scale)
         entropy = old.entropy().detach() @ share
-        return {"policy_loss": new_loss, "kl": kl, "entropy": entropy, "step_scale": torch.tensor(scale)}
+        return {"policy_loss": new_loss, "kl": kl, "entropy": entropy, "step_scale": kl.new_tensor(scale)}
