@@ -297,10 +297,11 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     from rltrainer.names import OTHER_NAMES
 
     classes = [rl.NetParams, rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams, rl.CQLParams]
-    classes += [rl.TQCParams, rl.REDQParams]
+    classes += [rl.TQCParams, rl.REDQParams, rl.TRPOParams]
     classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
     known = {field.name for cls in classes for field in dataclasses.fields(cls)}
     known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}
+    known |= {"cell_size"}
     assert {ours for names in OTHER_NAMES.values() for ours in names} <= known
 
 
