@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin, get_type_hints
 
 from rltrainer.errors import ArgumentError
 
@@ -74,9 +74,11 @@ def check_arguments(
     """
     signature = inspect.signature(called.__init__)
     known = list(signature.parameters)[1:]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    others = [p.annotation for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+    if others and get_origin(others[0]) is Unpack:  # options of a parent's, which a TypedDict names
+        known, others = known[:-1] + list(get_type_hints(get_args(others.pop())[0])), []
     for name in values:
-        if name not in known and not takes_any:
+        if name not in known and not others:
             hint = did_you_mean(name, known) or elsewhere(name)
             raise ArgumentError(f"{owner}: unknown {what} {name!r}.{hint}")
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import gymnasium as gym
 import torch
@@ -22,6 +22,16 @@ from rltrainer.nets.policy import Policy
 from rltrainer.tree import Tree
 
 SQRT_2 = 2**0.5
+
+
+class ActorOptions(TypedDict, total=False):
+    """Options of `Actor` that its subclasses hand on."""
+
+    hidden_sizes: Sequence[int] | None
+    activation: Activation | None
+    log_std_init: float
+    orthogonal_init: bool
+    normalize_obs: bool
 
 
 class Actor(Policy):

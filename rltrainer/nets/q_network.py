@@ -1,7 +1,7 @@
 """The policy of value-based algorithms: one action value per choice, and the best choice is taken."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import gymnasium as gym
 import torch
@@ -35,6 +35,16 @@ class DuelingHead(nn.Module):
         advantage: Tensor = self.advantage(features)
         value: Tensor = self.value(features)
         return value + advantage - advantage.mean(1, keepdim=True)
+
+
+class QNetworkOptions(TypedDict, total=False):
+    """Options of `QNetwork` that its subclasses hand on."""
+
+    hidden_sizes: Sequence[int] | None
+    activation: Activation | None
+    dueling: bool
+    normalize_obs: bool
+    normalize_reward: bool
 
 
 class QNetwork(Policy):

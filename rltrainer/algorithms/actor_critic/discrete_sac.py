@@ -42,12 +42,19 @@ class DiscreteSAC(SAC):
 
     def default_target_entropy(self) -> float:
         """Return 0.6 ln A."""
-        return 0.6 * math.log(self.policy.critic.num_actions)
+        return 0.6 * math.log(self.policy.num_actions)
 
     def draw(self, batch: Transitions) -> SACDraws:
         """Draw nothing: there are no samples."""
         none = batch.reward.new_empty(0)
         return SACDraws(action=none, next_action=none)
+
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
+        """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
+        q: Tensor = self.critic(batch.obs)
+        place = (batch.action - self.policy.start).expand(q.shape[:2])
+        td_error = target - q.gather(2, place.unsqueeze(2)).squeeze(2)
+        return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
     @torch.no_grad()
     def critic_target(self, batch: Transitions, draws: Any) -> Tensor:

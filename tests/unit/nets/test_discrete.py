@@ -18,25 +18,19 @@ def with_outputs(policy: DiscreteActorCritic, probability: list[float], q: list[
     with torch.no_grad():
         policy.actor[2].linear.weight.zero_()
         policy.actor[2].linear.bias.copy_(torch.tensor(probability).log())
-        last: Any = policy.critic.ensemble.layers[-1]
+        last: Any = policy.critic[1].layers[-1]
         last.weight.zero_()
         last.bias.copy_(torch.tensor(q).unsqueeze(1))
     return policy
 
 
-def test_values_of_all_choices_and_of_some() -> None:
+def test_values_of_all_choices() -> None:
     policy = DiscreteActorCritic(OBS, spaces.Discrete(3, start=5), hidden_sizes=())
     policy = with_outputs(policy, [0.5, 0.3, 0.2], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     obs = torch.zeros(2, 1)
     assert policy.critic(obs).tolist() == [[[1.0, 2.0, 3.0]] * 2, [[4.0, 5.0, 6.0]] * 2]
-    assert policy.critic(obs, torch.tensor([5, 7])).tolist() == [[1.0, 3.0], [4.0, 6.0]]
     assert policy.act(obs).tolist() == [5, 5]
     assert policy.distribution(obs).log_probs.exp()[0].tolist() == pytest.approx([0.5, 0.3, 0.2])
-
-
-def test_a_single_choice_has_its_axis() -> None:
-    policy = DiscreteActorCritic(OBS, spaces.Discrete(1), num_critics=3)
-    assert policy.critic(torch.zeros(4, 1)).shape == (3, 4, 1)
 
 
 def test_the_critics_may_be_others_than_the_actor() -> None:
@@ -45,11 +39,11 @@ def test_the_critics_may_be_others_than_the_actor() -> None:
     assert policy.actor[1].out_features == 256
 
 
-def test_actions_must_be_choices() -> None:
-    with pytest.raises(SpaceError) as caught:
-        DiscreteActorCritic(OBS, OBS)
-    assert str(caught.value).startswith("DiscreteActorCritic.action_space: must be Discrete; got Box(")
-    assert str(caught.value).endswith("Continuous actions are for SquashedActorCritic.")
+@pytest.mark.parametrize("space", [OBS, spaces.Discrete(1), spaces.MultiDiscrete([2, 2])])
+def test_there_must_be_choices(space: Any) -> None:
+    text = "DiscreteActorCritic.action_space: must be Discrete, with at least two choices; got "
+    with pytest.raises(SpaceError, match=text):
+        DiscreteActorCritic(OBS, space)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])

@@ -146,3 +146,12 @@ def test_a_box_of_integers_is_no_action_space_of_networks(cls: Any) -> None:
         f"{cls.__name__}.action_space: must hold floats if it is a Box; got Box(0, 10, (1,), int64) (Box). "
         "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
     )
+
+
+@pytest.mark.parametrize("cls", [rl.CategoricalQNetwork, rl.QuantileQNetwork, rl.DiscreteActorCritic])
+def test_options_that_are_handed_on_are_known_by_name(cls: Any) -> None:
+    envs = counting_envs()
+    assert cls.for_envs(envs, hidden_sizes=(3,), normalize_obs=True).obs_normalizer is not None
+    with pytest.raises(ParamsError) as caught:
+        cls.for_envs(envs, hiden_sizes=(3,))
+    assert str(caught.value) == f"{cls.__name__}.for_envs: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"

@@ -38,6 +38,13 @@ def test_critic_loss_by_hand() -> None:
     assert td_error.tolist() == pytest.approx([1.5, 1.5])
 
 
+def test_choices_may_start_anywhere() -> None:
+    policy = with_outputs(rl.DiscreteActorCritic(OBS, spaces.Discrete(3, start=5), hidden_sizes=()), PI, Q)
+    batch = transitions(action=torch.tensor([5, 7]))
+    _, td_error = rl.DiscreteSAC(policy).critic_loss(batch, torch.tensor([4.0, 4.0]), None)
+    assert td_error.tolist() == pytest.approx([2.5, 0.5])  # of [[3, 1], [2, 0]]
+
+
 def test_actor_loss_by_hand_trains_the_actor_alone() -> None:
     sac, batch = algorithm(), transitions()
     loss, log_prob = sac.actor_loss(batch, sac.draw(batch))
