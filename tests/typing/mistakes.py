@@ -119,6 +119,10 @@ rl.make_vec("CartPole-v1", num_envs="2")  # mistake
 rl.make_vec(3, num_envs=2)  # mistake
 rl.make_vec("CartPole-v1", num_envs=2, backend="synk")  # mistake
 buffer.sample(batchsize=3)  # mistake
+buffer.sample_sequences(3, 4, burnin=2)  # mistake
+rl.PrioritizedReplayBuffer(9, envs.single_observation_space, envs.single_action_space, betta=0.4)  # mistake
+rl.HindsightReplayBuffer(9, envs.single_observation_space, envs.single_action_space)  # mistake
+rl.MixedBuffer(buffer, buffer, share=0.5)  # mistake
 policy.act(observations=3)  # mistake
 rl.CosineSchedule(1.0, until="x")  # mistake
 rl.OnPolicyTrainer(algorithm, trainer_params).run(reset_colectors=False)  # mistake

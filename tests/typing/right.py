@@ -66,7 +66,12 @@ off_policy = rl.OffPolicyTrainerParams(
 )
 rl.OffPolicyTrainer(dqn, off_policy).run()
 print(rl.OfflineTrainer(dqn, rl.OfflineTrainerParams(buffer=buffer)).run().best_epoch)
-batch: rl.Transitions = buffer.sample(32, n_step=2)
+batch: rl.Transitions = buffer.sample(32, n_step=2, num_batches=4)
+sequences: rl.Sequences = buffer.sample_sequences(32, 8, burn_in=4)
+spaces = (envs.single_observation_space, envs.single_action_space)
+prioritized = rl.PrioritizedReplayBuffer(100, *spaces, num_envs=2, alpha=0.5, beta=rl.LinearSchedule(0.4, 1.0))
+mixed: rl.ReplayBuffer = rl.MixedBuffer(prioritized, buffer, offline_share=0.5)
+rl.HindsightReplayBuffer(100, *spaces, compute_reward=lambda achieved, desired, info: achieved == desired)
 action = policy.act(torch.zeros(2, 4), explore=True)
 
 pendulum = rl.make_vec("Pendulum-v1", 1)
