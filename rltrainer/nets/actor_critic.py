@@ -8,7 +8,6 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from rltrainer.errors import ParamsError
 from rltrainer.field_rules import FiniteFloat, Flag, checked
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Categorical, Distribution, MultiCategorical
@@ -155,9 +154,7 @@ class ActorCritic(Actor):
         )
         name = type(self).__name__
         share_encoder = checked(name, "share_encoder", share_encoder, Flag)
-        own, net = self.net_params, self.critic_net_params(critic_net)
-        if share_encoder and (net.encoder, net.keys) != (own.encoder, own.keys):
-            raise ParamsError(f"{name}.share_encoder: must be False where the critic has an encoder or keys of its own")
+        net = self.critic_net_params(critic_net, "share_encoder" if share_encoder else None)
         encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
         self.critic = nn.Sequential(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):

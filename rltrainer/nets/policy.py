@@ -150,14 +150,22 @@ class Policy(nn.Module, ABC):
         _check_options(cls, "for_envs", (*spaces, *args), options)
         return cls(*spaces, *args, **options)
 
-    def critic_net_params(self, critic_net: NetParams | None) -> NetParams:
+    def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
         """Return the parts of a critic: those of the actor, or a `critic_net` that takes what it leaves open from them.
 
+        Args:
+            critic_net: what the user passed.
+            shares: the option by which the critic takes the actor's encoder; None if it has its own.
+
         Raises:
-            ParamsError: it is no `NetParams`.
+            ParamsError: it is no `NetParams`, or has an encoder or keys that it would not use.
         """
-        critic_net = checked(type(self).__name__, "critic_net", critic_net, AnyNet | None)
-        return self.net_params if critic_net is None else critic_net.with_defaults(self.net_params)
+        name, own = type(self).__name__, self.net_params
+        critic_net = checked(name, "critic_net", critic_net, AnyNet | None)
+        net = own if critic_net is None else critic_net.with_defaults(own)
+        if shares and (net.encoder, net.keys) != (own.encoder, own.keys):
+            raise ParamsError(f"{name}.{shares}: must be False where the critic has an encoder or keys of its own")
+        return net
 
     def initial_state(self, num_envs: int) -> Tensor | None:
         """Return the memory at the start of an episode [num_envs, S] float32; None, as most policies have none."""
@@ -273,13 +281,13 @@ class Policy(nn.Module, ABC):
         Args:
             obs: one observation, or N of them with an axis in front: arrays, or dicts and tuples of them, raw. Keys
                 that only the critic sees may be missing.
-            state: [S] or [N, S], what a recurrent policy returned with the action before; None begins an episode.
+            state: [S] or [N, S], what was returned with the action before; None begins an episode.
             explore: see `act`.
             generator: see `act`.
 
         Returns:
-            the action, or N of them, in the dtype of the action space, those of a Box within its bounds; of a recurrent
-            policy with the next state.
+            the action, or N of them, in the dtype of the action space, those of a Box within its bounds; with the next
+            state, if the policy is recurrent or a state was given.
 
         Raises:
             SpaceError: there is no such observation in the space.

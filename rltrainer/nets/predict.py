@@ -23,7 +23,7 @@ def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.
         parts = torch.split(policy.mask_of(batch), num_choices(policy.action_space) or 0, 1)
         if not all(bool(part.any(1).all()) for part in parts):
             raise SpaceError(f'{name}: obs["{ACTION_MASK}"]: allows no action')
-    memory = policy.initial_state(len(leaves(batch)[0]))
+    memory: Any = policy.initial_state(len(leaves(batch)[0])) if policy.is_recurrent or state is not None else None
     if state is not None:
         shape = None if memory is None else tuple(memory.shape[is_single:])
         if np.shape(state) != shape:

@@ -83,9 +83,10 @@ class RecurrentActorCritic(Policy):
         head = make_head(layers.out_features, action_space, name, log_std_init)
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
         self.actor = nn.Sequential(layers, orthogonal_(head, 0.01))
-        net = self.critic_net_params(critic_net)
+        share_cell = checked(name, "share_cell", share_cell, Flag)
+        net = self.critic_net_params(critic_net, "share_cell" if share_cell else None)
         self.critic_memory = self.actor_memory
-        if not checked(name, "share_cell", share_cell, Flag):
+        if not share_cell:
             self.critic_memory = RecurrentEncoder(Encoder(observation_space, net), make_cell, size)
         layers = _layers(net, size)
         self.critic = nn.Sequential(layers, orthogonal_(ValueHead(layers.out_features, 1), 1.0))

@@ -163,9 +163,10 @@ def test_keys_that_are_none() -> None:
     for keys in ("position", (), [1], {"position"}):
         with pytest.raises(ParamsError, match="^NetParams.keys: must be a sequence of names or None; got "):
             NetParams(keys=keys)
-    text = "^ActorCritic.share_encoder: must be False where the critic has an encoder or keys of its own$"
-    with pytest.raises(ParamsError, match=text):
-        rl.ActorCritic(DICT, BOX, share_encoder=True, critic_net=NetParams(keys=("position",)))
+    for cls, option in ((rl.ActorCritic, "share_encoder"), (rl.RecurrentActorCritic, "share_cell")):
+        text = f"^{cls.__name__}.{option}: must be False where the critic has an encoder or keys of its own$"
+        with pytest.raises(ParamsError, match=text):
+            cls(DICT, BOX, critic_net=NetParams(keys=("position",)), **{option: True})
 
 
 # Encoders of the user's

@@ -208,6 +208,35 @@ def test_a_policy_with_memory() -> None:
         policy_for(BOX).predict(obs, np.zeros(1))
 
 
+class Drifts(Counts):
+    """Remembers for its exploration only."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        return False
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> Decision:
+        return super().decide(obs, torch.zeros(len(obs), 1) if state is None else state, mask, explore, generator)
+
+
+def test_memory_that_greedy_actions_do_without_is_not_asked_for() -> None:
+    policy = Drifts(OBS, spaces.Box(0, 1.5, (2,), np.float32))
+    assert policy.predict(np.zeros(3)).tolist() == [0, 0]
+    action, state = policy.predict(np.zeros(3), np.ones(1), explore=True)
+    assert (action.tolist(), state.tolist()) == ([1, 1], [2])
+
+
+def test_recurrent_policies_go_on_step_by_step() -> None:
+    rl.seed(1)
+    policy = rl.RecurrentActorCritic(OBS, BOX, cell="lstm", cell_size=3, hidden_sizes=(4,))
+    obs, state, memory = np.random.default_rng(1).uniform(-1, 1, (5, 2, 3)), None, policy.initial_state(2)
+    for row in obs:
+        action, state = policy.predict(row, state)
+        expected, memory = policy.act(torch.tensor(row, dtype=torch.float32), memory)
+        np.testing.assert_array_equal(action, expected.numpy())
+        np.testing.assert_array_equal(state, memory.numpy())
+
+
 # forward
 
 
