@@ -59,7 +59,7 @@ def load_policy(path: str | Path, *, classes: Named = (), device: str | torch.de
     """
     file = _File(path, "load_policy", classes, device)
     policy: Policy = file.build(file.policy_construction, Policy)
-    check_part(f"{file.path}: policy", policy, file.state["policy"])
+    check_part(f"{file.path}: policy", policy, file.state.get("policy"))
     load_part(policy, file.state["policy"])
     return policy.eval()
 
@@ -89,7 +89,7 @@ class _File:
             with META:
                 policy = self._read(self.policy_construction, Policy, META)
         except CheckpointError:
-            if "live" in str(self.policy_construction):  # a class of the user's may need numbers to be built
+            if _names_users(self.policy_construction):  # a class of the user's may need numbers to be built
                 return
             raise
         saved = self.state.get("policy")
@@ -124,6 +124,16 @@ def _policy_of(construction: Any) -> Any:
         case {"options": {"policy": policy}} | {"args": [{"built": _} as policy, *_]}:
             return policy
     return construction
+
+
+def _names_users(plain: Any) -> bool:
+    """Return whether something in plain data is a user's."""
+    match plain:
+        case {"live": str()}:
+            return True
+        case dict() | list():
+            return any(map(_names_users, plain.values() if isinstance(plain, dict) else plain))
+    return False
 
 
 def _remedy(path: str, name: str) -> str:

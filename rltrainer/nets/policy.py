@@ -103,6 +103,7 @@ class Policy(nn.Module, ABC):
         own = {"hidden_sizes": sizes, "activation": activation}
         own = {field: value for field, value in own.items() if value is not None}
         self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
+        self._net = json.dumps(self.net_params.to_plain())
         self.observation_space, self.action_space = observation_space, action_space
         self.has_mask = require_mask(name, observation_space, action_space)
         seen, parts = self.net_params.keys, getattr(observation_space, "spaces", ())
@@ -303,6 +304,8 @@ class Policy(nn.Module, ABC):
     def to_plain(self) -> dict[str, Any]:
         """Return the class and the arguments of the constructor as plain data: what `rl.load_policy` builds it with."""
         plain: dict[str, Any] = json.loads(self._construction)
+        if "known" in plain["built"]:  # defaults of ours may change from release to release
+            plain["options"] |= {"net": json.loads(self._net), "hidden_sizes": None, "activation": None}
         return plain
 
     def save(self, path: str | Path) -> None:

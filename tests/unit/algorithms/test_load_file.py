@@ -119,6 +119,9 @@ def test_defaults_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plain = read_state(tmp_path / "dqn", "algorithm", CheckpointError)["construction"]
     assert plain["options"]["params"]["fields"]["lr"] == 1e-3
     assert plain["options"]["policy"]["options"]["dueling"] is False
+    monkeypatch.setattr(rl.QNetwork, "default_net", rl.NetParams(hidden_sizes=(3,), activation=nn.Tanh))
+    policy: Any = rl.load_policy(tmp_path / "dqn")
+    assert policy.net_params == rl.NetParams(hidden_sizes=(128, 128), activation=nn.ReLU)
 
 
 def test_a_new_process_needs_the_file_only(tmp_path: Path) -> None:
@@ -224,8 +227,8 @@ def saved(path: Path, **options: Any) -> Path:
 @pytest.mark.parametrize(
     ("options", "field", "name"),
     [
-        ({"activation": lambda: nn.ELU(0.5)}, "Actor.activation", "<lambda>"),
-        ({"activation": Doubled}, "Actor.activation", "Doubled"),
+        ({"activation": lambda: nn.ELU(0.5)}, "NetParams.activation", "<lambda>"),
+        ({"activation": Doubled}, "NetParams.activation", "Doubled"),
         ({"net": rl.NetParams(activation=Doubled)}, "NetParams.activation", "Doubled"),
         ({"net": rl.NetParams(encoder=lambda_free_encoder)}, "NetParams.encoder", "lambda_free_encoder"),
     ],
@@ -258,7 +261,7 @@ def test_an_optimizer_factory_of_a_users(tmp_path: Path) -> None:
 def test_a_class_of_the_users_is_not_taken_for_ours(tmp_path: Path) -> None:
     other = type("ReLU", (nn.Module,), {"forward": lambda self, x: x})
     path = saved(tmp_path, activation=other)
-    with pytest.raises(CheckpointError, match="Actor.activation: the file only names 'ReLU'"):
+    with pytest.raises(CheckpointError, match="NetParams.activation: the file only names 'ReLU'"):
         rl.load(path)
     policy: Any = rl.load_policy(path, classes=[other])
     assert isinstance(policy.actor[1].activations[0], other)
