@@ -79,7 +79,7 @@ class GaussianHead(nn.Module):
         super().__init__()
         self.min_log_std = min_log_std
         self.linear = Linear(in_features, space.shape[0])
-        self.log_std = nn.Parameter(torch.full((space.shape[0],), log_std))
+        self.log_std = nn.Parameter(torch.full((space.shape[0],), float(log_std)))
         self.bounded_mean = bounded_mean
 
     def forward(self, features: Tensor) -> DiagonalGaussian:

@@ -111,7 +111,7 @@ def test_quantiles_of_continuous_critics() -> None:
 
 
 def test_log_std_and_initialisation_of_gaussians() -> None:
-    policy = rl.ActorCritic(OBS, BOX, log_std_init=-2.0, orthogonal_init=False)
+    policy = rl.ActorCritic(OBS, BOX, log_std_init=-2, orthogonal_init=False)
     assert policy.distribution(torch.randn(1, 3)).log_std.tolist() == [-2.0, -2.0]
     weight = policy.actor[1].layers[1].weight.detach()
     assert weight.abs().max() <= 1 / 8  # as nn.Linear starts: 1 / sqrt(64)
