@@ -3,7 +3,7 @@
 Ours are a closed list, made when the package is imported. A user's are registered here, or passed to whoever reads.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from rltrainer.errors import ParamsError, field_error_text, readable
@@ -13,7 +13,7 @@ _classes: dict[str, type[Any]] = {}
 _values: dict[str, Any] = {}
 _users: dict[str, Any] = {}
 
-Named = Mapping[str, Any] | Iterable[Any]
+Named = Mapping[str, Any] | Collection[Any]
 """Classes and functions of a user's, or what names in a file stand for."""
 
 
@@ -53,7 +53,7 @@ def users_names(named: Named) -> dict[str, Any]:
     Raises:
         ParamsError: something has no name.
     """
-    if not isinstance(named, Iterable) or isinstance(named, str):
+    if not isinstance(named, Mapping | list | tuple | set | frozenset):
         rule = "must be classes and functions, or a dict from their names"
         raise ParamsError(field_error_text("load", "classes", rule, named))
     items = named.items() if isinstance(named, Mapping) else [(name, item) for item in named for name in _names(item)]

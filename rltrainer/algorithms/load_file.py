@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.data.columns import require_device
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.nets.policy import Policy
@@ -70,7 +71,7 @@ class _File:
     def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device) -> None:
         self.path = Path(checked(reader, "path", path, AnyPath))
         self._reader = PlainReader(users_names(classes), _remedy, self._make)
-        self._device = self._target = torch.device(device)
+        self._device = self._target = require_device(reader, device)
         self.state: State = read_state(self.path, "algorithm", CheckpointError, or_kind="policy")
         if "construction" not in self.state:
             hint = "Build the algorithm as it was, and call its `load` with this file."

@@ -41,6 +41,11 @@ dataclasses.replace(params, lr="x")  # mistake
 params.lr = 1  # mistake
 print(params.learning_rate)  # mistake
 rl.PPOParams.from_json(3)  # mistake
+rl.load(3)  # mistake
+rl.load("best", class_=[int])  # mistake
+rl.load_policy("best", [int])  # mistake
+rl.load("best", device=0)  # mistake
+policy.predict([1.0], explor=True)  # mistake
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

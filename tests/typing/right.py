@@ -53,6 +53,18 @@ again = algorithm.run_training(params)
 best: float | None = again.best_score
 assert again.epochs[0].test_stats is not None
 mean: float = again.epochs[0].test_stats.returns.mean()
+loaded: rl.Algorithm = rl.load("best.safetensors", classes=[dict], device=torch.device("cpu"))
+deployed: rl.Policy = rl.load_policy("best.safetensors", classes={"Own": dict}, device="cpu")
+print(deployed.predict(np.zeros(4), explore=True), deployed(torch.zeros(1, 4)))
+deployed.save("policy.safetensors")
+
+
+@rl.register
+class Doubled(nn.Module):
+    """An activation of the user's."""
+
+
+rl.Actor.for_envs(envs, activation=Doubled)
 same: rl.PPOParams = rl.PPOParams.from_json(algorithm.params.to_json(), optimizer=None)
 print(copy.deepcopy(algorithm.params), same)
 

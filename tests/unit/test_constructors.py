@@ -60,7 +60,10 @@ def of_policy(action_space: Any) -> dict[str, Any]:
 INTERVALS = {"training_interval": 3, "test_interval": 1, "update_interval": 2, "strict": False}
 MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     rl.Actor: of_policy(SPACES[1]),
-    rl.ActorCritic: of_policy(SPACES[1]) | {"share_encoder": False, "normalize_reward": False},
+    rl.ActorCritic: of_policy(SPACES[1]) | {
+        "share_encoder": False, "normalize_reward": False, "net": None, "critic_net": None, "log_std_init": 0.0,
+        "orthogonal_init": True,
+    },
     rl.QNetwork: of_policy(SPACES[1]) | {"dueling": False},
     rl.CategoricalQNetwork: of_policy(SPACES[1]) | {"num_atoms": 3, "v_min": 0.0, "v_max": 1.0},
     rl.QuantileQNetwork: of_policy(SPACES[1]) | {"num_quantiles": 3},
@@ -104,7 +107,13 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     rl.TensorBoardLogger: {"path": "runs", **INTERVALS},
     rl.ConsoleLogger: INTERVALS,
     rl.ActorCritic.for_envs: {"envs": ENVS},
+    rl.NetParams: defaults(rl.NetParams),
+    rl.RecurrentActorCritic: of_policy(SPACES[1]) | {"cell": "gru", "cell_size": 3, "share_cell": False},
     rl.PPOParams.from_json: {"text": "{}"},
+    rl.load: {"path": "algorithm", "classes": (), "device": "cpu"},
+    rl.load_policy: {"path": "algorithm", "classes": (), "device": "cpu"},
+    POLICY.save: {"path": "policy"},
+    POLICY.predict: {"obs": np.zeros(2), "state": None},
     rl.PPO(POLICY).run_training: {"params": None},
     replay_buffer().seed: {"seed": 1},
     filled_buffer().sample: {"batch_size": 3, "n_step": 1, "gamma": 0.9},

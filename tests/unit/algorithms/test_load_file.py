@@ -340,6 +340,11 @@ def test_a_device(tmp_path: Path) -> None:
         assert rl.load(saved(tmp_path), device=device).device.type == "cpu"
 
 
+def test_a_device_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="^load.device: must be a device that PyTorch can use here; got 'gpu'"):
+        rl.load(saved(tmp_path), device="gpu")
+
+
 @pytest.mark.gpu
 def test_a_cuda_device(tmp_path: Path) -> None:
     algorithm = make("sac")
