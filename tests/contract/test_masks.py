@@ -17,6 +17,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "trpo": (rl.TRPO, rl.ActorCritic),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic),
     "reinforce": (rl.REINFORCE, rl.Actor),
+    "discrete_sac": (rl.DiscreteSAC, rl.DiscreteActorCritic),
     "dqn": (rl.DQN, rl.QNetwork),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork),
     "c51": (rl.C51, rl.CategoricalQNetwork),

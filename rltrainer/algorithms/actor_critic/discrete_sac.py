@@ -13,6 +13,9 @@ from rltrainer.nets import DiscreteActorCritic
 from rltrainer.nets.distributions import Categorical
 from rltrainer.types import Transitions
 
+SHARE = 0.6
+"""Of the greatest entropy there can be, that a learned temperature steers to."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class DiscreteSACParams(SACParams):
@@ -42,7 +45,7 @@ class DiscreteSAC(SAC):
 
     def default_target_entropy(self) -> float:
         """Return 0.6 ln A."""
-        return 0.6 * math.log(self.policy.num_actions)
+        return SHARE * math.log(self.policy.num_actions)
 
     def draw(self, batch: Transitions) -> SACDraws:
         """Draw nothing: there are no samples."""
@@ -69,6 +72,13 @@ class DiscreteSAC(SAC):
             q = self.actor_value(self.critic(batch.obs))
         loss = -(self.soft_value(distribution, q) * batch.weight).mean()
         return loss, -distribution.entropy().detach()
+
+    def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
+        """Return SAC's; the default target is 0.6 ln A of the A actions that a mask allows in each state."""
+        mask = self.policy.mask_of(batch.obs)
+        if mask is not None and self.params.target_entropy is None:
+            log_prob = log_prob + SHARE * mask.sum(1).log() - self.target_entropy
+        return super().temperature_loss(log_prob, batch)
 
     def soft_value(self, distribution: Categorical, q: Tensor) -> Tensor:
         """Return sum_a pi(a) (Q(a) - alpha log pi(a)) [B] of values [B, A]."""

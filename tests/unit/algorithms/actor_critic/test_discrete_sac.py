@@ -74,3 +74,17 @@ def test_nothing_is_drawn() -> None:
     before = sac.generator.get_state()
     sac.update(transitions())
     assert torch.equal(sac.generator.get_state(), before)
+
+
+@pytest.mark.parametrize(("target_entropy", "targets"), [(None, [0.6 * math.log(2), 0.0]), (0.3, [0.3, 0.3])])
+def test_the_default_target_is_a_share_of_the_entropy_that_a_mask_allows(
+    target_entropy: float | None, targets: list[float]
+) -> None:
+    space = spaces.Dict(action_mask=spaces.MultiBinary(3), seen=OBS)
+    policy = rl.DiscreteActorCritic.for_spaces(space, spaces.Discrete(3), hidden_sizes=())
+    sac = rl.DiscreteSAC(policy, rl.DiscreteSACParams(temperature=0.2, target_entropy=target_entropy))
+    batch = transitions()
+    batch.obs = {"action_mask": torch.tensor([[1, 0, 1], [0, 1, 0]]), "seen": batch.obs}
+    # Two actions and one are allowed. -ln .2 * mean(log pi + target), log pi -.5 and -.1.
+    expected = -math.log(0.2) * ((-0.5 + targets[0]) + (-0.1 + targets[1])) / 2
+    assert sac.temperature_loss(torch.tensor([-0.5, -0.1]), batch).item() == pytest.approx(expected, abs=1e-6)
