@@ -4,7 +4,7 @@ from rltrainer.nets.actor_critic import Actor, ActorCritic
 from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.discrete import DiscreteActorCritic
-from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise
+from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork
@@ -23,6 +23,7 @@ __all__ = [
     "GaussianActorCritic",
     "GaussianNoise",
     "NetParams",
+    "OrnsteinUhlenbeckNoise",
     "Policy",
     "QNetwork",
     "QuantileQNetwork",

@@ -3,6 +3,7 @@
 An algorithm sets it on its policy from its params; `Collector(exploration=...)` replaces it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeGuard
 
@@ -13,9 +14,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.field_rules import NonNegativeFloat, Rule, Scheduled, UnitFloat
+from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Rule, Scheduled, UnitFloat
 from rltrainer.params import Params
 from rltrainer.schedules import value_at
+from rltrainer.spaces import leaf_shape
 
 
 class Exploration(Protocol):
@@ -112,19 +114,22 @@ class GaussianNoise(Params):
         self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
     ) -> Tensor:
         """Add noise to actions [N, ...]."""
-        if not isinstance(action_space, spaces.Box) or not action_space.is_bounded():
-            hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
-            raise SpaceError(
-                field_error_text("GaussianNoise", "action_space", "must be a bounded Box", action_space, hint)
-            )
-        low, high, half_range = self._bounds_of(action_space, action.device)
         noise = torch.empty_like(action).normal_(generator=generator)
-        # Few operations: after a large update the code of each comes from beyond the cache.
-        return torch.addcmul(action, noise, half_range, value=value_at(self.std, progress)).clamp_(low, high)
+        return self._add(action, noise, value_at(self.std, progress), action_space)
 
     def settings(self, progress: float) -> dict[str, float]:
         """Return what a log tells of it."""
         return {"exploration_noise": value_at(self.std, progress)}
+
+    def _add(self, action: Tensor, noise: Tensor, scale: float, space: gym.Space[Any]) -> Tensor:
+        """Add noise, in shares of half the range, to actions [N, ...] within the bounds of the space."""
+        if not isinstance(space, spaces.Box) or not space.is_bounded():
+            hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
+            name = type(self).__name__
+            raise SpaceError(field_error_text(name, "action_space", "must be a bounded Box", space, hint))
+        low, high, half_range = self._bounds_of(space, action.device)
+        # Few operations: after a large update the code of each comes from beyond the cache.
+        return torch.addcmul(action, noise, half_range, value=scale).clamp_(low, high)
 
     def _bounds_of(self, space: spaces.Box, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Return low, high and half their distance; made once for a space."""
@@ -135,3 +140,47 @@ class GaussianNoise(Params):
             object.__setattr__(self, "_kept", kept)  # of a frozen dataclass; no field of it
         bounds: tuple[Tensor, Tensor, Tensor] = kept[1]
         return bounds
+
+
+@dataclass(frozen=True, repr=False)
+class OrnsteinUhlenbeckNoise(GaussianNoise):
+    """Noise that drifts through an episode, for inertial systems: x += -theta x dt + std sqrt(dt) N(0, 1).
+
+    Each env has its own, which is 0 before an episode's first step. Source: Uhlenbeck & Ornstein 1930; Lillicrap et al.
+    2016, Continuous control with deep reinforcement learning, section 7. Its spread is std / sqrt(2 theta) in the end.
+
+    Args:
+        std: of its growth, as a share of half the action's range, or a schedule of it.
+        theta: how strongly it is drawn back to 0.
+        dt: time between two steps; 0.01 as in Stable-Baselines3, the paper's equation has 1.
+
+    Raises:
+        ParamsError: one of them is no such number.
+    """
+
+    std: NonNegativeFloat | Scheduled = 0.2
+    theta: NonNegativeFloat = 0.15
+    dt: PositiveFloat = 0.01
+
+    def initial_state(self, num_envs: int, action_space: gym.Space[Any]) -> Tensor:
+        """Return zeros [num_envs, A]."""
+        return torch.zeros(num_envs, math.prod(leaf_shape(action_space)))
+
+    def __call__(
+        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
+    ) -> Tensor:
+        """Add the noise of an episode's first step to actions [N, ...]."""
+        return self.step(action, torch.zeros_like(action).flatten(1), action_space, progress, generator)[0]
+
+    def step(
+        self,
+        action: Tensor,
+        state: Tensor,
+        action_space: gym.Space[Any],
+        progress: float,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Let the noise [N, A] drift, and add it to actions [N, ...]."""
+        growth = torch.empty_like(state).normal_(generator=generator)
+        state = state * (1 - self.theta * self.dt) + growth * (value_at(self.std, progress) * math.sqrt(self.dt))
+        return self._add(action, state.view(action.shape), 1.0, action_space), state

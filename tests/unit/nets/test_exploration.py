@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import ParamsError, SpaceError
-from rltrainer.nets import EpsilonGreedy, Exploration, GaussianNoise
+from rltrainer.nets import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.schedules import LinearSchedule
 
 DISCRETE = spaces.Discrete(4, start=10)
@@ -76,7 +76,7 @@ def test_noise_follows_its_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exploration", "action", "space"), [(EpsilonGreedy(0.5), GREEDY, DISCRETE), (GaussianNoise(), MIDDLE, BOX)]
+    ("exploration", "action", "space"), [(EpsilonGreedy(0.5), GREEDY, DISCRETE), (GaussianNoise(), MIDDLE, BOX), (OrnsteinUhlenbeckNoise(), MIDDLE, BOX)]
 )
 def test_all_randomness_is_the_generators(
     exploration: Exploration, action: torch.Tensor, space: gym.Space[Any]
@@ -138,3 +138,53 @@ def test_noise_follows_the_bounds_of_each_space() -> None:
     for _ in range(2):
         assert noise(MIDDLE, BOX, 0.0, generator())[:, 0].abs().max() <= 1.0
         assert noise(MIDDLE, wide, 0.0, generator())[:, 0].abs().max() > 50.0
+def test_noise_that_drifts_follows_its_equation() -> None:
+    # dt = 1, as in the paper: x' = .75 x + .5 N, in shares of half the ranges 1 and 5.
+    noise = OrnsteinUhlenbeckNoise(0.5, theta=0.25, dt=1.0)
+    action, state = torch.tensor([[0.0, 5.0]]), torch.tensor([[0.4, -0.8]])
+    new, after = noise.step(action, state, BOX, 0.0, generator())
+    expected = 0.75 * state + 0.5 * torch.empty(1, 2).normal_(generator=generator())
+    torch.testing.assert_close(after, expected)
+    assert state.tolist() == [pytest.approx([0.4, -0.8])], "the memory before is left alone"
+    torch.testing.assert_close(
+        new, (action + expected * torch.tensor([1.0, 5.0])).clamp(torch.tensor(BOX.low), torch.tensor(BOX.high))
+    )
+
+
+def test_noise_that_drifts_without_growth_dies_away() -> None:
+    noise, state = OrnsteinUhlenbeckNoise(0.0), torch.ones(1, 2)
+    for _ in range(2):
+        _, state = noise.step(torch.zeros(1, 2), state, BOX, 0.0, generator())
+    assert state.tolist() == [pytest.approx([(1 - 0.15 * 0.01) ** 2] * 2)]
+
+
+def test_noise_that_drifts_spreads_to_its_limit() -> None:
+    # At dt = .01 the limit is std / sqrt(2 theta), to 1 in 1,000: .3 / sqrt(2 * .5) = .3.
+    noise, g = OrnsteinUhlenbeckNoise(0.3, theta=0.5), generator()
+    state = noise.initial_state(4000, BOX)
+    assert state.shape == (4000, 2)
+    spread = []
+    for _ in range(1000):
+        action, state = noise.step(MIDDLE, state, BOX, 0.0, g)
+        spread.append(state.std().item())
+    assert spread[0] == pytest.approx(0.3 * 0.1, rel=0.05)  # std sqrt(dt)
+    assert spread[-1] == pytest.approx(0.3, rel=0.05)
+    assert (action >= torch.tensor(BOX.low)).all()
+
+
+def test_noise_that_drifts_starts_from_zero_and_follows_its_schedule() -> None:
+    noise = OrnsteinUhlenbeckNoise(LinearSchedule(0.2, 0.0), dt=1.0)
+    spread = [noise(MIDDLE, BOX, progress, generator())[:, 0].std().item() for progress in (0.0, 0.5, 1.0)]
+    assert spread == pytest.approx([0.2, 0.1, 0.0], rel=0.05)
+    assert noise.settings(0.5) == {"exploration_noise": pytest.approx(0.1)}
+
+
+def test_noise_that_drifts_needs_bounds() -> None:
+    with pytest.raises(SpaceError, match="^OrnsteinUhlenbeckNoise.action_space: must be a bounded Box; got"):
+        OrnsteinUhlenbeckNoise()(MIDDLE, spaces.Box(-np.inf, 1.0, (2,)), 0.0, None)
+
+
+@pytest.mark.parametrize(("field", "value"), [("std", -1.0), ("theta", -0.1), ("dt", 0.0)])
+def test_numbers_of_noise_that_drifts(field: str, value: float) -> None:
+    with pytest.raises(ParamsError, match=rf"^OrnsteinUhlenbeckNoise.{field}: must be a (positive|non-negative)"):
+        OrnsteinUhlenbeckNoise(**{field: value})
