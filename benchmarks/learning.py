@@ -364,6 +364,10 @@ TASKS: dict[str, Task] = {
     "ppo_pendulum": Task(
         on_policy("Pendulum-v1", ppo_pendulum, 4, -250, 200_704, 8192, collection_step_num_env_steps=4096,
                   batch_size=64, update_step_num_repetitions=10), -250, "200k env steps"),
+    "ppo_sde_pendulum": Task(
+        on_policy("Pendulum-v1", ppo_pendulum, 4, -250, 200_704, 8192, collection_step_num_env_steps=4096,
+                  policy={"use_sde": True, "sde_sample_interval": 4}, batch_size=64, update_step_num_repetitions=10),
+        -250, "200k env steps"),
     "bc_cartpole": Task(bc_cartpole, None, "2k gradient steps", "at least 0.9 of the expert"),
     "td3_bc_pendulum": Task(
         offline_pendulum(lambda obs, action: rl.TD3BC(

@@ -36,6 +36,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
     # networks
     "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
+    "sde_sample_freq": ("sde_sample_interval",),
     "features_extractor_class": ("encoder",), "ortho_init": ("orthogonal_init",), "layer_norm": ("norm",),
     "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
     "lstm_hidden_size": ("cell_size",), "cg_max_steps": ("num_cg_steps",), "cg_damping": ("damping",),

@@ -66,7 +66,9 @@ class Decider:
             space, mask = self._adapter.action_space, self._policy.mask_of(obs)
             action = random_action(space, self._adapter.num_envs, generator)
             decision = Decision(action if mask is None else allowed(action, mask, space, generator))
-            if self.memory is not None:  # what happens under random actions is remembered too
+            if (
+                self.memory is not None and self._policy.is_recurrent
+            ):  # what happens under random actions is remembered too
                 decision.state = self._policy.respond(obs, self.memory).state
         else:
             decision = self._policy.respond(

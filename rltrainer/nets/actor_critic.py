@@ -18,6 +18,8 @@ from rltrainer.nets.module_tree import hooks_of
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import Policy
+from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
+from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
 
 SQRT_2 = 2**0.5
@@ -44,6 +46,8 @@ class Actor(Policy):
         activation: see `Policy`.
         log_std_init: logarithm of the standard deviation that a Gaussian starts with.
         orthogonal_init: initialise orthogonally, which on-policy methods learn fastest from; False leaves torch's.
+        use_sde: explore a Box by noise that is a function of what is seen (gSDE), see `StateDependentHead`.
+        sde_sample_interval: steps for which that function is the same; None keeps it for an episode.
         normalize_obs: see `Policy`.
 
     Raises:
@@ -61,6 +65,8 @@ class Actor(Policy):
         activation: Activation | None = None,
         log_std_init: float = 0.0,
         orthogonal_init: bool = True,
+        use_sde: bool = False,
+        sde_sample_interval: int | None = None,
         normalize_obs: bool = False,
     ) -> None:
         super().__init__(
@@ -74,10 +80,13 @@ class Actor(Policy):
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
         self._is_orthogonal = checked(name, "orthogonal_init", orthogonal_init, Flag)
+        self.use_sde, interval = require_box(name, use_sde, sde_sample_interval, action_space)
         encoder, layers = self._body(self.net_params)
+        head: nn.Module = make_head(layers.out_features, action_space, name, log_std_init)
+        if self.use_sde:
+            head = StateDependentHead(layers.out_features, leaf_shape(action_space)[0], log_std_init, False, interval)
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
-        head = self._initialized(make_head(layers.out_features, action_space, name, log_std_init), 0.01)
-        self.actor = nn.Sequential(encoder, layers, head)
+        self.actor = nn.Sequential(encoder, layers, self._initialized(head, 0.01))
 
     def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP]:
         """Return a new encoder, or the one given, and hidden layers behind it."""
@@ -100,10 +109,21 @@ class Actor(Policy):
         mask = self.mask_of(obs)
         return distribution if mask is None else cast(Categorical | MultiCategorical, distribution).masked(mask)
 
+    def initial_state(self, num_envs: int) -> Tensor | None:
+        """Return the memory of state-dependent noise; None without it."""
+        return cast(StateDependentHead, self.actor[2]).initial_state(num_envs) if self.use_sde else None
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether greedy actions depend on the memory: not on that of noise."""
+        return not self.use_sde and super().is_recurrent
+
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
     ) -> Decision:
         """Sample an action, or take the likeliest one."""
+        if explore and self.use_sde:
+            return explored(self.actor, obs, state, generator)
         distribution = self.distribution(obs)
         action = distribution.sample(generator) if explore else distribution.mode()
         return Decision(action, extra={"log_prob": partial(distribution.log_prob, action)})
@@ -122,6 +142,8 @@ class ActorCritic(Actor):
         activation: see `Policy`.
         log_std_init: see `Actor`.
         orthogonal_init: see `Actor`.
+        use_sde: see `Actor`.
+        sde_sample_interval: see `Actor`.
         share_encoder: actor and critic share one encoder, as is usual for images.
         normalize_obs: see `Policy`.
         normalize_reward: divide rewards by the running standard deviation of the discounted return.
@@ -138,6 +160,8 @@ class ActorCritic(Actor):
         activation: Activation | None = None,
         log_std_init: float = 0.0,
         orthogonal_init: bool = True,
+        use_sde: bool = False,
+        sde_sample_interval: int | None = None,
         share_encoder: bool = False,
         normalize_obs: bool = False,
         normalize_reward: bool = False,
@@ -150,6 +174,8 @@ class ActorCritic(Actor):
             activation=activation,
             log_std_init=log_std_init,
             orthogonal_init=orthogonal_init,
+            use_sde=use_sde,
+            sde_sample_interval=sde_sample_interval,
             normalize_obs=normalize_obs,
         )
         name = type(self).__name__

@@ -9,17 +9,20 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.field_rules import Flag, PositiveInt, checked
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import FiniteFloat, Flag, PositiveInt, checked
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.linear import Linear
-from rltrainer.nets.mlp import Activation
+from rltrainer.nets.mlp import MLP, Activation
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
+from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.nets.unit_box import UnitBoxPolicy
+from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
 
 
@@ -96,9 +99,65 @@ class DeterministicActorCritic(ContinuousActorCritic):
 
 
 class SquashedActorCritic(ContinuousActorCritic):
-    """A tanh-squashed Gaussian actor: SAC and what builds on it."""
+    """A tanh-squashed Gaussian actor: SAC and what builds on it.
+
+    Args:
+        observation_space: see `ContinuousActorCritic`, as what is not named here.
+        action_space: a bounded Box of one axis.
+        net: see `Policy`; 256-256 and ReLU by default.
+        critic_net: see `ContinuousActorCritic`.
+        hidden_sizes: see `Policy`.
+        activation: see `Policy`.
+        num_critics: see `ContinuousActorCritic`.
+        num_outputs: see `ContinuousActorCritic`.
+        use_sde: explore by noise that is a function of what is seen (gSDE), see `StateDependentHead`.
+        sde_sample_interval: steps for which that function is the same; None keeps it for an episode.
+        log_std_init: logarithm of the standard deviation that this noise starts with.
+        normalize_obs: see `Policy`.
+        normalize_reward: see `ActorCritic`.
+    """
 
     extra_specs = LOG_PROB
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        net: NetParams | None = None,
+        *,
+        critic_net: NetParams | None = None,
+        hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        num_critics: int = 2,
+        num_outputs: int = 1,
+        use_sde: bool = False,
+        sde_sample_interval: int | None = None,
+        log_std_init: float = -3.0,
+        normalize_obs: bool = False,
+        normalize_reward: bool = False,
+    ) -> None:
+        super().__init__(
+            observation_space,
+            action_space,
+            net,
+            critic_net=critic_net,
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            num_critics=num_critics,
+            num_outputs=num_outputs,
+            normalize_obs=normalize_obs,
+            normalize_reward=normalize_reward,
+        )
+        name = type(self).__name__
+        self.use_sde, interval = require_box(name, use_sde, sde_sample_interval, action_space)
+        log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
+        if not self.use_sde and log_std_init != -3.0:
+            rule = "is where the noise of use_sde=True starts"
+            raise ParamsError(field_error_text(name, "log_std_init", rule, log_std_init))
+        if self.use_sde:
+            num_features = cast(MLP, self.actor[1]).out_features
+            num_actions = leaf_shape(action_space)[0]
+            self.actor[2] = StateDependentHead(num_features, num_actions, log_std_init, True, interval)
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return SquashedGaussianHead(in_features, space)
@@ -107,10 +166,23 @@ class SquashedActorCritic(ContinuousActorCritic):
         """Return the distribution over actions in (-1, 1) for normalised observations [B, ...]."""
         return cast(SquashedGaussian, self.actor(obs))
 
+    def initial_state(self, num_envs: int) -> Tensor | None:
+        """Return the memory of state-dependent noise; None without it."""
+        return cast(StateDependentHead, self.actor[2]).initial_state(num_envs) if self.use_sde else None
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether greedy actions depend on the memory: not on that of noise."""
+        return not self.use_sde and super().is_recurrent
+
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
     ) -> Decision:
         """Sample, or take tanh of the mean, in the env's scale."""
+        if explore and self.use_sde:
+            decision = explored(self.actor, obs, state, generator)
+            decision.action = self.scale(decision.action)
+            return decision
         distribution = self.distribution(obs)
         action = distribution.sample(generator) if explore else distribution.mode()
         return Decision(self.scale(action), extra={"log_prob": partial(distribution.log_prob, action)})

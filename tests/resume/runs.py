@@ -44,6 +44,7 @@ RUNS = [
     "ppo", "ppo_episodes", "a2c", "trpo", "recurrent_ppo", "reinforce_episodes",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
+    "a2c_sde", "sac_sde", "ddpg_drifting",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
 ]  # fmt: skip
@@ -55,15 +56,20 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps.
     """
     rl.seed(11)
-    kind = name.removeprefix("offline_").removesuffix("_episodes").removesuffix("_prioritized").removesuffix("_mixed")
+    kind = name.removeprefix("offline_")
+    for suffix in ("_episodes", "_prioritized", "_mixed", "_sde", "_drifting"):
+        kind = kind.removesuffix(suffix)
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
     options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic or kind == "tqc" else {}
     options |= POLICY_OPTIONS.get(algorithm_class, {})
+    options |= {"use_sde": True, "sde_sample_interval": 3} if name.endswith("_sde") else {}
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]
     schedule = rl.LinearSchedule(1e-2, 1e-3)
     algorithm = algorithm_class(policy, params(lr=schedule, **({"n_step": 2} if kind in ("dqn", "sac") else {})))
+    if name.endswith("_drifting"):
+        policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
     test = rl.Collector(policy, counting_envs(2, seed=None, action_space=action_space))
     common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger}
     spaces = (envs.single_observation_space, envs.single_action_space)

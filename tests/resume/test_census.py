@@ -28,7 +28,7 @@ EXCEPTIONS = {
     r"_ring\._table$": "derived from how much is stored, made anew when needed",
     r"exploration\._kept": "bounds of the action space as tensors, made at the first use",
     r"_continues$|_is_started$": "that the next run continues is what restoring means",
-    r"_decider\._(acting|replacing|random|explore)$": "set at the start of every collection",
+    r"_decider\._(acting|initial|replacing|random|explore)$": "set at the start of every collection",
     r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",
 }
 UNWALKED = (

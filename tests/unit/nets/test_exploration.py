@@ -76,7 +76,8 @@ def test_noise_follows_its_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exploration", "action", "space"), [(EpsilonGreedy(0.5), GREEDY, DISCRETE), (GaussianNoise(), MIDDLE, BOX), (OrnsteinUhlenbeckNoise(), MIDDLE, BOX)]
+    ("exploration", "action", "space"),
+    [(EpsilonGreedy(0.5), GREEDY, DISCRETE), (GaussianNoise(), MIDDLE, BOX), (OrnsteinUhlenbeckNoise(), MIDDLE, BOX)],
 )
 def test_all_randomness_is_the_generators(
     exploration: Exploration, action: torch.Tensor, space: gym.Space[Any]
@@ -138,6 +139,8 @@ def test_noise_follows_the_bounds_of_each_space() -> None:
     for _ in range(2):
         assert noise(MIDDLE, BOX, 0.0, generator())[:, 0].abs().max() <= 1.0
         assert noise(MIDDLE, wide, 0.0, generator())[:, 0].abs().max() > 50.0
+
+
 def test_noise_that_drifts_follows_its_equation() -> None:
     # dt = 1, as in the paper: x' = .75 x + .5 N, in shares of half the ranges 1 and 5.
     noise = OrnsteinUhlenbeckNoise(0.5, theta=0.25, dt=1.0)
