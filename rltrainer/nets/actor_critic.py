@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import gymnasium as gym
 import torch
@@ -32,6 +32,8 @@ class ActorOptions(TypedDict, total=False):
     activation: Activation | None
     log_std_init: float
     orthogonal_init: bool
+    use_sde: bool
+    sde_sample_interval: int | None
     normalize_obs: bool
 
 
@@ -138,15 +140,10 @@ class ActorCritic(Actor):
         net: see `Policy`; 64-64 and tanh by default.
         critic_net: the critic's network, where it is not to be as the actor's. Sizes, activation and encoder that it
             leaves open are the actor's.
-        hidden_sizes: see `Policy`.
-        activation: see `Policy`.
-        log_std_init: see `Actor`.
-        orthogonal_init: see `Actor`.
-        use_sde: see `Actor`.
-        sde_sample_interval: see `Actor`.
         share_encoder: actor and critic share one encoder, as is usual for images.
-        normalize_obs: see `Policy`.
         normalize_reward: divide rewards by the running standard deviation of the discounted return.
+        options: `hidden_sizes`, `activation`, `log_std_init`, `orthogonal_init`, `use_sde`, `sde_sample_interval` and
+            `normalize_obs`; see `Actor`.
     """
 
     def __init__(
@@ -156,28 +153,11 @@ class ActorCritic(Actor):
         net: NetParams | None = None,
         *,
         critic_net: NetParams | None = None,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        log_std_init: float = 0.0,
-        orthogonal_init: bool = True,
-        use_sde: bool = False,
-        sde_sample_interval: int | None = None,
         share_encoder: bool = False,
-        normalize_obs: bool = False,
         normalize_reward: bool = False,
+        **options: Unpack[ActorOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            log_std_init=log_std_init,
-            orthogonal_init=orthogonal_init,
-            use_sde=use_sde,
-            sde_sample_interval=sde_sample_interval,
-            normalize_obs=normalize_obs,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         share_encoder = checked(name, "share_encoder", share_encoder, Flag)
         net = self.critic_net_params(critic_net, "share_encoder" if share_encoder else None)

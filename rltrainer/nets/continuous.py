@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import gymnasium as gym
 import torch
@@ -24,6 +24,17 @@ from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, r
 from rltrainer.nets.unit_box import UnitBoxPolicy
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
+
+
+class ContinuousOptions(TypedDict, total=False):
+    """Options of `ContinuousActorCritic` that its subclasses hand on."""
+
+    critic_net: NetParams | None
+    hidden_sizes: Sequence[int] | None
+    activation: Activation | None
+    num_critics: int
+    normalize_obs: bool
+    normalize_reward: bool
 
 
 class ContinuousActorCritic(UnitBoxPolicy):
@@ -102,19 +113,15 @@ class SquashedActorCritic(ContinuousActorCritic):
     """A tanh-squashed Gaussian actor: SAC and what builds on it.
 
     Args:
-        observation_space: see `ContinuousActorCritic`, as what is not named here.
+        observation_space: the space of one observation.
         action_space: a bounded Box of one axis.
         net: see `Policy`; 256-256 and ReLU by default.
-        critic_net: see `ContinuousActorCritic`.
-        hidden_sizes: see `Policy`.
-        activation: see `Policy`.
-        num_critics: see `ContinuousActorCritic`.
         num_outputs: see `ContinuousActorCritic`.
         use_sde: explore by noise that is a function of what is seen (gSDE), see `StateDependentHead`.
         sde_sample_interval: steps for which that function is the same; None keeps it for an episode.
         log_std_init: logarithm of the standard deviation that this noise starts with.
-        normalize_obs: see `Policy`.
-        normalize_reward: see `ActorCritic`.
+        options: `critic_net`, `hidden_sizes`, `activation`, `num_critics`, `normalize_obs` and `normalize_reward`; see
+            `ContinuousActorCritic`.
     """
 
     extra_specs = LOG_PROB
@@ -125,29 +132,13 @@ class SquashedActorCritic(ContinuousActorCritic):
         action_space: gym.Space[Any],
         net: NetParams | None = None,
         *,
-        critic_net: NetParams | None = None,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        num_critics: int = 2,
         num_outputs: int = 1,
         use_sde: bool = False,
         sde_sample_interval: int | None = None,
         log_std_init: float = -3.0,
-        normalize_obs: bool = False,
-        normalize_reward: bool = False,
+        **options: Unpack[ContinuousOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            critic_net=critic_net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            num_critics=num_critics,
-            num_outputs=num_outputs,
-            normalize_obs=normalize_obs,
-            normalize_reward=normalize_reward,
-        )
+        super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
         name = type(self).__name__
         self.use_sde, interval = require_box(name, use_sde, sde_sample_interval, action_space)
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
@@ -189,7 +180,14 @@ class SquashedActorCritic(ContinuousActorCritic):
 
 
 class GaussianActorCritic(ContinuousActorCritic):
-    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL."""
+    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL.
+
+    Args:
+        observation_space: the space of one observation.
+        action_space: a bounded Box of one axis.
+        net: see `Policy`; 256-256 and ReLU by default.
+        options: see `SquashedActorCritic`.
+    """
 
     extra_specs = LOG_PROB
 
@@ -198,25 +196,9 @@ class GaussianActorCritic(ContinuousActorCritic):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         net: NetParams | None = None,
-        *,
-        critic_net: NetParams | None = None,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        num_critics: int = 2,
-        normalize_obs: bool = False,
-        normalize_reward: bool = False,
+        **options: Unpack[ContinuousOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            critic_net=critic_net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            num_critics=num_critics,
-            normalize_obs=normalize_obs,
-            normalize_reward=normalize_reward,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         net = self._critic_net_params
         encoder = Encoder(observation_space, net)
         layers = net.hidden_layers(encoder.out_features)

@@ -301,6 +301,7 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
     known = {field.name for cls in classes for field in dataclasses.fields(cls)}
     known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}
+    known |= {"sde_sample_interval"}
     known |= {"cell_size"}
     assert {ours for names in OTHER_NAMES.values() for ours in names} <= known
 
