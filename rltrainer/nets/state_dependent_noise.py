@@ -42,7 +42,7 @@ class StateDependentHead(nn.Module):
     ) -> None:
         super().__init__()
         self.linear = Linear(in_features, num_actions)
-        self.log_std = nn.Parameter(torch.full((in_features, num_actions), log_std))
+        self.log_std = nn.Parameter(torch.full((in_features, num_actions), float(log_std)))
         self.squashes, self.sample_interval = squashes, sample_interval
 
     def forward(self, features: Tensor) -> DiagonalGaussian | SquashedGaussian:
