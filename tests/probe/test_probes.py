@@ -35,6 +35,10 @@ def q_of_policy(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     return policy.critic(obs, policy.unscale(policy.act(obs))).amin(0)
 
 
+def q_of_best(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    return algorithm.policy.critic(obs).amin(0).amax(1)
+
+
 def mean_of_quantiles(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     policy = algorithm.policy
     return policy.critic(obs, policy.unscale(policy.act(obs))).mean((0, 2))
@@ -92,7 +96,7 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
     "sac": (off_policy(rl.SquashedActorCritic, rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
     "discrete_sac": (
         off_policy(rl.DiscreteActorCritic, rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)),
-        q_of_policy,
+        q_of_best,
         False,
     ),
     "ddpg": (

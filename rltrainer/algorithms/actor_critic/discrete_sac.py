@@ -55,8 +55,7 @@ class DiscreteSAC(SAC):
     def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         q: Tensor = self.critic(batch.obs)
-        place = (batch.action - self.policy.start).expand(q.shape[:2])
-        td_error = target - q.gather(2, place.unsqueeze(2)).squeeze(2)
+        td_error = target - q.gather(2, (batch.action - self.policy.start).expand(q.shape[:2]).unsqueeze(2)).squeeze(2)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
     @torch.no_grad()
@@ -68,10 +67,8 @@ class DiscreteSAC(SAC):
     def actor_loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
         """Return -mean V(obs) (eq. 12), and sum_a pi(a) log pi(a) [B] without gradient."""
         distribution = self.policy.distribution(batch.obs)
-        with torch.no_grad():
-            q = self.actor_value(self.critic(batch.obs))
-        loss = -(self.soft_value(distribution, q) * batch.weight).mean()
-        return loss, -distribution.entropy().detach()
+        value = self.soft_value(distribution, self.actor_value(self.critic(batch.obs)).detach())
+        return -(value * batch.weight).mean(), -distribution.entropy().detach()
 
     def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
         """Return SAC's; the default target is 0.6 ln A of the A actions that a mask allows in each state."""
@@ -83,5 +80,4 @@ class DiscreteSAC(SAC):
     def soft_value(self, distribution: Categorical, q: Tensor) -> Tensor:
         """Return sum_a pi(a) (Q(a) - alpha log pi(a)) [B] of values [B, A]."""
         log_prob = distribution.log_probs
-        value: Tensor = log_prob.exp() * (q - self.temperature() * log_prob)
-        return value.sum(-1)
+        return torch.sum(log_prob.exp() * (q - self.temperature() * log_prob), -1)
