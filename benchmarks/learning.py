@@ -210,6 +210,11 @@ def discrete_sac(envs: Any) -> Any:
     return rl.DiscreteSAC(policy, rl.DiscreteSACParams(lr=1e-3))
 
 
+def sac_sde(envs: Any) -> Any:
+    policy = rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(128, 128), use_sde=True, sde_sample_interval=8)
+    return rl.SAC(policy, rl.SACParams(lr=1e-3))
+
+
 def td3(envs: Any) -> Any:
     return rl.TD3(rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(128, 128)), rl.TD3Params(lr=1e-3))
 
@@ -347,6 +352,9 @@ TASKS: dict[str, Task] = {
                    update_step_num_gradient_steps_per_sample=0.25, warmup_num_env_steps=1000), -100, "100k env steps"),
     "sac_pendulum": Task(
         off_policy("Pendulum-v1", sac, -200, 20_000, 1000, test_episodes=20, collection_step_num_env_steps=1,
+                   batch_size=128, warmup_num_env_steps=1000), -200, "20k env steps"),
+    "sac_sde_pendulum": Task(
+        off_policy("Pendulum-v1", sac_sde, -200, 20_000, 1000, test_episodes=20, collection_step_num_env_steps=1,
                    batch_size=128, warmup_num_env_steps=1000), -200, "20k env steps"),
     "td3_pendulum": Task(
         off_policy("Pendulum-v1", td3, -200, 20_000, 1000, test_episodes=20, collection_step_num_env_steps=1,
