@@ -53,6 +53,20 @@ def test_an_old_algorithm_file_with_an_optimizer_of_torch() -> None:
     assert_holds(algorithm.state_dict(), file, "algorithm")
 
 
+def test_files_that_say_what_they_hold() -> None:
+    file = CORPUS / "format_2" / "sac.safetensors"
+    algorithm: Any = rl.load(file)
+    assert_holds(algorithm.state_dict(), file, "algorithm")
+    assert algorithm.params == rl.SACParams(lr=rl.LinearSchedule(1e-3), gamma=0.9)
+    assert algorithm.policy.net_params == rl.NetParams(hidden_sizes=(4,), activation=torch.nn.ELU)
+    space = algorithm.policy.observation_space
+    assert space.keys() == {"choice", "numbers"}
+    assert algorithm.policy.action_space.contains(rl.load_policy(file).predict(space.sample()))
+    policy: Any = rl.load_policy(CORPUS / "format_2" / "q_network.safetensors")
+    assert_holds({"policy": policy.state_dict()}, CORPUS / "format_2" / "q_network.safetensors", "policy")
+    assert policy.predict(space.sample()) in (0, 1)
+
+
 def test_an_old_buffer_file() -> None:
     file = CORPUS / "format_1" / "buffer.safetensors"
     buffer = rl.ReplayBuffer.load(file)
