@@ -84,7 +84,7 @@ def fingerprint(trainer: Any, log: Path) -> Any:
         None if trainer.params.logger is None else json.dumps(trainer.params.logger.state_dict(), default=str),
         log.read_bytes() if log.exists() else b"",
         [optimizer.method.lr for optimizer in trainer.algorithm._optimizers()],
-        [(c.adapter._clock.state_dict(), c._needs_reset, c.adapter.is_fresh) for c in collectors],
+        [(c.adapter._clock.state(), c._needs_reset, c.adapter.is_fresh) for c in collectors],
         torch.get_rng_state().sum().item(),
         (trainer._is_started, trainer._continues, trainer.state.runtime),
         trainer.algorithm.plan.runtime,
