@@ -39,6 +39,11 @@ def q_of_best(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     return algorithm.policy.critic(obs).amin(0).amax(1)
 
 
+def q_of_choice(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    policy = algorithm.policy
+    return policy.critic(obs).amin(0).gather(1, policy.unscale(policy.act(obs)).unsqueeze(1)).squeeze(1)
+
+
 def mean_of_quantiles(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     policy = algorithm.policy
     return policy.critic(obs, policy.unscale(policy.act(obs))).mean((0, 2))
