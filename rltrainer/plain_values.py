@@ -29,7 +29,9 @@ def to_plain(value: object) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: to_plain(item) for key, item in value.items()}}
     if hasattr(type(value), "to_plain"):  # params, policies, algorithms
-        return value.to_plain()  # type: ignore[attr-defined]  # just asked for
+        plain = value.to_plain()  # type: ignore[attr-defined]  # just asked for
+        is_ours = "params" not in plain or registry.class_named(type(value).__name__) is type(value)
+        return plain if is_ours else plain | {"own": True}
     name = type(value).__name__
     if SCHEDULES.get(name) is type(value):
         return {"schedule": name, **vars(value)}
@@ -92,8 +94,9 @@ class PlainReader:
                 return spaces.from_plain(plain)
             case {"schedule": name}:
                 return _schedule(name, plain, path)
-            case {"params": str(name), "fields": dict(fields)}:
-                return (registry.class_named(name) or self._of_users(name, path)).from_plain(fields, self)
+            case {"params": str(name), "fields": dict(fields), **rest}:
+                found = None if "own" in rest else registry.class_named(name)
+                return (found or self._of_users(name, path)).from_plain(fields, self)
             case {"built": dict(name), "args": list(args), "options": dict(options)} if self._build is not None:
                 cls = self._class(name, path)
                 read = {field: self.read(item, f"{cls.__name__}.{field}") for field, item in options.items()}

@@ -84,8 +84,6 @@ def _names(item: object) -> set[str]:
     if not all(isinstance(name, str) for name in names):
         rule = "must be a class or a function"
         raise ParamsError(field_error_text("register", "item", rule, item, "Pass a dict to give it a name."))
-    if taken := names & _classes.keys():
-        raise ParamsError(f"register: {taken.pop()!r} is a name of rltrainer's. Rename your class.")
     return cast(set[str], names)
 
 

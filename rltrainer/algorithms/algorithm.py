@@ -17,7 +17,7 @@ from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field
 from rltrainer.field_rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
-from rltrainer.plain_values import construction
+from rltrainer.plain_values import construction, to_plain
 from rltrainer.plan import UpdatePlan
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
@@ -175,7 +175,7 @@ class Algorithm(ABC):
         """Return the class and the arguments of the constructor as plain data: what `rl.load` builds it with."""
         plain: dict[str, Any] = json.loads(self._construction)
         if plain["options"].get("params", ...) is None:  # defaults may change from release to release
-            plain["options"]["params"] = self.params.to_plain()
+            plain["options"]["params"] = to_plain(self.params)
         return plain
 
     def state_dict(self) -> State:

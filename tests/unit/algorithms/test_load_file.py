@@ -267,12 +267,33 @@ def test_a_class_of_the_users_is_not_taken_for_ours(tmp_path: Path) -> None:
     assert isinstance(policy.actor[1].activations[0], other)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DQNParams(rl.DQNParams):
+    """Has the name of another one's."""
+
+    scale: float = 2.0
+
+
+class DQN(rl.DQN):
+    """Has the name of another one's."""
+
+    params_class = DQNParams
+
+
+def test_classes_may_have_the_names_of_ours(tmp_path: Path) -> None:
+    DQN(rl.QNetwork(VECTOR, DISCRETE)).save(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match="Algorithm: the file only names 'DQN'. Pass what that is: classes="):
+        rl.load(tmp_path / "theirs")
+    again: Any = rl.load(tmp_path / "theirs", classes=[DQN, DQNParams])
+    assert (type(again), type(again.params), again.params.scale) == (DQN, DQNParams, 2.0)
+    rl.DQN(rl.QNetwork(VECTOR, DISCRETE)).save(tmp_path / "ours")
+    assert type(rl.load(tmp_path / "ours", classes=[DQN, DQNParams])) is rl.DQN
+
+
 def test_what_cannot_be_registered() -> None:
     for item in (3, rl.LinearSchedule(1.0)):
         with pytest.raises(ParamsError, match="^register.item: must be a class or a function; got "):
             rl.register(item)
-    with pytest.raises(ParamsError, match="^register: 'PPO' is a name of rltrainer's. Rename your class.$"):
-        rl.register(type("PPO", (rl.PPO,), {}))
     rl.register(Doubled)
     rl.register(type("Doubled", (nn.Module,), {"__module__": Doubled.__module__}))  # the cell ran again
     with pytest.raises(ParamsError, match="^register: 'Doubled' is the name of <class '.*'>. Rename one of the two.$"):
