@@ -36,7 +36,7 @@ def test_the_rows_of_the_learning_table_exist() -> None:
     table = (ROOT / "benchmarks" / "learning.md").read_text()
     tasks = re.findall(r"`(\w+)`", "".join(cells[5] for cells in ROWS.values()))
     assert len(tasks) > 8
-    assert [task for task in tasks if f"| {task} |" not in table] == []
+    assert [task for task in tasks if f"| {task} |" not in table and f"| {task}, compiled |" not in table] == []
 
 
 def test_every_extra_is_listed() -> None:
