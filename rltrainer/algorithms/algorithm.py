@@ -59,7 +59,7 @@ class Runnable(Protocol[TResult]):
 
 
 class TrainerMaker(Protocol[TResult]):
-    """What `run_training` takes: trainer params, seen from below."""
+    """Trainer params, seen from below: an argument of `run_training`."""
 
     def create_trainer(self, algorithm: Any) -> Runnable[TResult]:
         """Return the trainer that these params configure."""
@@ -80,11 +80,11 @@ class Algorithm(ABC):
     """
 
     policy_class: ClassVar[type[Any]] = Policy
-    """What kind of policy it trains; subclasses of it too."""
+    """Class of the policies that it trains; subclasses of it too."""
     params_class: ClassVar[type[AlgorithmParams]] = AlgorithmParams
-    """What kind of hyperparameters it has; subclasses of them too."""
+    """Class of its hyperparameters; subclasses of it too."""
     trains_recurrent: ClassVar[bool] = False
-    """Whether its updates replay sequences, as policies need whose actions depend on a memory."""
+    """True if updates replay sequences, as policies need whose actions depend on a memory."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
 
@@ -134,12 +134,12 @@ class Algorithm(ABC):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether gradient steps run as a compiled graph."""
+        """Tell if gradient steps run as a compiled graph."""
         return self._compiled_step.is_compiled
 
     @property
     def has_cuda_graph(self) -> bool:
-        """Whether gradient steps run as CUDA graphs."""
+        """Tell if gradient steps run as CUDA graphs."""
         return self._compiled_step.has_cuda_graph
 
     def seed(self, seed: int) -> None:
@@ -155,7 +155,7 @@ class Algorithm(ABC):
 
     @property
     def has_statistics(self) -> bool:
-        """Whether `observe` does anything."""
+        """Tell if `observe` does anything."""
         normalizers = (self.policy.obs_normalizer, self.policy.reward_normalizer)
         return any(n is not None for n in normalizers) or type(self).observe is not Algorithm.observe
 

@@ -17,7 +17,7 @@ from rltrainer.types import Rollout, UpdateResult
 
 @dataclasses.dataclass(slots=True)
 class Samples:
-    """What a rollout means to an algorithm [T, N]; flattened, its cells [M], or a minibatch of them [B].
+    """A rollout as an algorithm sees it [T, N]; flattened, its cells [M], or a minibatch of them [B].
 
     Args:
         obs: tree [T, N, ...], normalised.

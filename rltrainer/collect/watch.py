@@ -12,7 +12,7 @@ from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.adapter.observation_memory import all_finite
 from rltrainer.errors import EnvError
-from rltrainer.spaces import ACTION_MASK, ValueRange
+from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
 
 LONG_EPISODE = 100_000
 """Steps after which an episode that others wait for is worth a word."""
@@ -34,6 +34,8 @@ class Watch:
         self._adapter, self._episodes = adapter, episodes
         self._actions = ValueRange(adapter.action_space)
         self._has_warned = False
+        sizes = num_choices(adapter.action_space) or [1]
+        self._first_flags = np.cumsum([0, *sizes[:-1]])
 
     def check_collected(self, buffer: RolloutBuffer, num_steps_before: int, holds_samples: bool) -> None:
         """Look at a collection that is about to be handed on.
@@ -86,7 +88,8 @@ class Watch:
             EnvError: an env's action mask allows nothing.
         """
         mask = to_array(self._adapter.obs[ACTION_MASK])
-        is_stuck = np.asarray(~mask.any(-1))
+        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
+        is_stuck = np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
         if not is_stuck.any():
             return
         if self._adapter.resetting is not None:  # these act on final observations, and nobody minds

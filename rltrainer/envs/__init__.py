@@ -3,6 +3,6 @@
 from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.make_vec import make_vec
-from rltrainer.envs.wrappers.action_mask import ActionMask
+from rltrainer.envs.wrappers.mask_wrapper import ActionMask
 
 __all__ = ["ActionMask", "EnvAdapter", "EnvStep", "make_vec"]

@@ -117,7 +117,7 @@ class Actor(Policy):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether greedy actions depend on the memory: not on that of noise."""
+        """Tell that greedy actions depend on no memory: that of noise is for exploring."""
         return not self.use_sde and super().is_recurrent
 
     def decide(

@@ -1,5 +1,6 @@
 """Policies of off-policy continuous control: an actor in (-1, 1)^A and an ensemble of action-value critics."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, cast
@@ -92,8 +93,9 @@ class ContinuousActorCritic(UnitBoxPolicy):
             observation_space, box, self._critic_net_params, num_members=self.num_critics, num_outputs=self.num_outputs
         )
 
+    @abstractmethod
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        raise NotImplementedError
+        """Return the last module of the actor."""
 
 
 class DeterministicActorCritic(ContinuousActorCritic):
@@ -163,7 +165,7 @@ class SquashedActorCritic(ContinuousActorCritic):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether greedy actions depend on the memory: not on that of noise."""
+        """Tell that greedy actions depend on no memory: that of noise is for exploring."""
         return not self.use_sde and super().is_recurrent
 
     def decide(

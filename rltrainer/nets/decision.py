@@ -17,7 +17,7 @@ LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
 
 @dataclass(slots=True)
 class Decision:
-    """What a policy decides for N observations.
+    """A policy's decision for N observations.
 
     Args:
         action: [N, ...] in the env's scale, as sampled: a rollout keeps it so, the env gets it within its Box.

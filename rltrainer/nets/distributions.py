@@ -40,7 +40,7 @@ class Distribution(Protocol):
 
     @property
     def parameters(self) -> list[Tensor]:
-        """What a network makes of the distributions: tensors [B, ...]."""
+        """The tensors [B, ...] that a network gives the distributions by."""
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
         """Return the Fisher information in `parameters`, times directions in them: what `kl` grows by, twice."""

@@ -68,7 +68,7 @@ class Policy(nn.Module, ABC):
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
     """Sizes and activation of networks for which the user chose none."""
     extra_specs: ExtraSpecs = NO_COLUMNS
-    """What `decide` tells of its decisions, for buffers that declare such columns."""
+    """Columns that `decide` can fill, for buffers that declare them."""
     _lowest: Tensor | None
     _highest: Tensor | None
     _construction: str
@@ -174,7 +174,7 @@ class Policy(nn.Module, ABC):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether greedy actions depend on the memory: only an algorithm that replays sequences can train them."""
+        """Tell if greedy actions depend on the memory: only an algorithm that replays sequences can train them."""
         return self.initial_state(1) is not None
 
     @property

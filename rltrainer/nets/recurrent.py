@@ -4,6 +4,7 @@ A loop over L rows that a compiler unrolls takes minutes to compile, and autogra
 the loops are written out, forwards and backwards; the products that do not wait for the row before are taken at once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from rltrainer.nets.linear import Linear
 
 
-class RecurrentCell(nn.Module):
+class RecurrentCell(nn.Module, ABC):
     """Maps a sequence of features, and what was remembered before it, to what is remembered after each row.
 
     Args:
@@ -48,8 +49,9 @@ class RecurrentCell(nn.Module):
         """Return the output [..., H] that belongs to a memory [..., S]."""
         return memory[..., : self.size]
 
+    @abstractmethod
     def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        """Run the operator of the cell; see below what it takes and returns."""
 
 
 class GRU(RecurrentCell):

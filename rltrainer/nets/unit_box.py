@@ -83,7 +83,7 @@ class UnitBoxPolicy(Policy):
 
 
 def _is_unit_box_like(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:
-    """Whether an affine map takes (-1, 1)^A to the space and back."""
+    """Return whether an affine map takes (-1, 1)^A to the space and back."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
         return False
     # Beyond float32, the map would be infinite.

@@ -26,7 +26,7 @@ class REDQParams(SACParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class REDQDraws(SACDraws):
-    """What one gradient step is told.
+    """Draws of one gradient step.
 
     Args:
         members: the critics that the target asks, int64 [M]; the same for the whole batch.

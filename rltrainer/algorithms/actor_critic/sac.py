@@ -46,7 +46,7 @@ class Temperature(nn.Module):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SACDraws:
-    """What one gradient step is told.
+    """Draws of one gradient step.
 
     Args:
         action: standard normal numbers for the actions at `obs` [B, A].
@@ -75,7 +75,7 @@ class SAC(OffPolicyAlgorithm):
     policy: SquashedActorCritic
     params: SACParams
     has_quantiles: ClassVar[bool] = False
-    """Whether the critics have several outputs, quantiles of the return."""
+    """True if the critics have several outputs, quantiles of the return."""
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)

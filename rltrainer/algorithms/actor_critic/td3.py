@@ -34,7 +34,7 @@ class TD3Params(OffPolicyParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class TD3Draws:
-    """What one gradient step is told.
+    """Draws of one gradient step.
 
     Args:
         target_noise: added to the target's action [B, A].

@@ -28,7 +28,7 @@ class CQLParams(SACParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class CQLDraws(SACDraws):
-    """What one gradient step is told.
+    """Draws of one gradient step.
 
     Args:
         sampled: standard normal numbers for the policy's actions at `obs` [N, B, A].

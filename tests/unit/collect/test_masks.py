@@ -121,6 +121,25 @@ def test_an_env_that_allows_nothing_is_named(stores: str, mode: Any, random: boo
         assert len(one.buffer) <= 12, "nothing of that collection"
 
 
+class TwoNumbers(CountingEnv):
+    """Two choices of two and three; from the third observation on, the second number has none left."""
+
+    def __init__(self) -> None:
+        super().__init__(length=5, action_space=spaces.MultiDiscrete([2, 3]))
+        self.observation_space = spaces.Dict(action_mask=spaces.MultiBinary(5), counts=self.observation_space)
+
+    def _obs(self) -> Any:
+        flags = [1, 1, 0, 0, 0] if self.step_count == 2 else [1, 0, 0, 1, 0]
+        return {"action_mask": np.array(flags, np.int8), "counts": super()._obs()}
+
+
+@pytest.mark.parametrize("stores", ["nothing", "rollouts"])
+def test_one_number_of_an_action_without_a_choice_is_enough(stores: str) -> None:
+    one = collector(rl.make_vec(TwoNumbers, 1, backend="sync"), stores)
+    with pytest.raises(EnvError, match=r'^env 0, step 3: obs\["action_mask"\] allows no action'):
+        one.collect(num_steps=4)
+
+
 def test_an_env_past_its_quota_may_allow_nothing() -> None:
     one = collector(envs_in("ours"))
     # Env 0 has two episodes, env 1 one of four steps, after which it stands at an observation that allows nothing.
