@@ -1,10 +1,8 @@
 """Stochastic policies in the env's own scale: an actor, and an actor with a state-value critic."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Unpack, cast
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -13,11 +11,11 @@ from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Categorical, Distribution, MultiCategorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
-from rltrainer.nets.mlp import MLP, Activation, TModule, orthogonal_
+from rltrainer.nets.mlp import MLP, TModule, orthogonal_
 from rltrainer.nets.module_tree import hooks_of
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import Policy
+from rltrainer.nets.policy import Policy, PolicyOptions, Space
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
@@ -25,32 +23,24 @@ from rltrainer.tree import Tree
 SQRT_2 = 2**0.5
 
 
-class ActorOptions(TypedDict, total=False):
+class ActorOptions(PolicyOptions, total=False):
     """Options of `Actor` that its subclasses hand on."""
 
-    hidden_sizes: Sequence[int] | None
-    activation: Activation | None
     log_std_init: float
     orthogonal_init: bool
     use_sde: bool
     sde_sample_interval: int | None
-    normalize_obs: bool
 
 
 class Actor(Policy):
     """A stochastic policy over a Discrete, MultiDiscrete or one-axis Box space: what behaviour cloning trains.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: the space of one action.
-        net: see `Policy`; 64-64 and tanh by default.
-        hidden_sizes: see `Policy`.
-        activation: see `Policy`.
         log_std_init: logarithm of the standard deviation that a Gaussian starts with.
         orthogonal_init: initialise orthogonally, which on-policy methods learn fastest from; False leaves torch's.
         use_sde: explore a Box by noise that is a function of what is seen (gSDE), see `StateDependentHead`.
         sde_sample_interval: steps for which that function is the same; None keeps it for an episode.
-        normalize_obs: see `Policy`.
+        options: see `Policy`; networks are 64-64 and tanh by default.
 
     Raises:
         SpaceError: the action space is none of these.
@@ -59,26 +49,17 @@ class Actor(Policy):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
         log_std_init: float = 0.0,
         orthogonal_init: bool = True,
         use_sde: bool = False,
         sde_sample_interval: int | None = None,
-        normalize_obs: bool = False,
+        **options: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            normalize_obs=normalize_obs,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
         self._is_orthogonal = checked(name, "orthogonal_init", orthogonal_init, Flag)
@@ -135,21 +116,17 @@ class ActorCritic(Actor):
     """An actor and a state-value critic, for on-policy algorithms.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: the space of one action.
-        net: see `Policy`; 64-64 and tanh by default.
         critic_net: the critic's network, where it is not to be as the actor's. Sizes, activation and encoder that it
             leaves open are the actor's.
         share_encoder: actor and critic share one encoder, as is usual for images.
         normalize_reward: divide rewards by the running standard deviation of the discounted return.
-        options: `hidden_sizes`, `activation`, `log_std_init`, `orthogonal_init`, `use_sde`, `sde_sample_interval` and
-            `normalize_obs`; see `Actor`.
+        options: see `Actor`.
     """
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         critic_net: NetParams | None = None,

@@ -1,11 +1,9 @@
 """Policies of off-policy continuous control: an actor in (-1, 1)^A and an ensemble of action-value critics."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Unpack, cast
 
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -18,23 +16,21 @@ from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.linear import Linear
-from rltrainer.nets.mlp import MLP, Activation
+from rltrainer.nets.mlp import MLP
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
+from rltrainer.nets.policy import PolicyOptions, Space
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.nets.unit_box import UnitBoxPolicy
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
 
 
-class ContinuousOptions(TypedDict, total=False):
+class ContinuousOptions(PolicyOptions, total=False):
     """Options of `ContinuousActorCritic` that its subclasses hand on."""
 
     critic_net: NetParams | None
-    hidden_sizes: Sequence[int] | None
-    activation: Activation | None
     num_critics: int
-    normalize_obs: bool
     normalize_reward: bool
 
 
@@ -42,43 +38,28 @@ class ContinuousActorCritic(UnitBoxPolicy):
     """Actor and critic ensemble; a subclass adds the actor's head.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a bounded Box of one axis.
-        net: see `Policy`; 256-256 and ReLU by default.
-        critic_net: the network of the critics, where it is not to be as the actor's. Sizes, activation and encoder that
-            it leaves open are the actor's.
-        hidden_sizes: see `Policy`.
-        activation: see `Policy`.
+        critic_net: see `ActorCritic`.
         num_critics: E, members of the critic ensemble.
         num_outputs: K numbers that each critic gives for an action, such as quantiles: `critic` returns [E, B, K].
-        normalize_obs: see `Policy`.
         normalize_reward: see `ActorCritic`; for training in envs.
+        options: see `Policy`; networks are 256-256 and ReLU by default.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         critic_net: NetParams | None = None,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
         num_critics: int = 2,
         num_outputs: int = 1,
-        normalize_obs: bool = False,
         normalize_reward: bool = False,
+        **options: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            normalize_obs=normalize_obs,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
@@ -115,23 +96,19 @@ class SquashedActorCritic(ContinuousActorCritic):
     """A tanh-squashed Gaussian actor: SAC and what builds on it.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a bounded Box of one axis.
-        net: see `Policy`; 256-256 and ReLU by default.
         num_outputs: see `ContinuousActorCritic`.
-        use_sde: explore by noise that is a function of what is seen (gSDE), see `StateDependentHead`.
-        sde_sample_interval: steps for which that function is the same; None keeps it for an episode.
+        use_sde: see `Actor`.
+        sde_sample_interval: see `Actor`.
         log_std_init: logarithm of the standard deviation that this noise starts with.
-        options: `critic_net`, `hidden_sizes`, `activation`, `num_critics`, `normalize_obs` and `normalize_reward`; see
-            `ContinuousActorCritic`.
+        options: see `ContinuousActorCritic`.
     """
 
     extra_specs = LOG_PROB
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         num_outputs: int = 1,
@@ -185,18 +162,15 @@ class GaussianActorCritic(ContinuousActorCritic):
     """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a bounded Box of one axis.
-        net: see `Policy`; 256-256 and ReLU by default.
-        options: see `SquashedActorCritic`.
+        options: see `ContinuousActorCritic`.
     """
 
     extra_specs = LOG_PROB
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         **options: Unpack[ContinuousOptions],
     ) -> None:

@@ -1,8 +1,7 @@
 """The policy of off-policy actor-critics with discrete actions: an actor, and critics that value every choice."""
 
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
-import gymnasium as gym
 from gymnasium import spaces
 from torch import nn
 
@@ -12,6 +11,7 @@ from rltrainer.nets.actor_critic import Actor, ActorOptions
 from rltrainer.nets.distributions import Categorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.policy import Space
 from rltrainer.tree import Tree
 
 
@@ -21,16 +21,12 @@ class DiscreteActorCritic(Actor):
     `critic` maps normalised observations to action values [E, B, A]; its members share the encoder.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a Discrete space of at least two choices.
-        net: see `Policy`; 256-256 and ReLU by default.
-        critic_net: the network of the critics, where it is not to be as the actor's. Sizes, activation and encoder that
-            it leaves open are the actor's.
+        critic_net: see `ActorCritic`.
         num_critics: E.
-        options: `hidden_sizes`, `activation`, `orthogonal_init` and `normalize_obs`; see `Actor`.
+        options: see `Actor`; networks are 256-256 and ReLU by default.
 
     Raises:
-        SpaceError: the action space is none of these.
+        SpaceError: the action space is not Discrete, or has one choice only.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
@@ -39,8 +35,8 @@ class DiscreteActorCritic(Actor):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         critic_net: NetParams | None = None,

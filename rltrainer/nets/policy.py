@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
 
 import gymnasium as gym
 import numpy as np
@@ -37,6 +37,14 @@ TPolicy = TypeVar("TPolicy")
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 """A policy's class to a type checker: what `for_envs` takes is what the constructor takes, written once."""
 AnyNet = Annotated[NetParams, instance_of(NetParams)]
+
+
+class PolicyOptions(TypedDict, total=False):
+    """Options of `Policy` that its subclasses hand on."""
+
+    hidden_sizes: Sequence[int] | None
+    activation: Activation | None
+    normalize_obs: bool
 
 
 class Policy(nn.Module, ABC):
@@ -83,8 +91,8 @@ class Policy(nn.Module, ABC):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         hidden_sizes: Sequence[int] | None = None,

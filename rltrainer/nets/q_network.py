@@ -1,9 +1,7 @@
 """The policy of value-based algorithms: one action value per choice, and the best choice is taken."""
 
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Unpack
 
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -15,10 +13,9 @@ from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
-from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import Policy
+from rltrainer.nets.policy import Policy, PolicyOptions, Space
 from rltrainer.tree import Tree
 
 
@@ -37,13 +34,10 @@ class DuelingHead(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-class QNetworkOptions(TypedDict, total=False):
+class QNetworkOptions(PolicyOptions, total=False):
     """Options of `QNetwork` that its subclasses hand on."""
 
-    hidden_sizes: Sequence[int] | None
-    activation: Activation | None
     dueling: bool
-    normalize_obs: bool
     normalize_reward: bool
 
 
@@ -51,15 +45,10 @@ class QNetwork(Policy):
     """Action values of a Discrete space; acts greedily.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a Discrete space.
-        net: see `Policy`; 128-128 and ReLU by default.
-        hidden_sizes: see `Policy`.
-        activation: see `Policy`.
         dueling: separate value and advantage streams (Wang et al. 2016).
         num_outputs: K numbers for each action, whose mean is its value: `critic` returns [B, A, K].
-        normalize_obs: see `Policy`.
         normalize_reward: see `ActorCritic`; for training in envs.
+        options: see `Policy`; networks are 128-128 and ReLU by default.
 
     Raises:
         SpaceError: the action space is not Discrete.
@@ -69,25 +58,16 @@ class QNetwork(Policy):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
         dueling: bool = False,
         num_outputs: int = 1,
-        normalize_obs: bool = False,
         normalize_reward: bool = False,
+        **options: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            normalize_obs=normalize_obs,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         if not isinstance(action_space, spaces.Discrete):
             hint = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
             name = type(self).__name__

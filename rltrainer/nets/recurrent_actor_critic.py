@@ -1,10 +1,8 @@
 """An actor and a critic that remember what they saw in an episode."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -13,10 +11,10 @@ from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
-from rltrainer.nets.mlp import MLP, Activation, orthogonal_
+from rltrainer.nets.mlp import MLP, orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import Policy
+from rltrainer.nets.policy import Policy, PolicyOptions, Space
 from rltrainer.nets.recurrent import GRU, LSTM, RecurrentCell
 from rltrainer.tree import Tree, leaves
 
@@ -30,21 +28,16 @@ class RecurrentActorCritic(Policy):
     What an env is remembered by, [N, S], is the memory of the actor's cell and, beside it, of the critic's.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: the space of one action: Discrete, MultiDiscrete or a Box of one axis.
-        net: see `Policy`; 64-64 and tanh by default, behind the cell.
         cell: "gru" (Cho et al. 2014) or "lstm" (Hochreiter & Schmidhuber 1997).
         cell_size: numbers that a cell hands on to the layers behind it.
         share_cell: actor and critic share one encoder and one cell.
         critic_net: see `ActorCritic`.
-        hidden_sizes: see `Policy`.
-        activation: see `Policy`.
         log_std_init: see `Actor`.
-        normalize_obs: see `Policy`.
         normalize_reward: see `ActorCritic`.
+        options: see `Policy`; layers behind the cell are 64-64 and tanh by default.
 
     Raises:
-        SpaceError: the action space is none of these.
+        SpaceError: the action space is no Discrete, MultiDiscrete or Box of one axis.
         ParamsError: an option breaks its rule.
     """
 
@@ -52,28 +45,19 @@ class RecurrentActorCritic(Policy):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         cell: CellName = "gru",
         cell_size: int = 64,
         share_cell: bool = False,
         critic_net: NetParams | None = None,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
         log_std_init: float = 0.0,
-        normalize_obs: bool = False,
         normalize_reward: bool = False,
+        **options: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            normalize_obs=normalize_obs,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
         make_cell: type[RecurrentCell] = GRU if checked(name, "cell", cell, CellName) == "gru" else LSTM

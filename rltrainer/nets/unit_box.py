@@ -1,18 +1,16 @@
 """The parent of policies whose networks act in (-1, 1)^A."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Mapping
+from typing import Any, TypeGuard, Unpack
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.policy import Policy
+from rltrainer.nets.policy import Policy, PolicyOptions, Space
 from rltrainer.spaces import require_floats
 
 
@@ -28,22 +26,12 @@ class UnitBoxPolicy(Policy):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
-        *,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        normalize_obs: bool = False,
+        **options: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            net,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            normalize_obs=normalize_obs,
-        )
+        super().__init__(observation_space, action_space, net, **options)
         if not _is_unit_box_like(action_space):
             raise SpaceError(
                 field_error_text(
@@ -82,7 +70,7 @@ class UnitBoxPolicy(Policy):
         return 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
 
 
-def _is_unit_box_like(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:
+def _is_unit_box_like(space: Space) -> TypeGuard[spaces.Box]:
     """Return whether an affine map takes (-1, 1)^A to the space and back."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
         return False

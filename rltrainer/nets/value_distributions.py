@@ -1,14 +1,14 @@
 """Policies that know the distribution of each action's return, and act by its mean."""
 
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Rule, checked, is_int
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.policy import Space
 from rltrainer.nets.q_network import QNetwork, QNetworkOptions
 
 Several = Annotated[int, Rule("an integer of at least 2", lambda v: is_int(v) and v >= 2)]
@@ -18,16 +18,12 @@ class CategoricalQNetwork(QNetwork):
     """Returns as probabilities of fixed atoms, evenly spaced from `v_min` to `v_max`: C51.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a Discrete space.
-        net: see `QNetwork`.
         num_atoms: K; `critic` returns logits [B, A, K].
         v_min: the lowest atom. The atoms must cover the discounted returns of the env, as they are clipped to them.
         v_max: the highest atom; -10 to 10 are for the rewards of Atari games, clipped to [-1, 1].
-        options: `hidden_sizes`, `activation`, `dueling`, `normalize_obs` and `normalize_reward`; see `QNetwork`.
+        options: see `QNetwork`.
 
     Raises:
-        SpaceError: the action space is not Discrete.
         ParamsError: `v_max` is not greater than `v_min`.
     """
 
@@ -36,8 +32,8 @@ class CategoricalQNetwork(QNetwork):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         num_atoms: int = 51,
@@ -62,20 +58,14 @@ class QuantileQNetwork(QNetwork):
     """Returns as quantiles, at the midpoints of K equal shares: QR-DQN.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: a Discrete space.
-        net: see `QNetwork`.
         num_quantiles: K; `critic` returns quantiles [B, A, K].
-        options: `hidden_sizes`, `activation`, `dueling`, `normalize_obs` and `normalize_reward`; see `QNetwork`.
-
-    Raises:
-        SpaceError: the action space is not Discrete.
+        options: see `QNetwork`.
     """
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams | None = None,
         *,
         num_quantiles: int = 200,
