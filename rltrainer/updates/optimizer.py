@@ -20,6 +20,7 @@ LARGEST = torch.finfo(torch.float32).max
 """Of the norms that are finite."""
 
 AllReduce = Callable[[Tensor], Tensor]
+OnLoss = Callable[[str, Tensor, Callable[[Tensor], None]], Tensor | None]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -84,8 +85,8 @@ class Optimizer:
             is_compiled: whether `step` is traced, and has to leave its graph for them.
         """
         self.name, on_loss = name, plan.callbacks.on_loss
-        self._hear = None if on_loss is None else partial(_hear, self, on_loss)
-        self._all_reduce = None if plan.all_reduce is None else partial(_average, plan.all_reduce)
+        self._hear = None if on_loss is None else partial(hear, on_loss, name, partial(self.step, is_heard=True))
+        self._all_reduce = None if plan.all_reduce is None else partial(average, plan.all_reduce)
         if is_compiled:
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
             self._hear = self._hear and leave_graph(self._hear)
@@ -229,16 +230,16 @@ class Optimizer:
         return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def _hear(optimizer: Optimizer, on_loss: Any, loss: Tensor) -> Tensor | None:
-    """Return the loss whose step is to be taken; None if who listens has taken it."""
+def hear(on_loss: OnLoss, name: str, step: Callable[[Tensor], None], loss: Tensor) -> Tensor | None:
+    """Tell a listener of a loss; return the one whose step is to be taken, None if the listener has taken it."""
     is_taken = False
 
-    def step(loss: Tensor) -> None:
+    def step_once(loss: Tensor) -> None:
         nonlocal is_taken
         is_taken = True
-        optimizer.step(loss, is_heard=True)
+        step(loss)
 
-    replacement = on_loss(optimizer.name, loss, step)
+    replacement: Any = on_loss(name, loss, step_once)
     if replacement is not None and not isinstance(replacement, Tensor):
         raise TypeError(field_error_text("UpdateCallbacks", "on_loss", "must return a loss or None", replacement))
     if is_taken:
@@ -246,10 +247,10 @@ def _hear(optimizer: Optimizer, on_loss: Any, loss: Tensor) -> Tensor | None:
     return loss if replacement is None else replacement
 
 
-def _average(all_reduce: AllReduce, gradient: Tensor) -> Tensor:
+def average(all_reduce: AllReduce, gradient: Tensor) -> Tensor:
     """Return the average of a flat gradient over processes."""
-    average: Any = all_reduce(gradient)
-    if not isinstance(average, Tensor) or average.shape != gradient.shape:
+    result: Any = all_reduce(gradient)
+    if not isinstance(result, Tensor) or result.shape != gradient.shape:
         rule = f"must return a gradient of shape {tuple(gradient.shape)}"
-        raise TypeError(field_error_text("UpdatePlan", "all_reduce", rule, average))
-    return average
+        raise TypeError(field_error_text("UpdatePlan", "all_reduce", rule, result))
+    return result

@@ -1,6 +1,7 @@
 """TRPO (Schulman et al. 2015, Trust Region Policy Optimization)."""
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.trust_region import fisher_product, flat, line_search, split_like, trust_region_step
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
+from rltrainer.tree import Tree
 from rltrainer.types import UpdateResult
+from rltrainer.updates.optimizer import average, hear
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -100,40 +103,62 @@ class TRPO(A2C):
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
 
         Its length is what the bound allows, shortened until the bound holds and the objective grows; if neither comes
-        about, the policy stays.
+        about, the policy stays. Callbacks hear of the negative objective as the loss "actor".
 
         Raises:
             NonFiniteError: the gradient is not finite; the policy stays.
         """
-        params, share = self.params, cells.weight / cells.weight.sum()
-        parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
-        old, advantage = self.policy.distribution(cells.obs), self.advantage(cells)
-        old_log_prob = old.log_prob(cells.action).detach()
+        old, share = self.policy.distribution(cells.obs), cells.weight / cells.weight.sum()
+        old_log_prob, advantage = old.log_prob(cells.action).detach(), self.advantage(cells)
 
         def loss_of(policy: Distribution) -> Tensor:
             return -((policy.log_prob(cells.action) - old_log_prob).exp() * advantage) @ share
 
-        loss = loss_of(old)
-        gradient = flat(torch.autograd.grad(loss, parameters, retain_graph=True))
-        fisher = fisher_product(old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)])
-        step = trust_region_step(
-            lambda v: fisher(v) + params.damping * v, -gradient, params.target_kl, params.num_cg_steps
+        metrics = {"entropy": old.entropy().detach() @ share}
+
+        def step(loss: Tensor) -> None:
+            metrics.update(self._natural_step(cells.obs, old, share, loss, loss_of))
+
+        loss, on_loss = loss_of(old), self.plan.callbacks.on_loss
+        heard = loss if on_loss is None else hear(on_loss, "actor", step, loss)
+        if heard is not None:
+            step(heard)
+        return metrics
+
+    def _natural_step(
+        self, obs: Tree, old: Distribution, share: Tensor, loss: Tensor, loss_of: Callable[[Distribution], Tensor]
+    ) -> dict[str, Tensor]:
+        """Move the policy; all that decides where to is averaged over processes, so that all of them go there."""
+        params = self.params
+        parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
+        local_fisher = fisher_product(
+            old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)]
         )
+
+        def fisher(v: Tensor) -> Tensor:
+            return self._average(local_fisher(v)) + params.damping * v
+
+        gradient = self._average(flat(torch.autograd.grad(loss, parameters, retain_graph=True)))
+        step = trust_region_step(fisher, -gradient, params.target_kl, params.num_cg_steps)
         if not torch.isfinite(step).all():
             raise self.non_finite_error(f"the gradient of policy.actor is not finite (loss = {float(loss.detach()):g})")
         before, parts = [p.detach().clone() for p in parameters], split_like(step, parameters)
 
         @torch.no_grad()
-        def loss_and_kl(scale: float) -> tuple[Tensor, Tensor]:
+        def loss_and_kl(scale: float) -> Tensor:
             torch._foreach_copy_(parameters, torch._foreach_add(before, parts, alpha=scale))
-            new = self.policy.distribution(cells.obs)
-            return loss_of(new), old.kl(new) @ share
+            new = self.policy.distribution(obs)
+            return self._average(torch.stack([loss_of(new), old.kl(new) @ share]))
+
+        old_loss = self._average(loss_of(old).detach().unsqueeze(0))
 
         def is_good(scale: float) -> bool:
             new_loss, kl = loss_and_kl(scale)
-            return bool((new_loss < loss) & (kl <= params.target_kl))
+            return bool((new_loss < old_loss) & (kl <= params.target_kl))
 
         scale = line_search(is_good, params.num_line_search_steps, params.line_search_shrink)
         new_loss, kl = loss_and_kl(scale)
-        entropy = old.entropy().detach() @ share
-        return {"policy_loss": new_loss, "kl": kl, "entropy": entropy, "step_scale": kl.new_tensor(scale)}
+        return {"policy_loss": new_loss, "kl": kl, "step_scale": kl.new_tensor(scale)}
+
+    def _average(self, x: Tensor) -> Tensor:
+        return x if self.plan.all_reduce is None else average(self.plan.all_reduce, x)

@@ -1,5 +1,9 @@
 """TRPO: the policy's step by hand, what it never does, and what the critic learns beside it."""
 
+import copy
+import threading
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from torch import Tensor, nn
 import rltrainer as rl
 from rltrainer.algorithms import Samples
 from rltrainer.errors import NonFiniteError, ParamsError
+from rltrainer.plan import UpdateCallbacks
 
 NO_OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 IMAGE = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -132,3 +137,60 @@ def test_the_memory_of_parameters_is_never_replaced() -> None:
     before = [p.data_ptr() for p in algorithm.policy.parameters()]
     algorithm.improve_policy(random_cells(TWO))
     assert [p.data_ptr() for p in algorithm.policy.parameters()] == before
+
+
+def two_layers() -> rl.TRPO:
+    rl.seed(1)
+    policy = rl.ActorCritic(NO_OBS, TWO, hidden_sizes=(8,))
+    return rl.TRPO(policy, rl.TRPOParams(normalize_advantage=False))
+
+
+def weights(algorithm: rl.TRPO) -> Tensor:
+    return nn.utils.parameters_to_vector(algorithm.policy.actor.parameters())
+
+
+def test_processes_take_one_step_that_is_that_of_all_their_cells() -> None:
+    whole, cells = two_layers(), random_cells(TWO)
+    parts = [copy.deepcopy(whole) for _ in range(2)]
+    barrier, given = threading.Barrier(2, timeout=60), [torch.empty(0)] * 2
+
+    def train(rank: int) -> None:
+        def average(x: Tensor) -> Tensor:
+            given[rank] = x
+            barrier.wait()
+            mean = torch.stack(given).mean(0)
+            barrier.wait()
+            return mean
+
+        parts[rank].attach(rl.UpdatePlan(all_reduce=average))
+        parts[rank].improve_policy(cells.map(lambda x: x[rank::2]))
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    before = weights(whole)
+    whole.improve_policy(cells)
+    assert torch.equal(weights(parts[0]), weights(parts[1]))
+    assert not torch.equal(weights(whole), before)
+    torch.testing.assert_close(weights(parts[0]), weights(whole), rtol=1e-4, atol=1e-5)
+
+
+def test_who_listens_hears_of_the_policys_loss_and_may_take_or_replace_it() -> None:
+    heard: list[Any] = []
+    plain, listening, taking, turned = (two_layers() for _ in range(4))
+
+    def on_loss(name: str, loss: Tensor, step: Any) -> None:
+        heard.append((name, loss.dim()))
+        assert loss.requires_grad
+
+    listening.attach(rl.UpdatePlan(callbacks=UpdateCallbacks(on_loss=on_loss)))
+    taking.attach(rl.UpdatePlan(callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: step(loss))))
+    turned.attach(rl.UpdatePlan(callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: -loss)))
+    results = [trpo.improve_policy(random_cells(TWO)) for trpo in (plain, listening, taking, turned)]
+    assert heard == [("actor", 0)]
+    assert results[0].keys() == results[1].keys() == results[2].keys() == {"policy_loss", "kl", "entropy", "step_scale"}
+    assert torch.equal(weights(plain), weights(listening))
+    assert torch.equal(weights(plain), weights(taking))
+    assert float(results[3]["step_scale"]) == 0.0, "against the gradient no length is good"
