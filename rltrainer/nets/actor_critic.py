@@ -143,17 +143,26 @@ class ActorCritic(Actor):
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardNormalizer()
 
-    def value(self, obs: Tree) -> Tensor:
-        """Return the values [B] of normalised observations [B, ...]."""
-        value: Tensor = self.critic(obs)
+    def shared_features(self, obs: Tree) -> Tensor | None:
+        """Return what an encoder that actor and critic share makes of observations [B, F]; None without one."""
+        if self.actor[0] is not self.critic[0] or any(hooks_of(self.actor) + hooks_of(self.critic)):
+            return None
+        features: Tensor = self.actor[0](obs)
+        return features
+
+    def distribution(self, obs: Tree, features: Tensor | None = None) -> Distribution:
+        """Return the distribution over actions, from shared features where they are given."""
+        if features is None:
+            return super().distribution(obs)
+        distribution: Distribution = self.actor[1:](features)
+        return self._masked(distribution, obs) if self.has_mask else distribution
+
+    def value(self, obs: Tree, features: Tensor | None = None) -> Tensor:
+        """Return the values [B] of normalised observations [B, ...], from shared features where they are given."""
+        value: Tensor = self.critic(obs) if features is None else self.critic[1:](features)
         return value.squeeze(-1)
 
     def evaluate(self, obs: Tree) -> tuple[Distribution, Tensor]:
         """Return what `distribution` and `value` do; an encoder that both share is passed through once."""
-        if self.actor[0] is not self.critic[0] or any(hooks_of(self.actor) + hooks_of(self.critic)):
-            return self.distribution(obs), self.value(obs)
-        features = self.actor[0](obs)
-        distribution: Distribution = self.actor[1:](features)
-        distribution = self._masked(distribution, obs) if self.has_mask else distribution
-        value: Tensor = self.critic[1:](features)
-        return distribution, value.squeeze(-1)
+        features = self.shared_features(obs)
+        return self.distribution(obs, features), self.value(obs, features)

@@ -64,7 +64,8 @@ class A2C(OnPolicyAlgorithm):
 
     def process(self, rollout: Rollout) -> Samples:
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
-        return self.samples(rollout, *self._values(rollout))
+        value, next_value, _ = self.values(rollout)
+        return self.samples(rollout, value, next_value)
 
     def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> Samples:
         """Return samples with advantages and returns, given V(obs) and V(next_obs) [T, N]."""
@@ -119,12 +120,14 @@ class A2C(OnPolicyAlgorithm):
         """Return the advantages [B], standardised if the params say so."""
         return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
 
-    def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return V(obs) and V(next_obs) [T, N]; every observation goes through the critic once."""
+    def values(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return V(obs) and V(next_obs) [T, N], each observation's once, and the features of obs if they are shared."""
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
-        everything = map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs)
-        values = self.policy.value(self.policy.normalize(everything))
+        everything = self.policy.normalize(map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs))
+        features = self.policy.shared_features(everything)
+        values = self.policy.value(everything, features)
         value, last, final = torch.split(values, [shape.numel(), shape[1], len(rollout.final_index)])
         value = value.view(shape)
-        return value, rollout.successors(value, last, final)
+        features = None if features is None else features[: shape.numel()]
+        return value, rollout.successors(value, last, final), features

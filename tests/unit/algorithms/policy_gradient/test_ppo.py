@@ -99,3 +99,24 @@ def test_old_and_new_log_probabilities_are_of_one_mode() -> None:
     acting, updating = modes[:2], modes[2:]
     assert acting == [True, True], "act and respond leave the modes to their caller"
     assert set(updating) == {True}
+
+
+def test_a_shared_encoder_sees_each_observation_of_a_rollout_once() -> None:
+    rl.seed(1)
+    policy = rl.ActorCritic.for_spaces(ROWS_FIRST, DISCRETE, hidden_sizes=(4,), share_encoder=True)
+    g, no = torch.Generator().manual_seed(0), torch.zeros(6, 2, dtype=torch.bool)
+    obs, last = (torch.randint(0, 256, (*n, 36, 36, 3), generator=g).to(torch.uint8) for n in ((6, 2), (2,)))
+    rollout = rl.Rollout(
+        obs=obs, action=torch.randint(0, 6, (6, 2), generator=g), reward=torch.randn(6, 2, generator=g), terminated=no,
+        truncated=no, valid=~no, last_obs=last, final_obs=last[:0], final_index=torch.zeros(0, dtype=torch.int64),
+        starts=no[0],
+    )  # fmt: skip
+    seen: list[int] = []
+    policy.actor[0].register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+    with torch.no_grad():
+        samples = rl.PPO(policy).process(rollout)
+        assert seen == [6 * 2 + 2]
+        flat = samples.flatten()
+        expected = policy.distribution(flat.obs).log_prob(flat.action)
+    torch.testing.assert_close(flat.log_prob, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(flat.value, policy.value(flat.obs).detach(), rtol=0, atol=1e-6)
