@@ -6,12 +6,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import batch_space, iterate
 
 from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward, describe
 from rltrainer.errors import EnvError, RLTrainerError, SpaceError
 from rltrainer.spaces import leaf_spaces
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, map_tree
 
 Env = gym.Env[Any, Any]
 Info = dict[str, Any]
@@ -23,9 +23,9 @@ class EnvGroup:
 
     Args:
         num_envs: how many.
+        fail: called as `fail(i, error)` with what env i raises in a step or reset; the other envs go on, unless it
+            raises.
         first: the index of the first env in the vector env.
-        fail: called as `fail(i, error)` with what env i raises in a step or reset; the other envs go on. None lets
-            it be raised.
 
     Attributes:
         spaces: observation and action space, once `make` was called.
@@ -35,7 +35,7 @@ class EnvGroup:
 
     spaces: tuple[gym.Space[Any], gym.Space[Any]]
 
-    def __init__(self, num_envs: int, first: int = 0, fail: Callable[[int, BaseException], None] | None = None) -> None:
+    def __init__(self, num_envs: int, fail: Callable[[int, BaseException], None], first: int = 0) -> None:
         self.envs: list[Env] = []
         self.current: Any = [-1]
         self.reward_shape: tuple[int, ...] | None = None
@@ -46,28 +46,25 @@ class EnvGroup:
         self._gatherer.num_envs = num_envs
 
     def make(self, factories: Sequence[Callable[[], Env]]) -> None:
-        """Make all envs.
-
-        Args:
-            factories: one per env; each returns a new env, all with equal spaces. They are not kept: what holds them
-                may not be pickled.
+        """Make all envs, one with each factory, which is not kept: what holds it may not be pickled.
 
         Raises:
             EnvError: a factory raises, or returns something else than a new env.
             SpaceError: an env's spaces differ from the first one's, or are not supported.
         """
         for i, factory in enumerate(factories, self._first):
-            self.envs.append(self._new(i, factory))
+            self._make(i, factory)
         self._obs_spaces = leaf_spaces(self.spaces[0])
+        self._action_space = batch_space(self.spaces[1], len(factories))
 
     def remake(self, i: int, factory: Callable[[], Env]) -> None:
         """Replace env i by a new one; raises as `make` does."""
-        self._close(i)
-        self.envs[i - self._first] = self._new(i, factory)
+        _close(i, self.envs[i - self._first])
+        self._make(i, factory)
         self._unchecked.add(i)
 
     def step(self, obs: Tree, actions: Any, skipped: Container[int]) -> tuple[list[Any], list[Any], list[Any], Any]:
-        """Step envs.
+        """Step envs; at its first step, each is checked against its spaces.
 
         Args:
             obs: arrays [N, ...] for the observations of all envs of the vector env.
@@ -76,10 +73,9 @@ class EnvGroup:
 
         Returns:
             rewards, terminated, truncated and infos; those of envs that were left out or failed are zeros, False, {}.
-
-        Raises:
-            SpaceError: at its first step, an env returns something else than its spaces, a number and two bools.
         """
+        if isinstance(actions, dict | tuple):  # the rows of an array need no help
+            actions = iterate(self._action_space, actions)
         first, current, unchecked, num_envs = self._first, self.current, self._unchecked, len(self.envs)
         rewards: list[Any] = [np.zeros(self.reward_shape) if self.reward_shape else 0.0] * num_envs
         terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs
@@ -95,18 +91,12 @@ class EnvGroup:
                 write_row(obs, i, env_obs)
                 rewards[j] = np.array(reward, np.float64) if self.reward_shape else float(reward)
             except BaseException as error:
-                if self._fail is None:
-                    raise
                 self._fail(i, error)
                 terminated[j], truncated[j], infos[j] = False, False, _NOTHING
         return rewards, terminated, truncated, infos
 
     def reset(self, obs: Tree, seeds: Iterable[tuple[int, int | None]], options: Info | None) -> list[Info]:
-        """Reset envs, given as (index, seed), and return the infos of all, empty for those that were not.
-
-        Raises:
-            SpaceError: an observation does not fit.
-        """
+        """Reset envs, given as (index, seed), and return the infos of all, empty for those that were not."""
         infos: list[Info] = [{} for _ in self.envs]
         for i, seed in seeds:
             self.current[0] = i
@@ -116,8 +106,6 @@ class EnvGroup:
                 write_row(obs, i, env_obs)
                 infos[i - self._first] = info
             except BaseException as error:
-                if self._fail is None:
-                    raise
                 self._fail(i, error)
         return infos
 
@@ -146,10 +134,10 @@ class EnvGroup:
 
     def close(self) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""
-        for i in range(self._first, self._first + len(self.envs)):
-            self._close(i)
+        for i, env in enumerate(self.envs, self._first):
+            _close(i, env)
 
-    def _new(self, i: int, factory: Callable[[], Env]) -> Env:
+    def _make(self, i: int, factory: Callable[[], Env]) -> None:
         self.current[0] = i
         try:
             env = factory()
@@ -163,17 +151,10 @@ class EnvGroup:
             if env is other:
                 raise EnvError(f"env {i}: the factory returned the same object as for env {j}; it must make a new env")
         spaces = env.observation_space, env.action_space
-        if i == self._first and not self.envs:
+        if not self.envs:
             self.spaces = spaces
-        try:
-            check_same_spaces(i, spaces, self._first, self.spaces)
-        except SpaceError:
-            _close_env(i, env)
-            raise
-        return env
-
-    def _close(self, i: int) -> None:
-        _close_env(i, self.envs[i - self._first])
+        self.envs[i - self._first : i - self._first + 1] = [env]
+        check_same_spaces(i, spaces, self._first, self.spaces)
 
     def _check_step(self, i: int, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> None:
         check_obs(f"env {i} obs", self._obs_spaces, obs)
@@ -212,11 +193,6 @@ def failure_text(i: int, when: str, name: str, message: str) -> str:
     return f"env {i} failed during {when}: {name}: {message}"
 
 
-def split_actions(space: gym.Space[Any], actions: Any) -> Iterable[Any]:
-    """Split a batch of actions; the rows of an array need no help."""
-    return iterate(space, actions) if isinstance(actions, dict | tuple) else actions
-
-
 def write_row(arrays: Tree, i: int, value: Tree) -> None:
     """Write one env's observation; called for each env at each step, hence no generic walk over the tree."""
     if isinstance(arrays, np.ndarray):
@@ -229,7 +205,13 @@ def write_row(arrays: Tree, i: int, value: Tree) -> None:
             write_row(part, i, item)
 
 
-def _close_env(i: int, env: Env) -> None:
+def copy_rows(target: Tree, source: Tree, rows: Iterable[int]) -> None:
+    """Copy some envs' observations from arrays [N, ...] into others."""
+    for i in rows:
+        write_row(target, i, map_tree(lambda leaf, i=i: leaf[i], source))
+
+
+def _close(i: int, env: Env) -> None:
     try:
         env.close()
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -22,9 +22,13 @@ RESTARTED = "rltrainer_restarted"
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`, or is parked.
 
+    Every call returns new arrays, so nothing that was returned is ever overwritten. Observations have the dtype of
+    their space, rewards are float64 [N] (or [N, A], if the envs reward A agents), flags bool [N].
+
     Args:
         num_envs: how many envs.
-        seed: what the adapter derives the seeds of all episodes from (`base_seed`).
+        seed: what the adapter derives the seeds of all episodes from (`base_seed`). Without an adapter, the first
+            reset that is given no seed takes the seeds of the first episodes.
     """
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
@@ -34,48 +38,103 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._needs_reset = set(range(num_envs))
         self._parked: set[int] = set()
         self._is_first_reset = True
+        self._when = "the making of the envs"  # what they do now, for errors
 
     @abstractmethod
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute."""
 
-    def park(self, rows: Any) -> None:
-        """Leave envs out of all steps until they are reset: each step returns their last observation, and reward 0.
+    @abstractmethod
+    def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
+        """Reset envs, given with their seeds; return the observations of all, and infos."""
+
+    @abstractmethod
+    def _step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+        """Step every env that is not parked; return what `step` does."""
+
+    @abstractmethod
+    def _set_each(self, name: str, values: Sequence[Any]) -> None:
+        """Set each env's attribute to its value."""
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tree, dict[str, Any]]:
+        """Reset all envs, or those of `options["reset_mask"]` ([N] bool).
 
         Args:
-            rows: their indices.
+            seed: one per env; an integer `s` stands for `s, s + 1, ...`.
+            options: further options go to the envs.
+
+        Returns:
+            the current observations of all envs, and the infos of those that were reset.
         """
+        env_options = dict(options or {})
+        mask = env_options.pop("reset_mask", None)
+        rows = range(self.num_envs) if mask is None else self._masked(mask)
+        seeds = self._seeds(seed)
+        self._when = f"reset after {self._num_steps} steps"
+        self._obs, infos = self._reset({i: seeds[i] for i in rows}, env_options or None)
+        self._needs_reset.difference_update(rows)
+        self._parked.difference_update(rows)
+        self._is_first_reset = False
+        return self._obs, infos
+
+    def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+        """Step every env that is not parked.
+
+        Returns:
+            observations, rewards, terminated, truncated, infos.
+
+        Raises:
+            EnvError: an env fails, or is at its end and was not reset.
+            SpaceError: at its first step, an env returns something else than its spaces, a number and two bools.
+        """
+        if self._needs_reset:
+            text = f"env {min(self._needs_reset)} must be reset before it is stepped"
+            raise EnvError(f'{text}; options={{"reset_mask": mask}} resets single envs')
+        self._num_steps += 1
+        self._when = f"step {self._num_steps}"
+        self._obs, reward, terminated, truncated, infos = self._step(actions)
+        done = terminated | truncated
+        if np.count_nonzero(done):
+            self._needs_reset.update(np.flatnonzero(done).tolist())
+        return self._obs, reward, terminated, truncated, infos
+
+    def park(self, rows: Any) -> None:
+        """Leave envs [K] out of all steps until they are reset: each step returns their last observation, reward 0."""
         self._parked.update(rows.tolist())
         self._needs_reset -= self._parked
+
+    def render(self) -> tuple[Any, ...]:
+        """Return each env's frame."""
+        return self.call("render")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return each env's attribute of this name."""
         return self.call(name)
 
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set each env's attribute: a list or tuple holds one value per env."""
+        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            self._raise_invalid("set_attr", "values", f"must hold one value per env ({self.num_envs})", values)
+        self._set_each(name, each)
+
     def _declare(self, spaces: tuple[Any, Any], metadata: dict[str, Any], render_mode: str | None) -> None:
         """Say what the single envs are: their observation and action space, metadata and render mode."""
         self.single_observation_space, self.single_action_space = spaces
-        self._spaces = leaf_spaces(self.single_observation_space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode = render_mode
+        self._spaces = leaf_spaces(self.single_observation_space)
+        self._obs = map_tree(lambda leaf: np.empty((self.num_envs, *leaf_shape(leaf)), leaf.dtype), self._spaces)
 
-    def _reset_is_due(self) -> EnvError:
-        text = f"env {min(self._needs_reset)} must be reset before it is stepped"
-        return EnvError(f'{text}; options={{"reset_mask": mask}} resets single envs')
-
-    def _split_options(self, options: dict[str, Any] | None) -> tuple[list[int] | None, dict[str, Any] | None]:
-        """Return the envs to be reset, None for all, and the options that are theirs."""
-        mask = None if options is None else options.get("reset_mask")
-        env_options = {key: value for key, value in (options or {}).items() if key != "reset_mask"} or None
-        return None if mask is None else self._masked(mask), env_options
-
-    def _masked(self, mask: Any) -> list[int]:
+    def _masked(self, mask: Any) -> Sequence[int]:
         is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
         if not is_mask or not mask.any():
             rule = f"must be a bool array of shape ({self.num_envs},) with at least one True"
-            raise ParamsError(field_error_text(f"{type(self).__name__}.reset", 'options["reset_mask"]', rule, mask))
+            self._raise_invalid("reset", 'options["reset_mask"]', rule, mask)
         return np.flatnonzero(mask).tolist()
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
@@ -88,13 +147,8 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             return [first + i for i in range(self.num_envs)]
         seeds = list(map(as_python, seed)) if isinstance(seed, Sequence | np.ndarray) else []
         if len(seeds) != self.num_envs:
-            rule = f"must hold one seed per env ({self.num_envs})"
-            raise ParamsError(field_error_text(f"{type(self).__name__}.reset", "seed", rule, seed))
+            self._raise_invalid("reset", "seed", f"must hold one seed per env ({self.num_envs})", seed)
         return seeds
 
-    def _values_per_env(self, values: Any) -> Sequence[Any]:
-        """Return one value per env: a list or tuple holds them, anything else is for all."""
-        return values if isinstance(values, list | tuple) else [values] * self.num_envs
-
-    def _empty_obs(self) -> Tree:
-        return map_tree(lambda space: np.empty((self.num_envs, *leaf_shape(space)), space.dtype), self._spaces)
+    def _raise_invalid(self, method: str, field: str, rule: str, value: object) -> NoReturn:
+        raise ParamsError(field_error_text(f"{type(self).__name__}.{method}", field, rule, value))

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.vector.utils import batch_space
 
-from rltrainer.envs.backends.env_group import Env, EnvGroup, split_actions
+from rltrainer.envs.backends.env_group import Env, EnvGroup
 from rltrainer.envs.workers.shared_arrays import SharedArrays
-from rltrainer.envs.workers.worker_infos import InfoWriter, Schema
+from rltrainer.envs.workers.worker_infos import Schema
 from rltrainer.errors import RLTrainerError
 from rltrainer.tree import Tree, map_tree
 
@@ -39,16 +38,6 @@ class Failure:
     message: str
     traceback: str
     is_ours: bool
-
-    @classmethod
-    def of(cls, env: int, error: BaseException) -> "Failure":
-        """Describe an exception that env `env` raised."""
-        try:
-            message = str(error)
-        except Exception:
-            message = "(the exception's __str__ failed)"
-        trace = "".join(traceback.format_exception(error))
-        return cls(env, type(error).__name__, message, trace, isinstance(error, RLTrainerError))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +73,8 @@ class WorkerEnvs:
     def __init__(self, factories: Sequence[Callable[[], Env]], first: int, receive_file: Callable[[], int]) -> None:
         self._factories, self._first, self._receive_file = factories, first, receive_file
         self._failures: list[Failure] = []
-        self._group = EnvGroup(len(factories), first, lambda i, error: self._failures.append(Failure.of(i, error)))
+        self._schema: Schema | None = None  # of the infos that the parent was told last
+        self._group = EnvGroup(len(factories), self._fail, first)
         self.close = self._group.close
         self._commands: dict[bytes, Callable[..., Any]] = {
             DESCRIBE: self._describe,
@@ -106,7 +96,7 @@ class WorkerEnvs:
         try:
             result = self._commands[command](*args)
         except BaseException as error:
-            self._failures.append(Failure.of(self._group.current[0], error))
+            self._fail(self._group.current[0], error)
         self._group.current[0] = -1
         return result, self._failures
 
@@ -123,15 +113,14 @@ class WorkerEnvs:
         own = slice(self._first, self._first + len(self._group.envs))
         self._obs, self._group.current = arrays.obs, arrays.current[number : number + 1]
         self._action = map_tree(lambda array: array[own], arrays.action)
-        self._action_space = batch_space(self._group.spaces[1], len(self._group.envs))
         self._reward, self._skipped = arrays.reward[own], arrays.skipped[own]
         self._terminated, self._truncated = arrays.terminated[own], arrays.truncated[own]
-        self._infos = InfoWriter(arrays.info[own])
+        self._info = arrays.info[own]
 
     def _step(self) -> bytes | StepResult | None:
         """Step all envs but the skipped ones; return None without infos, INFOS with those in shared memory."""
         # A copy: envs keep the last action they were given.
-        actions = split_actions(self._action_space, map_tree(np.copy, self._action))
+        actions = map_tree(np.copy, self._action)
         skipped = {i for i, flag in enumerate(self._skipped.tolist(), self._first) if flag}
         rewards, terminated, truncated, infos = self._group.step(self._obs, actions, skipped)
         self._terminated[:], self._truncated[:] = terminated, truncated
@@ -140,10 +129,20 @@ class WorkerEnvs:
             self._reward[:] = rewards
             if not any(infos):
                 return None
-            if not self._failures and self._infos.write(infos):
+            if self._schema is not None and not self._failures and self._schema.write(infos, self._info):
                 return INFOS
-        return StepResult(self._group.gather(infos), self._infos.announce(infos), by_agent)
+        self._schema = Schema.of(infos[0])
+        return StepResult(self._group.gather(infos), self._schema, by_agent)
 
     def _reset(self, seeds: Sequence[tuple[int, int | None]], options: dict[str, Any] | None) -> Any:
         """Reset envs, given as (index, seed); return their infos, if there are any."""
         return self._group.gather(self._group.reset(self._obs, seeds, options)) or None
+
+    def _fail(self, i: int, error: BaseException) -> None:
+        """Remember what env i raised."""
+        try:
+            message = str(error)
+        except Exception:
+            message = "(the exception's __str__ failed)"
+        trace = "".join(traceback.format_exception(error))
+        self._failures.append(Failure(i, type(error).__name__, message, trace, isinstance(error, RLTrainerError)))

@@ -37,45 +37,26 @@ class Schema:
         is_text = all(type(key) is str and key != "final_obs" for key in info)
         return cls(tuple(info), types) if is_short and is_exact and is_text else None
 
-    def fits(self, info: Info) -> bool:
+    def write(self, infos: Sequence[Info], columns: Array) -> bool:
+        """Write infos into columns [n, MAX_NUMBERS], if they have this schema."""
+        if not all(map(self._fits, infos)):
+            return False
+        columns[:, : len(self.keys)] = [list(info.values()) for info in infos]
+        return True
+
+    def read(self, columns: Array) -> Info:
+        """Return infos that were written into columns [n, MAX_NUMBERS] as gymnasium gathers them."""
+        infos: Info = {}
+        for k, (key, kind) in enumerate(zip(self.keys, self.types, strict=True)):
+            infos[key] = columns[:, k].astype(kind)
+            infos[f"_{key}"] = np.ones(len(columns), np.bool_)
+        return infos
+
+    def _fits(self, info: Info) -> bool:
         """Return whether an info has these keys and types, and float64 holds its numbers."""
         if tuple(info) != self.keys or tuple(map(type, info.values())) != self.types:
             return False
         return int not in self.types or all(-_EXACT_INTS < value < _EXACT_INTS for value in info.values())
-
-
-class InfoWriter:
-    """The worker's side.
-
-    Args:
-        columns: [n, MAX_NUMBERS] float64 in shared memory, of this worker's envs.
-    """
-
-    def __init__(self, columns: Array) -> None:
-        self._columns = columns
-        self._schema: Schema | None = None
-
-    def write(self, infos: Sequence[Info]) -> bool:
-        """Write the infos of all envs into the columns, if they have the schema that was announced last."""
-        schema = self._schema
-        if schema is None or not all(map(schema.fits, infos)):
-            return False
-        self._columns[:, : len(schema.keys)] = [list(info.values()) for info in infos]
-        return True
-
-    def announce(self, infos: Sequence[Info]) -> Schema | None:
-        """Adopt the schema of these infos for the next `write`, if they have one; return it."""
-        self._schema = Schema.of(infos[0])
-        return self._schema
-
-
-def read_columns(schema: Schema, columns: Array) -> Info:
-    """Return infos that were written into columns [n, MAX_NUMBERS] as gymnasium gathers them."""
-    infos: Info = {}
-    for k, (key, kind) in enumerate(zip(schema.keys, schema.types, strict=True)):
-        infos[key] = columns[:, k].astype(kind)
-        infos[f"_{key}"] = np.ones(len(columns), np.bool_)
-    return infos
 
 
 def merge_infos(infos: Info, part: Info, rows: slice, num_envs: int) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces, write_row
+from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces, copy_rows
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.workers import worker_envs
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import Worker
 from rltrainer.envs.workers.worker_envs import CALL, INFOS, RESET, SET, STEP, StepResult
-from rltrainer.envs.workers.worker_infos import merge_infos, read_columns
+from rltrainer.envs.workers.worker_infos import merge_infos
 from rltrainer.envs.workers.worker_pool import WorkerOptions, WorkerPool
-from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.errors import EnvError
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
 
@@ -59,7 +59,6 @@ class WorkerVectorEnv(MaskedVectorEnv):
         except BaseException:
             self._pool.end(grace=0.5)
             raise
-        self._obs = self._empty_obs()
         # Envs that lost their episode outside of a step: the next step reports it.
         self._lost: set[int] = set()
 
@@ -68,54 +67,29 @@ class WorkerVectorEnv(MaskedVectorEnv):
         """How many failures led to a restart."""
         return self._pool.num_restarts
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tree, dict[str, Any]]:
-        """Reset all envs, or those of `options["reset_mask"]` ([N] bool); see `SyncVectorEnv.reset`."""
-        rows, env_options = self._split_options(options)
-        seeds = self._seeds(seed)
-        due = {i: seeds[i] for i in (range(self.num_envs) if rows is None else rows)}
+    def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
         infos: dict[str, Any] = {}
-        remaining = due
-        while remaining:
-            asked = [
-                (worker, [(i, remaining[i]) for i in worker.envs if i in remaining]) for worker in self._pool.workers
-            ]
-            arguments = [(worker, ([*pairs], env_options)) for worker, pairs in asked if pairs]
-            results, renewed = self._pool.ask(f"reset after {self._num_steps} steps", RESET, arguments)
+        todo = due
+        while todo:
+            shares = [(worker, [(i, todo[i]) for i in worker.envs if i in todo]) for worker in self._pool.workers]
+            arguments = [(worker, (share, options)) for worker, share in shares if share]
+            results, renewed = self._pool.ask(self._when, RESET, arguments)
             for worker, result in results:
                 merge_infos(infos, result or {}, worker.rows, self.num_envs)
             # Their worker died, but it was not their turn.
             self._lost |= renewed - due.keys() - self._needs_reset - self._parked
-            remaining = {i: due[i] for i in remaining if i in renewed}
+            todo = {i: due[i] for i in todo if i in renewed}
         self._lost -= due.keys()
-        self._needs_reset -= due.keys()
-        self._parked -= due.keys()
-        before = self._obs
-        self._obs = map_tree(np.copy, self._arrays.obs)
-        self._restore(self._obs, before, self._lost)
-        self._is_first_reset = False
-        return map_tree(np.copy, self._obs), infos
+        obs = map_tree(np.copy, self._arrays.obs)
+        copy_rows(obs, self._obs, self._lost)
+        return obs, infos
 
-    def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step every env that is not parked.
-
-        Returns:
-            observations, rewards, terminated, truncated, infos.
-
-        Raises:
-            EnvError: an env raises, hangs, dies with its worker, or is at its end and was not reset.
-            SpaceError: at its first step, an env returns something else than its spaces, a number and two bools.
-        """
-        if self._needs_reset:
-            raise self._reset_is_due()
-        self._num_steps += 1
+    def _step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         arrays = self._arrays
-        map_tree(_write_action, arrays.action, actions)
+        map_tree(self._write_action, arrays.action, actions)
         arrays.skipped[:] = False
         arrays.skipped[[*self._lost, *self._parked]] = True
-        arguments: list[Any] = [(worker, ()) for worker in self._pool.workers]
-        results, renewed = self._pool.ask(f"step {self._num_steps}", STEP, arguments)
+        results, renewed = self._pool.ask(self._when, STEP, [(worker, ()) for worker in self._pool.workers])
         obs = map_tree(np.copy, arrays.obs)
         reward, terminated, truncated = arrays.reward.copy(), arrays.terminated.copy(), arrays.truncated.copy()
         if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:
@@ -123,19 +97,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
         infos = self._gather_infos(results)
         if broken := (renewed | self._lost) - self._parked:
             rows = sorted(broken)
-            self._restore(obs, self._obs, broken)
+            copy_rows(obs, self._obs, rows)
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, True
             infos[RESTARTED] = np.isin(np.arange(self.num_envs), rows)
             self._lost = set()
-        done = terminated | truncated
-        if np.count_nonzero(done):
-            self._needs_reset.update(np.flatnonzero(done).tolist())
-        self._obs = obs
         return obs, reward, terminated, truncated, infos
-
-    def render(self) -> tuple[Any, ...]:
-        """Return each env's frame."""
-        return self.call("render")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute; the values travel through a pipe."""
@@ -143,13 +109,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
         results, _ = self._pool.ask(f"call({name!r})", CALL, arguments)
         return tuple(value for _, values in results for value in values)
 
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set each env's attribute: a list or tuple holds one value per env."""
-        each = self._values_per_env(values)
-        if len(each) != self.num_envs:
-            rule = f"must hold one value per env ({self.num_envs})"
-            raise ParamsError(field_error_text("WorkerVectorEnv.set_attr", "values", rule, values))
-        arguments = [(worker, (name, [each[i] for i in worker.envs])) for worker in self._pool.workers]
+    def _set_each(self, name: str, values: Sequence[Any]) -> None:
+        arguments = [(worker, (name, values[worker.rows])) for worker in self._pool.workers]
         self._pool.ask(f"set_attr({name!r})", SET, arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -162,12 +123,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
         columns = self._arrays.info
         schemas = [worker.schema if result == INFOS else None for worker, result in results]
         if len(schemas) == len(self._pool.workers) and schemas[0] and schemas.count(schemas[0]) == len(schemas):
-            return read_columns(schemas[0], columns)
+            return schemas[0].read(columns)
         infos: dict[str, Any] = {}
         for worker, result in results:
             if result == INFOS and worker.schema is not None:
-                part = read_columns(worker.schema, columns[worker.rows])
-                merge_infos(infos, part, worker.rows, self.num_envs)
+                merge_infos(infos, worker.schema.read(columns[worker.rows]), worker.rows, self.num_envs)
             elif isinstance(result, StepResult):
                 merge_infos(infos, result.infos, worker.rows, self.num_envs)
         return infos
@@ -181,21 +141,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
             raise EnvError(f"the workers imported rltrainer from {code}, not from {here}: use start_method='spawn'")
         self._declare((observation_space, action_space), metadata, render_mode)
 
-    def _restore(self, obs: Tree, before: Tree, rows: set[int]) -> None:
-        """Give envs the observations that they had before."""
-        for i in rows:
-            write_row(obs, i, map_tree(lambda leaf, i=i: leaf[i], before))
-
-
-def _write_action(here: Any, actions: Any) -> None:
-    """Copy actions to where the workers read them.
-
-    Raises:
-        ParamsError: another shape.
-    """
-    if np.shape(actions) != here.shape:
-        raise ParamsError(field_error_text("WorkerVectorEnv.step", "actions", f"must have shape {here.shape}", actions))
-    here[...] = actions
+    def _write_action(self, here: Any, actions: Any) -> None:
+        """Copy actions to where the workers read them."""
+        if np.shape(actions) != here.shape:
+            self._raise_invalid("step", "actions", f"must have shape {here.shape}", actions)
+        here[...] = actions
 
 
 def _stack_rewards(parts: list[tuple[Worker, Any]], num_envs: int) -> Any:
