@@ -14,9 +14,9 @@ from typing import Any
 from rltrainer.envs.backends.env_group import Env
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.signals import Inbox
-from rltrainer.envs.workers.worker_envs import ATTACH, INFOS, QUIT, REMAKE, STEP, Answer, StepResult
+from rltrainer.envs.workers.worker_envs import ATTACH, QUIT, REMAKE, STEP, Failure, StepResult
 from rltrainer.envs.workers.worker_infos import Schema
-from rltrainer.envs.workers.worker_process import DONE, run_worker
+from rltrainer.envs.workers.worker_process import DONE, PAYLOAD, run_worker
 from rltrainer.errors import EnvError
 
 TICK = 0.25
@@ -42,8 +42,7 @@ class Worker:
         stays_awake: both sides, for the next step; see `Inbox`.
 
     Attributes:
-        envs: the indices of its envs.
-        rows: the same as a slice.
+        envs, rows: the indices of its envs, as a range and as a slice.
         schema: of the infos that come through shared memory.
 
     Raises:
@@ -75,9 +74,9 @@ class Worker:
             self._process.start()
         except BaseException as error:
             self._close_connections()
-            if isinstance(error, Exception):
-                raise EnvError(_start_text(first, error)) from error
-            raise
+            if not isinstance(error, Exception):
+                raise
+            raise EnvError(_start_text(first, error)) from error
         finally:
             # Only the worker holds its ends then, and its death is the end of file here.
             their_signals.close()
@@ -100,9 +99,8 @@ class Worker:
             arguments: of that command.
         """
         if self._is_torn:
-            raise WorkerLostError(
-                f"envs {self.envs.start} to {self.envs.stop - 1}: an interrupt tore their last answer"
-            )
+            envs = f"envs {self.envs.start} to {self.envs.stop - 1}"
+            raise WorkerLostError(f"{envs}: an interrupt tore their last answer")
         if self.is_busy:  # with what an interrupt kept the parent from receiving
             self.receive()
         self._when, self._command, self.is_busy = when, command, True
@@ -112,34 +110,28 @@ class Worker:
             if command != STEP:
                 self._pipe.send(arguments)
 
-    def receive(self, watch: Callable[[], None] = lambda: None) -> Answer:
-        """Wait for the answer.
-
-        Args:
-            watch: called every `TICK` seconds.
+    def receive(self, watch: Callable[[], None] = lambda: None) -> tuple[Any, Sequence[Failure]]:
+        """Wait for the answer, with `watch` called every `TICK` seconds; return the result, and what the envs raised.
 
         Raises:
             WorkerLostError: the worker died, or an env took longer than `step_timeout`.
         """
-        while True:
-            try:
-                answer = self._inbox.receive()
-                break
-            except TimeoutError:
-                self.check()
-                watch()
-            except ConnectionError:
-                answer = b""
-                break
-        if answer in (DONE, INFOS):
-            self.is_busy = False
-            return (None if answer == DONE else INFOS), ()
+        answer = None
         try:
+            while answer is None:
+                try:
+                    answer = self._inbox.receive()
+                except TimeoutError:
+                    self.check()
+                    watch()
             if not answer:
                 raise EOFError
-            self._is_torn = True
-            result, failures = self._pipe.recv()
-            self._is_torn = False
+            result: Any = None if answer == DONE else answer
+            failures: Sequence[Failure] = ()
+            if answer == PAYLOAD:
+                self._is_torn = True
+                result, failures = self._pipe.recv()
+                self._is_torn = False
         except (EOFError, ConnectionError):
             raise WorkerLostError(self._death_text()) from None
         self.is_busy = False
@@ -148,11 +140,7 @@ class Worker:
         return result, failures
 
     def check(self) -> None:
-        """Look whether a worker that has not answered yet is alive, and how long its env takes.
-
-        Raises:
-            WorkerLostError: it is not, or the env takes longer than `step_timeout`.
-        """
+        """Raise a `WorkerLostError` if a worker that has not answered is dead, or its env exceeds `step_timeout`."""
         if not self._process.is_alive():
             raise WorkerLostError(self._death_text())
         if self._step_timeout is None or self._arrays is None or self._command == REMAKE:
@@ -175,7 +163,8 @@ class Worker:
         if code is None:
             how = "closed the connection to the parent"
         elif code < 0:
-            how = f"{'were' if several else 'was'} killed by {_signal_name(-code)}"
+            names = {int(number): number.name for number in signal.Signals}
+            how = f"{'were' if several else 'was'} killed by {names.get(-code, f'signal {-code}')}"
         else:
             how = f"exited with code {code}"
         current = -1 if self._arrays is None else int(self._arrays.current[self.number])
@@ -198,12 +187,9 @@ _START_HINT = (
 
 
 def end_workers(workers: list[Worker], owner: int, grace: float = GRACE) -> None:
-    """End workers and empty the list; takes at most `grace` and two seconds, and never raises.
+    """End workers and empty the list, in at most two seconds more than they have to close their envs; never raises.
 
-    Args:
-        workers: those that are left.
-        owner: pid of the process that started them; a fork of it has copies of these objects.
-        grace: seconds for closing the envs.
+    A fork of the process `owner` that started them has copies of these objects, and ends nothing.
     """
     if os.getpid() != owner:
         return
@@ -229,7 +215,6 @@ def end_workers(workers: list[Worker], owner: int, grace: float = GRACE) -> None
 
 
 def _start_text(first: int, error: Exception) -> str:
-    """Say why a worker cannot be started."""
     text = f"{type(error).__name__}: {error}"
     if type(error).__name__ in ("PicklingError", "AttributeError", "TypeError"):
         return (
@@ -237,10 +222,3 @@ def _start_text(first: int, error: Exception) -> str:
             "functions or classes at the top level of a module, or use start_method='fork' or backend='sync'."
         )
     return f"env {first}: its worker process cannot be started: {text}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -55,10 +55,6 @@ class StepResult:
     rewards: np.ndarray[Any, Any] | None
 
 
-Answer = tuple[Any, Sequence[Failure]]
-"""The result, and what the envs raised."""
-
-
 class WorkerEnvs:
     """The envs of one worker.
 
@@ -86,12 +82,8 @@ class WorkerEnvs:
             SET: self._group.set_attr,
         }
 
-    def answer(self, command: bytes, *args: Any) -> Answer:
-        """Do what the parent says.
-
-        Returns:
-            what the command returns, None for nothing and after a failure that ends it; and the failures.
-        """
+    def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
+        """Do what the parent says; return the command's result, None after a failure that ends it, and the failures."""
         result, self._failures = None, []
         try:
             result = self._commands[command](*args)

@@ -58,7 +58,7 @@ class WorkerPool:
             self._stay_awake = count <= _num_cores()
             for rows in np.array_split(np.arange(len(factories)), count):
                 self.workers.append(self._start(len(self.workers), range(rows[0], rows[-1] + 1)))
-            self.descriptions = self._describe(self.workers)
+            self.descriptions = self._order(self.workers, "the making of the envs", DESCRIBE)
         except BaseException:
             self.end(grace=0.5)
             raise
@@ -115,13 +115,15 @@ class WorkerPool:
                     if not restarts:
                         raise
                     renewed |= self._replace(worker, error)
+            fatal = next((failure for failure in failed if failure.is_ours or not restarts), None)
+            for failure in failed if fatal is None else ():
+                self._remake(failure.env, _error_of(failure, when))
+                renewed.add(failure.env)
         except RLTrainerError:
             self.end(grace=0.5)
             raise
-        for failure in failed:
-            if not restarts or failure.is_ours:
-                raise _error_of(failure, when)
-            renewed |= self._remake(failure.env, _error_of(failure, when))
+        if fatal is not None:
+            raise _error_of(fatal, when)
         return results, renewed
 
     def _replace(self, worker: Worker, error: WorkerLostError) -> set[int]:
@@ -130,23 +132,15 @@ class WorkerPool:
         end_workers([worker], self._owner, grace=0.0)
         new = self._start(worker.number, worker.envs)
         self.workers[worker.number] = new
-        self._describe([new])
+        self._order([new], "the making of the envs", DESCRIBE)
         assert self._arrays is not None, "only an attached worker is asked for what can be done again"
         new.attach(self._arrays)
         return set(worker.envs)
 
-    def _remake(self, i: int, error: RLTrainerError) -> set[int]:
+    def _remake(self, i: int, error: RLTrainerError) -> None:
         """Let the worker of env i make it anew."""
-        try:
-            self._forgive(error)
-            worker = next(worker for worker in self.workers if i in worker.envs)
-            worker.send("the making of an env", REMAKE, i)
-            for failure in worker.receive()[1]:
-                raise _error_of(failure, "the making of an env")
-        except RLTrainerError:
-            self.end(grace=0.5)
-            raise
-        return {i}
+        self._forgive(error)
+        self._order([worker for worker in self.workers if i in worker.envs], "the making of an env", REMAKE, i)
 
     def _forgive(self, error: RLTrainerError) -> None:
         """Count a failure.
@@ -164,17 +158,15 @@ class WorkerPool:
         factories = self._factories[envs.start : envs.stop]
         return Worker(self._context, factories, envs.start, number, self._options.step_timeout, self._stay_awake)
 
-    def _describe(self, workers: Sequence[Worker]) -> list[tuple[Any, ...]]:
-        """Let workers make their envs, all at the same time."""
+    def _order(self, workers: Sequence[Worker], when: str, command: bytes, *arguments: Any) -> list[Any]:
+        """Let workers do something that none of their envs may fail in, all at the same time; return the results."""
         for worker in workers:
-            worker.send("the making of the envs", DESCRIBE)
-        descriptions = []
-        for worker in workers:
-            description, failures = worker.receive()
+            worker.send(when, command, *arguments)
+        answers = [worker.receive() for worker in workers]
+        for _, failures in answers:
             for failure in failures:
-                raise _error_of(failure, "the making of the envs")
-            descriptions.append(description)
-        return descriptions
+                raise _error_of(failure, when)
+        return [result for result, _ in answers]
 
 
 def _make_context(start_method: str | None) -> BaseContext:
