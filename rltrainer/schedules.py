@@ -33,34 +33,22 @@ class LinearSchedule:
     until: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self)
+        name = type(self).__name__
+        for field, value in list(vars(self).items()):
+            object.__setattr__(self, field, checked(name, field, value, FiniteFloat))  # frozen
+        if not 0.0 < self.until <= 1.0:
+            raise ParamsError(field_error_text(name, "until", "must be in (0, 1]", self.until))
 
     def __call__(self, progress: float) -> float:
         """Return the value at `progress`."""
         return self.start + (self.end - self.start) * min(progress / self.until, 1.0)
 
 
-@dataclass(frozen=True)
-class CosineSchedule:
-    """Go from `start` at progress 0 to `end` at progress `until` along half a cosine wave, and stay there.
+class CosineSchedule(LinearSchedule):
+    """Go from `start` to `end` along half a cosine wave: slow at both ends, fastest in the middle.
 
-    Slow at both ends, fastest in the middle (Loshchilov & Hutter 2017, SGDR, eq. 5, without restarts).
-
-    Args:
-        start: value at progress 0.
-        end: value from progress `until` on.
-        until: progress in (0, 1] at which `end` is reached.
-
-    Raises:
-        ParamsError: a value is not a finite number, or `until` is not in (0, 1].
+    Its arguments are those of `LinearSchedule`. Source: Loshchilov & Hutter 2017, SGDR, eq. 5, without restarts.
     """
-
-    start: float
-    end: float = 0.0
-    until: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, progress: float) -> float:
         """Return the value at `progress`."""
@@ -68,10 +56,7 @@ class CosineSchedule:
         return self.end + (self.start - self.end) * share_left
 
 
-SCHEDULES: dict[str, type[LinearSchedule | CosineSchedule]] = {
-    "LinearSchedule": LinearSchedule,
-    "CosineSchedule": CosineSchedule,
-}
+SCHEDULES = {"LinearSchedule": LinearSchedule, "CosineSchedule": CosineSchedule}
 """The schedules that JSON can hold, frozen dataclasses of numbers, by name; no other name in a text is looked up."""
 
 
@@ -88,11 +73,3 @@ def value_at(value: "float | Schedule", progress: float) -> float:
         return found
     owner, field = f"schedule {readable(value)}", f"value at progress {progress:g}"
     return float(checked(owner, field, found, FiniteFloat))
-
-
-def _check(schedule: LinearSchedule | CosineSchedule) -> None:
-    name = type(schedule).__name__
-    for field, value in list(vars(schedule).items()):
-        object.__setattr__(schedule, field, checked(name, field, value, FiniteFloat))  # frozen
-    if not 0.0 < schedule.until <= 1.0:
-        raise ParamsError(field_error_text(name, "until", "must be in (0, 1]", schedule.until))
