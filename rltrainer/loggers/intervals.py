@@ -36,27 +36,19 @@ class Interval:
         self.every = value if isinstance(value, Every) else default or Every(1, units[0])
         if is_int(value):
             self.every = Every(value, units[0])
-        self.restart()
+        self.last: int | None = None
+        """Position of the last row; None before the first."""
 
     def set_default(self, every: Every) -> None:
         """Take this interval where the user gave none."""
         if self.is_default:
             self.every = every
-            self.move_to(self.last)
-
-    def restart(self) -> None:
-        """Begin a run, whose first row is due at once."""
-        self.move_to(None)
-
-    def move_to(self, position: int | None) -> None:
-        """Note where the last row is, None if there is none yet."""
-        self.last = position
-        self._next = 0 if position is None else (position // self.every.n + 1) * self.every.n
 
     def is_due(self, position: int) -> bool:
         """Return whether the interval was crossed since the last row; the first row is always due."""
+        last, n = self.last, self.every.n
         # A position behind the last row's: another run began with the same logger.
-        return position >= self._next or self.last is None or position < self.last
+        return last is None or position < last or position // n > last // n
 
     def check_unit(self, unit: Unit) -> None:
         """Check that the trainer's log counts the unit of an `Every`; an int fits any.

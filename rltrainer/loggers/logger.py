@@ -99,14 +99,6 @@ class Logger(ABC):
         """Return whether `log` would write a row."""
         return kind == "epoch" or self._intervals[kind].is_due(self._position(kind, step, update_step, gradient_step))
 
-    def due_training(self, step: int) -> bool:
-        """Return whether `log_training` would write a row at this step."""
-        return self.is_due("training", step)
-
-    def due_update(self, update_step: int, gradient_step: int | None = None) -> bool:
-        """Return whether `log_update` would write a row."""
-        return self.is_due("update", 0, update_step, gradient_step)
-
     def begin_run(self, update_interval: Every, *, is_new: bool = True) -> None:
         """Begin a run at a path that no run has used, or go on with one.
 
@@ -124,7 +116,7 @@ class Logger(ABC):
         if is_new:
             self.last_step = -1
             for interval in self._intervals.values():
-                interval.restart()
+                interval.last = None
         with self._guarded("begin a log", num_rows=0):
             self._take_new_place()
 
@@ -180,18 +172,6 @@ class Logger(ABC):
         """
         if self.is_due(kind, step, update_step, gradient_step):
             self._log(kind, values, step, self._position(kind, step, update_step, gradient_step))
-
-    def log_training(self, values: Row, step: int) -> None:
-        """Write a row of training; see `log`."""
-        self.log("training", values, step)
-
-    def log_test(self, values: Row, step: int) -> None:
-        """Write a row of a test step; see `log`."""
-        self.log("test", values, step)
-
-    def log_update(self, values: Row, step: int, update_step: int, gradient_step: int | None = None) -> None:
-        """Write a row of update steps; see `log`."""
-        self.log("update", values, step, update_step, gradient_step)
 
     def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
         """Write what no update row holds yet, at the end of a run; but a user's own `update_interval` is kept to."""
@@ -270,7 +250,7 @@ class Logger(ABC):
         def load() -> None:
             self.last_step, self._num_dropped = found.last_step, found.num_dropped
             for kind, interval in self._intervals.items():
-                interval.move_to(found.last.get(kind))
+                interval.last = found.last.get(kind)
             self._gathered = found.gathered
             self._has_place = self._has_params = False
             if continue_files is not None:
@@ -331,14 +311,14 @@ class Logger(ABC):
         with self._guarded(f"write the {kind} row of step {step}", num_rows=1):
             self._write(kind, row, step)
         if kind in self._intervals:
-            self._intervals[kind].move_to(position)
+            self._intervals[kind].last = position
 
     def _checked(self, kind: Kind, name: str, value: object) -> int | float | None:
         if not isinstance(value, bool) and isinstance(value, numbers.Real):
             return int(value) if isinstance(value, numbers.Integral) else float(value)
         if value is None and kind == "epoch":
             return None
-        raise TypeError(field_error_text(type(self).__name__, f"log_{kind}[{name!r}]", "must be a number", value))
+        raise TypeError(field_error_text(type(self).__name__, f"log({kind!r})[{name!r}]", "must be a number", value))
 
     @contextmanager
     def _guarded(self, action: str, num_rows: int) -> Iterator[None]:

@@ -10,9 +10,9 @@ from rltrainer.loggers import ConsoleLogger
 def test_a_line_per_row() -> None:
     stream = io.StringIO()
     logger = ConsoleLogger(stream)
-    logger.log_training({"return": 23.456789, "length": 7}, 2048)
-    logger.log_test({"score": float("nan")}, 2048)
-    logger.log_update({"loss": 1.5e-7}, 2048, 1)
+    logger.log("training", {"return": 23.456789, "length": 7}, 2048)
+    logger.log("test", {"score": float("nan")}, 2048)
+    logger.log("update", {"loss": 1.5e-7}, 2048, 1)
     assert stream.getvalue() == (
         "training  step 2048: return 23.46, length 7\n"
         "test      step 2048: score nan\n"
@@ -21,7 +21,7 @@ def test_a_line_per_row() -> None:
 
 
 def test_prints_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    ConsoleLogger().log_test({"score": 1.0}, 0)
+    ConsoleLogger().log("test", {"score": 1.0}, 0)
     assert capsys.readouterr() == ("test      step 0: score 1\n", "")
 
 
@@ -41,5 +41,5 @@ def test_a_closed_terminal_does_not_end_training() -> None:
     stream.close()
     logger = ConsoleLogger(stream)
     with pytest.warns(RuntimeWarning, match=r"^ConsoleLogger\(\) could not write the test row of step 0"):
-        logger.log_test({"score": 1.0}, 0)
+        logger.log("test", {"score": 1.0}, 0)
     assert logger.num_dropped == 1

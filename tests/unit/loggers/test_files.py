@@ -31,18 +31,18 @@ both = pytest.mark.parametrize("make", [CSVLogger, JSONLinesLogger])
 def run(logger: FileLogger, *epochs: int) -> None:
     """Log what one epoch of 100 steps logs, for each epoch."""
     for epoch in epochs:
-        logger.log_training({"return": 10.0 * epoch}, 100 * epoch - 50)
-        logger.log_update({"loss": 0.5 / epoch}, 100 * epoch - 50, epoch)
-        logger.log_test({"score": float(epoch)}, 100 * epoch)
+        logger.log("training", {"return": 10.0 * epoch}, 100 * epoch - 50)
+        logger.log("update", {"loss": 0.5 / epoch}, 100 * epoch - 50, epoch)
+        logger.log("test", {"score": float(epoch)}, 100 * epoch)
         logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
 
 
 def test_csv_has_one_line_per_number(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "log.csv"
     logger = CSVLogger(path)
-    logger.log_training({"return": 23.5, "length": 7}, 2048)
-    logger.log_test({"score": float("nan")}, 2048)
-    logger.log_update({"later": 1e-300}, 2048, 1)
+    logger.log("training", {"return": 23.5, "length": 7}, 2048)
+    logger.log("test", {"score": float("nan")}, 2048)
+    logger.log("update", {"later": 1e-300}, 2048, 1)
     assert path.read_text() == (
         "step,name,value\n"
         "2048,training/return,23.5\n"
@@ -54,7 +54,7 @@ def test_csv_has_one_line_per_number(tmp_path: Path) -> None:
 
 def test_csv_names_with_commas_quotes_and_line_breaks_stay_one_field(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    CSVLogger(path).log_test({'a,b "c"\nd': 1.0}, 0)
+    CSVLogger(path).log("test", {'a,b "c"\nd': 1.0}, 0)
     with open(path, newline="") as file:
         assert list(csv.reader(file))[1:] == [["0", 'test/a,b "c" d', "1.0"]]
 
@@ -62,8 +62,8 @@ def test_csv_names_with_commas_quotes_and_line_breaks_stay_one_field(tmp_path: P
 def test_json_lines_has_one_object_per_row(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "log.jsonl"
     logger = JSONLinesLogger(path)
-    logger.log_training({"return": 23.5, "length": 7}, 2048)
-    logger.log_test({"score": float("nan")}, 2048)
+    logger.log("training", {"return": 23.5, "length": 7}, 2048)
+    logger.log("test", {"score": float("nan")}, 2048)
     assert path.read_text() == (
         '{"kind": "training", "step": 2048, "training/return": 23.5, "training/length": 7}\n'
         '{"kind": "test", "step": 2048, "test/score": NaN}\n'
@@ -82,7 +82,7 @@ def test_rows_are_on_disk_without_closing(make: Callable[..., FileLogger], tmp_p
 def test_progress_comes_back_exactly(make: Callable[..., FileLogger], tmp_path: Path) -> None:
     logger = make(tmp_path / "log")
     assert logger.read_progress() is None
-    logger.log_test({"score": 1.0}, 0)
+    logger.log("test", {"score": 1.0}, 0)
     assert logger.read_progress() is None
     run(logger, 1)
     last = {**PROGRESS, "epoch": 2}
@@ -168,7 +168,7 @@ def other_log(make: Callable[..., FileLogger], path: Path, kind: str) -> Callabl
     """Write a log that is not the one of `run(logger, 1)`, and return what makes its logger."""
     other = make(path)
     if kind == "shorter":
-        other.log_test({"score": 1.0}, 0)
+        other.log("test", {"score": 1.0}, 0)
     elif kind == "longer":
         run(other, 5, 6, 7, 8)
     else:
@@ -225,7 +225,7 @@ def test_a_long_log_is_compared_at_both_ends(make: Callable[..., FileLogger], tm
     path = tmp_path / "log"
     logger = make(path)
     for step in range(8000):
-        logger.log_test({"score": float(step)}, step)
+        logger.log("test", {"score": float(step)}, step)
     state, size = logger.state_dict(), path.stat().st_size
     assert size > 2 * (1 << 16)
     run(logger, 100)
@@ -324,7 +324,7 @@ def test_a_line_cut_short_is_dropped_before_the_next_one(make: Callable[..., Fil
     whole = path.read_bytes()
     last_line = whole[:-1].rfind(b"\n") + 1
     path.write_bytes(whole[:-2])
-    make(path).log_test({"score": 7.0}, 300)
+    make(path).log("test", {"score": 7.0}, 300)
     data = path.read_bytes()
     assert data.startswith(whole[:last_line])
     assert data.count(b"\n") == whole.count(b"\n")
@@ -334,7 +334,7 @@ def test_a_line_cut_short_is_dropped_before_the_next_one(make: Callable[..., Fil
 def test_a_header_cut_short_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("step,na")
-    CSVLogger(path).log_test({"score": 7.0}, 300)
+    CSVLogger(path).log("test", {"score": 7.0}, 300)
     assert path.read_text() == "step,name,value\n300,test/score,7.0\n"
 
 
@@ -342,7 +342,7 @@ def test_long_lines_are_found_back(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     whole = json.dumps({"kind": "test", "step": 1, "test/" + "x" * 9000: 1.0}) + "\n"
     path.write_text(whole + '{"kind": "test", "y": "' + "y" * 9000)
-    JSONLinesLogger(path).log_test({"score": 1.0}, 2)
+    JSONLinesLogger(path).log("test", {"score": 1.0}, 2)
     assert path.read_text() == whole + '{"kind": "test", "step": 2, "test/score": 1.0}\n'
 
 
@@ -439,5 +439,5 @@ def test_a_short_write_leaves_whole_lines(
 
     monkeypatch.setattr(logger._file, "_file", Nearly())
     with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
-        logger.log_test({"score": 1.0}, 300)
+        logger.log("test", {"score": 1.0}, 300)
     assert (tmp_path / "log").read_bytes() == before

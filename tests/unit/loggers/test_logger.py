@@ -47,9 +47,9 @@ class ListLogger(Logger):
 
 def test_names_carry_their_kind() -> None:
     logger = ListLogger()
-    logger.log_training({"return": 1.5}, 8)
-    logger.log_test({"score": 2}, 8)
-    logger.log_update({"loss": 0.5}, 8, update_step=1)
+    logger.log("training", {"return": 1.5}, 8)
+    logger.log("test", {"score": 2}, 8)
+    logger.log("update", {"loss": 0.5}, 8, update_step=1)
     assert logger.rows == [
         ("training", 8, {"training/return": 1.5}),
         ("test", 8, {"test/score": 2}),
@@ -60,7 +60,7 @@ def test_names_carry_their_kind() -> None:
 def test_training_rows_are_due_when_their_interval_was_crossed() -> None:
     logger = ListLogger(training_interval=1000)
     for step in range(0, 3001, 300):
-        logger.log_training({"return": 0.0}, step)
+        logger.log("training", {"return": 0.0}, step)
     # The first, then the first behind 1000, 2000 and 3000.
     assert [step for _, step, _ in logger.rows] == [0, 1200, 2100, 3000]
 
@@ -68,46 +68,46 @@ def test_training_rows_are_due_when_their_interval_was_crossed() -> None:
 def test_update_rows_are_due_by_update_steps_and_written_at_the_step() -> None:
     logger = ListLogger(update_interval=10)
     for update_step in range(1, 31):
-        logger.log_update({"loss": 0.0}, 2048 * update_step, update_step)
+        logger.log("update", {"loss": 0.0}, 2048 * update_step, update_step)
     assert [step for _, step, _ in logger.rows] == [2048, 20480, 40960, 61440]
 
 
 def test_every_test_step_is_logged_by_default_also_at_step_0() -> None:
     logger = ListLogger()
     for step in (0, 2048, 4096):
-        logger.log_test({"score": 0.0}, step)
+        logger.log("test", {"score": 0.0}, step)
     assert [step for _, step, _ in logger.rows] == [0, 2048, 4096]
 
 
 def test_due_asks_without_changing_anything() -> None:
     logger = ListLogger(training_interval=100, update_interval=Every(2, "update_step"))
-    assert logger.due_training(0)
-    assert logger.due_training(0)
-    logger.log_training({}, 0)
-    assert [logger.due_training(step) for step in (0, 99, 100, 150)] == [False, False, True, True]
-    assert logger.due_update(1)
-    logger.log_update({}, 0, 1)
-    assert [logger.due_update(update_step) for update_step in (1, 2, 3)] == [False, True, True]
+    assert logger.is_due("training", 0)
+    assert logger.is_due("training", 0)
+    logger.log("training", {}, 0)
+    assert [logger.is_due("training", step) for step in (0, 99, 100, 150)] == [False, False, True, True]
+    assert logger.is_due("update", 0, 1)
+    logger.log("update", {}, 0, 1)
+    assert [logger.is_due("update", 0, update_step) for update_step in (1, 2, 3)] == [False, True, True]
 
 
 def test_kinds_have_intervals_of_their_own() -> None:
     logger = ListLogger(training_interval=1000, test_interval=1000)
-    logger.log_training({}, 500)
-    logger.log_test({}, 600)
+    logger.log("training", {}, 500)
+    logger.log("test", {}, 600)
     assert [(kind, step) for kind, step, _ in logger.rows] == [("training", 500), ("test", 600)]
 
 
 def test_a_second_run_with_the_same_logger_starts_over() -> None:
     logger = ListLogger(training_interval=1000)
-    logger.log_training({}, 5000)
-    assert logger.due_training(8)
+    logger.log("training", {}, 5000)
+    assert logger.is_due("training", 8)
 
 
 def test_an_interval_as_every_in_its_unit() -> None:
     logger = ListLogger(training_interval=Every(1000, "env_step"), test_interval=Every(5, "gradient_step"))
-    logger.log_training({}, 1)
-    assert not logger.due_training(999)
-    assert logger.due_training(1000)
+    logger.log("training", {}, 1)
+    assert not logger.is_due("training", 999)
+    assert logger.is_due("training", 1000)
 
 
 @pytest.mark.parametrize("field", ["training_interval", "test_interval"])
@@ -163,7 +163,7 @@ def test_step_unit_of_the_trainer() -> None:
 
 def test_numbers_of_any_kind_become_plain_ones() -> None:
     logger = ListLogger()
-    logger.log_test({"a": np.float32(1.5), "b": np.int64(3), "c": float("nan"), "d": 2}, 0)
+    logger.log("test", {"a": np.float32(1.5), "b": np.int64(3), "c": float("nan"), "d": 2}, 0)
     values = logger.rows[0][2]
     assert repr(values) == "{'test/a': 1.5, 'test/b': 3, 'test/c': nan, 'test/d': 2}"
 
@@ -171,8 +171,8 @@ def test_numbers_of_any_kind_become_plain_ones() -> None:
 @pytest.mark.parametrize("value", [None, "1", True, [1.0], torch.tensor(1.0), np.zeros(1), np.bool_(True)])
 def test_what_is_no_number_is_named_and_not_caught(value: Any) -> None:
     logger = ListLogger()
-    with pytest.raises(TypeError, match=r"^ListLogger.log_update\['loss'\]: must be a number; got ") as caught:
-        logger.log_update({"fine": 1.0, "loss": value}, 0, 0)
+    with pytest.raises(TypeError, match=r"^ListLogger.log\('update'\)\['loss'\]: must be a number; got ") as caught:
+        logger.log("update", {"fine": 1.0, "loss": value}, 0, 0)
     assert str(caught.value).endswith(f"({type(value).__name__})")
     assert logger.rows == []
     assert logger.num_dropped == 0
@@ -205,7 +205,7 @@ def test_a_failing_logger_warns_once_counts_and_goes_on() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(3):
-            logger.log_test({"score": 1.0}, step)
+            logger.log("test", {"score": 1.0}, step)
         logger.log_epoch(PROGRESS)
         logger.flush()
         logger.close()
@@ -215,7 +215,7 @@ def test_a_failing_logger_warns_once_counts_and_goes_on() -> None:
     assert "could not write the test row of step 0 (OSError: [Errno 28] No space left on device)" in text
     assert logger.num_dropped == 4
     logger.failure = None
-    logger.log_test({"score": 1.0}, 7)
+    logger.log("test", {"score": 1.0}, 7)
     assert [row[1] for row in logger.rows] == [7]
 
 
@@ -223,7 +223,7 @@ def test_any_exception_of_a_subclass_counts_as_a_failure() -> None:
     logger = ListLogger()
     logger.failure = KeyError("from a library")
     with pytest.warns(RuntimeWarning, match="KeyError: 'from a library'"):
-        logger.log_test({}, 0)
+        logger.log("test", {}, 0)
     assert logger.num_dropped == 1
 
 
@@ -231,26 +231,26 @@ def test_interrupts_are_not_swallowed() -> None:
     logger = ListLogger()
     logger.failure = KeyboardInterrupt()  # type: ignore[assignment]  # no Exception, as is the point
     with pytest.raises(KeyboardInterrupt):
-        logger.log_test({}, 0)
+        logger.log("test", {}, 0)
 
 
 def test_a_strict_logger_raises() -> None:
     logger = ListLogger(strict=True)
     logger.failure = OSError("disk full")
     with pytest.raises(OSError, match="disk full"):
-        logger.log_test({}, 0)
+        logger.log("test", {}, 0)
     with pytest.raises(OSError, match="disk full"):
         logger.flush()
 
 
 def test_state_continues_the_intervals() -> None:
     logger = ListLogger(training_interval=100, update_interval=10)
-    logger.log_training({}, 150)
-    logger.log_update({}, 150, 15)
+    logger.log("training", {}, 150)
+    logger.log("update", {}, 150, 15)
     again = ListLogger(training_interval=100, update_interval=10)
     again.load_state_dict(logger.state_dict())
-    assert [again.due_training(step) for step in (199, 200)] == [False, True]
-    assert [again.due_update(step) for step in (19, 20)] == [False, True]
+    assert [again.is_due("training", step) for step in (199, 200)] == [False, True]
+    assert [again.is_due("update", 0, step) for step in (19, 20)] == [False, True]
     assert again.state_dict() == logger.state_dict()
 
 
@@ -258,7 +258,7 @@ def test_state_keeps_the_count_of_dropped_rows() -> None:
     logger = ListLogger()
     logger.failure = OSError()
     with pytest.warns(RuntimeWarning):
-        logger.log_test({}, 0)
+        logger.log("test", {}, 0)
     again = ListLogger()
     again.load_state_dict(logger.state_dict())
     assert again.num_dropped == 1
@@ -266,23 +266,23 @@ def test_state_keeps_the_count_of_dropped_rows() -> None:
 
 def test_a_state_is_a_copy() -> None:
     logger = ListLogger()
-    logger.log_training({}, 5)
+    logger.log("training", {}, 5)
     state = logger.state_dict()
-    logger.log_training({}, 5000)
+    logger.log("training", {}, 5000)
     assert state["last"]["training"] == 5
     assert state["last_step"] == 5
 
 
 def test_another_class_of_logger_continues_only_the_intervals(tmp_path: Any) -> None:
     before = CSVLogger(tmp_path / "log.csv", training_interval=100)
-    before.log_training({"return": 1.0}, 150)
+    before.log("training", {"return": 1.0}, 150)
     after = JSONLinesLogger(tmp_path / "log.jsonl", training_interval=100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         after.load_state_dict(before.state_dict())
         after.load_state_dict(MultiLogger(before).state_dict())
-    assert not after.due_training(199)
-    assert after.due_training(200)
+    assert not after.is_due("training", 199)
+    assert after.is_due("training", 200)
 
 
 def test_all_loggers_close_twice_and_log_again(tmp_path: Any) -> None:
@@ -293,7 +293,7 @@ def test_all_loggers_close_twice_and_log_again(tmp_path: Any) -> None:
     ]
     logger = MultiLogger(*loggers)
     for epoch in (1, 2):
-        logger.log_test({"score": 1.0}, 100 * epoch)
+        logger.log("test", {"score": 1.0}, 100 * epoch)
         logger.log_epoch({**PROGRESS, "epoch": epoch})
         logger.close()
         logger.close()
@@ -305,7 +305,7 @@ def test_a_row_holds_the_means_of_all_since_the_last() -> None:
     logger = ListLogger(update_interval=Every(4, "gradient_step"))
     for step in range(1, 10):
         logger.gather("update", {"loss": torch.tensor(float(step)), "actor": 10.0 * step}, 1)
-        logger.log_update({"lr": 0.5}, 100 + step, step, step)
+        logger.log("update", {"lr": 0.5}, 100 + step, step, step)
     # The first; then 2 to 4 and 5 to 8.
     assert logger.rows == [
         ("update", 101, {"update/lr": 0.5, "update/loss": 1.0, "update/actor": 10.0}),
@@ -318,21 +318,21 @@ def test_each_kind_gathers_for_itself() -> None:
     logger = ListLogger(training_interval=10)
     logger.gather("training", {"speed": 4.0}, 3)
     logger.gather("update", {"loss": 1.0})
-    logger.log_test({"score": 1.0}, 1)
+    logger.log("test", {"score": 1.0}, 1)
     logger.gather("training", {"speed": 8.0}, 1)
-    logger.log_training({"return": 2.0}, 1)
+    logger.log("training", {"return": 2.0}, 1)
     assert [row[2] for row in logger.rows] == [{"test/score": 1.0}, {"training/return": 2.0, "training/speed": 5.0}]
 
 
 def test_what_is_gathered_is_part_of_the_state() -> None:
     logger = ListLogger(update_interval=10)
-    logger.log_update({}, 1, 1)
+    logger.log("update", {}, 1, 1)
     logger.gather("update", {"loss": 1.0})
     again = ListLogger(update_interval=10)
     again.load_state_dict(logger.state_dict())
     again.gather("update", {"loss": 4.0})
-    again.log_update({}, 9, 9)
-    again.log_update({}, 10, 10)
+    again.log("update", {}, 9, 9)
+    again.log("update", {}, 10, 10)
     assert again.rows == [("update", 10, {"update/loss": 2.5})]
 
 
@@ -341,17 +341,17 @@ def test_an_old_state_without_means_is_continued() -> None:
     logger = ListLogger(training_interval=10)
     logger.load_state_dict({**old, "files": {}})
     logger.begin_run(Every(1, "update_step"), is_new=False)
-    assert [logger.due_training(step) for step in (9, 10)] == [False, True]
+    assert [logger.is_due("training", step) for step in (9, 10)] == [False, True]
 
 
 def test_without_an_interval_of_the_users_the_trainers_holds() -> None:
     default, own = ListLogger(), ListLogger(update_interval=3)
     both = MultiLogger(default, own)
-    assert [both.due_update(1), both.due_update(2)] == [True, True]
+    assert [both.is_due("update", 0, 1), both.is_due("update", 0, 2)] == [True, True]
     for interval in (Every(1, "update_step"), Every(1000, "gradient_step")):
         both.begin_run(interval)
         for update_step in range(1, 8):
-            both.log_update({}, update_step, update_step, 500 * update_step)
+            both.log("update", {}, update_step, update_step, 500 * update_step)
     assert [row[1] for row in default.rows] == [1, 2, 3, 4, 5, 6, 7, 1, 2, 4, 6]
     assert [row[1] for row in own.rows] == [1, 3, 6, 1, 3, 6]
 
@@ -362,7 +362,7 @@ def test_what_is_left_at_the_end_of_a_run_is_a_row_but_not_against_the_users_int
     both.begin_run(Every(1000, "gradient_step"))
     for step in (1, 2, 3):
         both.gather("update", {"loss": float(step)})
-        both.log_update({}, step, step, step)
+        both.log("update", {}, step, step, step)
     for _ in range(2):
         both.log_rest({"lr": 0.1}, 3, 3, 3)
     assert default.rows == [("update", 1, {"update/loss": 1.0}), ("update", 3, {"update/lr": 0.1, "update/loss": 2.5})]
@@ -371,19 +371,19 @@ def test_what_is_left_at_the_end_of_a_run_is_a_row_but_not_against_the_users_int
 
 def test_a_new_run_forgets_what_was_gathered_and_where_rows_were() -> None:
     logger = ListLogger(update_interval=1000, training_interval=1000)
-    logger.log_training({}, 10)
+    logger.log("training", {}, 10)
     logger.gather("update", {"old": 1.0})
     logger.gather("training", {"old": 1.0})
     logger.begin_run(Every(1, "update_step"))
-    logger.log_training({}, 20)
-    logger.log_update({}, 20, 1, 1)
+    logger.log("training", {}, 20)
+    logger.log("update", {}, 20, 1, 1)
     assert logger.rows[1:] == [("training", 20, {}), ("update", 20, {})]
 
 
 def test_numbers_of_numpy_are_intervals() -> None:
     logger = ListLogger(training_interval=np.int64(10))
-    logger.log_training({}, 1)
-    assert [logger.due_training(step) for step in (9, 10)] == [False, True]
+    logger.log("training", {}, 1)
+    assert [logger.is_due("training", step) for step in (9, 10)] == [False, True]
 
 
 def test_params_that_cannot_be_written_are_dropped_and_counted() -> None:

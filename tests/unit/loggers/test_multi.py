@@ -26,24 +26,24 @@ def test_each_logger_keeps_its_own_interval(tmp_path: Path) -> None:
     often, seldom = CSVLogger(tmp_path / "a", training_interval=10), CSVLogger(tmp_path / "b", training_interval=1000)
     logger = MultiLogger(often, seldom)
     for step in (0, 10, 20):
-        assert logger.due_training(step)
-        logger.log_training({"return": 1.0}, step)
-    assert not logger.due_training(29)
+        assert logger.is_due("training", step)
+        logger.log("training", {"return": 1.0}, step)
+    assert not logger.is_due("training", 29)
     assert (tmp_path / "a").read_text().count("training/return") == 3
     assert (tmp_path / "b").read_text().count("training/return") == 1
 
 
 def test_an_update_is_due_if_any_wants_it(tmp_path: Path) -> None:
     logger = MultiLogger(CSVLogger(tmp_path / "a", update_interval=10), CSVLogger(tmp_path / "b", update_interval=3))
-    logger.log_update({"loss": 1.0}, 0, 1)
-    assert [logger.due_update(update_step) for update_step in (2, 3)] == [False, True]
+    logger.log("update", {"loss": 1.0}, 0, 1)
+    assert [logger.is_due("update", 0, update_step) for update_step in (2, 3)] == [False, True]
 
 
 def test_every_kind_of_row_reaches_all(tmp_path: Path) -> None:
     logger = MultiLogger(CSVLogger(tmp_path / "a"), JSONLinesLogger(tmp_path / "b"))
-    logger.log_training({"x": 1.0}, 1)
-    logger.log_test({"x": 1.0}, 1)
-    logger.log_update({"x": 1.0}, 1, 1)
+    logger.log("training", {"x": 1.0}, 1)
+    logger.log("test", {"x": 1.0}, 1)
+    logger.log("update", {"x": 1.0}, 1, 1)
     logger.log_epoch(PROGRESS)
     logger.flush()
     logger.close()
@@ -64,8 +64,8 @@ def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
     broken, fine = CSVLogger(tmp_path / "file" / "a"), CSVLogger(tmp_path / "b")
     logger = MultiLogger(broken, fine)
     with pytest.warns(RuntimeWarning, match="could not write"):
-        logger.log_test({"score": 1.0}, 0)
-    logger.log_test({"score": 2.0}, 1)
+        logger.log("test", {"score": 1.0}, 0)
+    logger.log("test", {"score": 2.0}, 1)
     assert logger.num_dropped == broken.num_dropped == 2
     assert fine.num_dropped == 0
     assert (tmp_path / "b").read_text().count("test/score") == 2
@@ -76,10 +76,10 @@ def test_state_goes_to_the_same_place_and_class(tmp_path: Path) -> None:
         return MultiLogger(CSVLogger(tmp_path / "a"), JSONLinesLogger(tmp_path / "b"))
 
     logger = make()
-    logger.log_test({"score": 1.0}, 0)
+    logger.log("test", {"score": 1.0}, 0)
     before = [(tmp_path / name).read_bytes() for name in "ab"]
     state = json.loads(json.dumps(logger.state_dict()))
-    logger.log_test({"score": 2.0}, 1)
+    logger.log("test", {"score": 2.0}, 1)
     again = make()
     again.load_state_dict(state)
     assert [(tmp_path / name).read_bytes() for name in "ab"] == before
@@ -88,7 +88,7 @@ def test_state_goes_to_the_same_place_and_class(tmp_path: Path) -> None:
 
 def test_other_loggers_than_before_start_anew(tmp_path: Path) -> None:
     logger = MultiLogger(CSVLogger(tmp_path / "a"), ConsoleLogger())
-    logger.log_test({"score": 1.0}, 0)
+    logger.log("test", {"score": 1.0}, 0)
     other = MultiLogger(JSONLinesLogger(tmp_path / "b"))
     fresh = other.state_dict()
     other.load_state_dict(logger.state_dict())

@@ -33,7 +33,7 @@ every_file_logger = pytest.mark.parametrize(
 def run(logger: Logger, epoch: int = 1, is_new: bool = True) -> None:
     logger.begin_run(EACH, is_new=is_new)
     logger.log_params(PARAMS)
-    logger.log_test({"score": float(epoch)}, 10 * epoch)
+    logger.log("test", {"score": float(epoch)}, 10 * epoch)
     logger.log_epoch({**PROGRESS, "epoch": epoch})
 
 
@@ -184,7 +184,7 @@ def test_a_run_that_begins_twice_has_one_log(
         logger.begin_run(EACH)
         logger.log_params(PARAMS)
         logger.gather("update", {"loss": 7.0})
-        logger.log_test({"score": 1.0}, 0)
+        logger.log("test", {"score": 1.0}, 0)
     assert logger.path == tmp_path / name
     again = make(tmp_path / name)
     again.load_state_dict(logger.state_dict())  # a checkpoint of this moment
@@ -228,7 +228,7 @@ def test_rows_after_the_last_epoch_are_not_doubled(
     run(killed, 1)
     run(killed, 2, is_new=False)
     for step in (21, 22, 23):
-        killed.log_test({"score": -1.0}, step)
+        killed.log("test", {"score": -1.0}, step)
     killed.close()
     logger = make(tmp_path / name)
     assert epoch_of(logger) == 2
@@ -236,10 +236,10 @@ def test_rows_after_the_last_epoch_are_not_doubled(
     assert (23, -1.0) in by_step(logger)  # nothing is removed before the run writes
     logger.begin_run(EACH, is_new=False)
     for step in (21, 22):
-        logger.log_test({"score": 3.0}, step)
+        logger.log("test", {"score": 3.0}, step)
     assert by_step(logger) == [(10, 1.0), (20, 2.0), (21, 3.0), (22, 3.0)]
     logger.close()
-    logger.log_test({"score": 3.0}, 23)
+    logger.log("test", {"score": 3.0}, 23)
     assert by_step(logger)[-2:] == [(22, 3.0), (23, 3.0)]
 
 
@@ -248,7 +248,7 @@ def test_what_other_runs_wrote_into_one_file_is_not_removed(tmp_path: Path) -> N
     path.write_text("step,name,value\n500,test/score,1.0\n10,test/score,2.0\n30,test/score,3.0\nbroken\n")
     logger = CSVLogger(path)
     logger.continue_log(20)
-    logger.log_test({"score": 4.0}, 30)
+    logger.log("test", {"score": 4.0}, 30)
     assert path.read_text() == "step,name,value\n500,test/score,1.0\n10,test/score,2.0\n30,test/score,4.0\n"
 
 

@@ -42,9 +42,9 @@ def event_files(path: Path) -> list[Path]:
 
 def run(logger: TensorBoardLogger, *epochs: int) -> None:
     for epoch in epochs:
-        logger.log_training({"return": 10.0 * epoch}, 100 * epoch)
-        logger.log_update({"loss": 0.5 * epoch}, 100 * epoch, epoch)
-        logger.log_test({"score": float(epoch)}, 100 * epoch)
+        logger.log("training", {"return": 10.0 * epoch}, 100 * epoch)
+        logger.log("update", {"loss": 0.5 * epoch}, 100 * epoch, epoch)
+        logger.log("test", {"score": float(epoch)}, 100 * epoch)
         logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
 
 
@@ -65,7 +65,7 @@ def test_scalars_have_names_steps_and_values(tmp_path: Path) -> None:
 
 def test_nan_is_written_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logger = make(tmp_path)
-    logger.log_test({"score": float("nan")}, 0)
+    logger.log("test", {"score": float("nan")}, 0)
     logger.close()
     assert repr(scalars(tmp_path, "test/score")) == "[(0, nan)]"
     assert capfd.readouterr() == ("", "")
@@ -74,7 +74,7 @@ def test_nan_is_written_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[
 def test_progress_comes_back_exactly(tmp_path: Path) -> None:
     logger = make(tmp_path / "board")
     assert logger.read_progress() is None
-    logger.log_test({"score": 1.0}, 0)
+    logger.log("test", {"score": 1.0}, 0)
     assert logger.read_progress() is None
     run(logger, 1)
     logger.log_epoch({**PROGRESS, "epoch": 2})
@@ -129,11 +129,11 @@ def test_a_resumed_log_has_no_doubled_and_no_missing_rows(tmp_path: Path) -> Non
 def test_rows_at_the_checkpoints_own_step_are_not_doubled(tmp_path: Path) -> None:
     # Saved after the update at step 100; the test at step 100 comes after it, and again after the resume.
     logger = make(tmp_path)
-    logger.log_update({"loss": 0.5}, 100, 1)
+    logger.log("update", {"loss": 0.5}, 100, 1)
     state = logger.state_dict()
-    logger.log_test({"score": 1.0}, 100)
+    logger.log("test", {"score": 1.0}, 100)
     logger.load_state_dict(state)
-    logger.log_test({"score": 1.0}, 100)
+    logger.log("test", {"score": 1.0}, 100)
     logger.close()
     assert scalars(tmp_path, "update/loss") == [(100, 0.5)]
     assert scalars(tmp_path, "test/score") == [(100, 1.0)]
@@ -150,7 +150,7 @@ def test_event_files_begun_after_the_checkpoint_are_purged_by_step(tmp_path: Pat
     second.close()
     third = make(tmp_path)
     third.load_state_dict(state)
-    third.log_test({"score": -2.0}, 200)
+    third.log("test", {"score": -2.0}, 200)
     third.close()
     # TensorBoard reads the files of one second in the order of their names, so read the last one by itself.
     newest = max(event_files(tmp_path), key=lambda file: int(file.name.rsplit(".", 1)[-1]))
@@ -279,7 +279,7 @@ def test_a_full_disk_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_is_raised_if_strict(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
-        make(tmp_path).log_test({"score": 1.0}, 0)
+        make(tmp_path).log("test", {"score": 1.0}, 0)
 
 
 def test_a_short_write_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,15 +303,15 @@ def test_a_short_write_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(file, "_file", Nearly())
         with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
-            logger.log_test({"score": 2.0}, 200)
+            logger.log("test", {"score": 2.0}, 200)
     assert path.read_bytes() == before
-    logger.log_test({"score": 3.0}, 300)
+    logger.log("test", {"score": 3.0}, 300)
     assert scalars(tmp_path, "test/score") == [(100, 1.0), (300, 3.0)]
 
 
 def test_rows_are_on_disk_at_once(tmp_path: Path) -> None:
     logger = make(tmp_path)
-    logger.log_test({"score": 1.5}, 7)
+    logger.log("test", {"score": 1.5}, 7)
     assert scalars(tmp_path, "test/score") == [(7, 1.5)]
 
 
