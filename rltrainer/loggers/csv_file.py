@@ -1,17 +1,16 @@
 """Log to one CSV file in long format, so that new names need no new columns."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from rltrainer.loggers.file_logger import Epochs, FileLogger
-from rltrainer.loggers.line_file import LineFile
-from rltrainer.loggers.logger import Kind, LoggerOptions, Row
+from rltrainer.loggers.file_logger import Epochs
+from rltrainer.loggers.line_logger import LineLogger
+from rltrainer.loggers.logger import Kind, Row
 
 
-class CSVLogger(FileLogger):
+class CSVLogger(LineLogger):
     """Write one line per number: `step,name,value`, such as `2048,training/return,23.5`.
 
     NaN is `nan`, None is empty. Read it with
@@ -21,20 +20,14 @@ class CSVLogger(FileLogger):
     Args:
         path: the file; its folder is made. If a run has used it, `log-2.csv` and so on.
         options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
-    _file: LineFile
-
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
-        file = LineFile(type(self).__name__, path, "csv", b"step,name,value\n", _step_of)
-        super().__init__(file, file.path.suffix, _params_file, **options)
+    name_in_state = "csv"
+    header = b"step,name,value\n"
 
     def _epochs(self, path: Path) -> Epochs:
         epochs: list[dict[str, object]] = []
-        for line in self._file.lines(path):
+        for line in self._lines(path):
             if ",epoch/" not in line:
                 continue
             _, name, value = [*line.split(","), "", ""][:3]
@@ -44,9 +37,18 @@ class CSVLogger(FileLogger):
         for row in epochs:
             yield "an incomplete epoch", lambda row=row: row  # type: ignore[misc]  # the default binds row
 
+    def _step_of(self, line: str) -> int | None:
+        step = line.partition(",")[0]
+        if step == "step":  # the header stays whatever the step
+            return 0
+        return int(step) if step.isdecimal() else None
+
+    def _is_used(self, path: Path) -> bool:
+        return super()._is_used(path) or _params_file(path).exists()
+
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         lines = (f"{step},{_quoted(name)},{'' if value is None else repr(value)}\n" for name, value in values.items())
-        self._file.append("".join(lines).encode())
+        self._append("".join(lines).encode())
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         path = _params_file(self.path)
@@ -58,13 +60,6 @@ class CSVLogger(FileLogger):
 def _params_file(path: Path) -> Path:
     """Return the file beside a log that holds the params: the log's own value column holds numbers only."""
     return path.with_name(f"{path.name}.params.json")
-
-
-def _step_of(line: str) -> int | None:
-    step = line.partition(",")[0]
-    if step == "step":  # the header stays whatever the step
-        return 0
-    return int(step) if step.isdecimal() else None
 
 
 def _quoted(name: str) -> str:

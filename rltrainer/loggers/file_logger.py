@@ -1,16 +1,16 @@
-"""The parent of loggers that write files: each run has a file or folder of its own."""
+"""The parent of loggers that write files: each run has a file or folder of its own, which only grows."""
 
 import logging
 import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any, Unpack
 
 from rltrainer.loggers.event_file import EVENT_FILES
 from rltrainer.loggers.extent import Extent, ends_with_step
-from rltrainer.loggers.log_file import LogFile
 from rltrainer.loggers.logger import Logger, LoggerOptions
 from rltrainer.loggers.logger_state import LoggerState
 from rltrainer.loggers.progress import Progress, parse_progress
@@ -24,30 +24,29 @@ Epochs = Iterator[tuple[str, Callable[[], Mapping[str, Any] | None]]]
 class FileLogger(Logger):
     """A logger at a path, or at the same with a number if other runs have used it.
 
+    A file is opened, and its folder made, with the first piece. Every piece goes to the operating system in one
+    unbuffered write, so that a killed process loses none.
+
     Args:
-        file: what is written to.
+        path: the log's file or folder.
         suffix: the end of the path's name that stays behind the number.
-        side: returns the file that lies beside a log; None if there is none.
         options: intervals and `strict`, as in `Logger`.
+
+    Attributes:
+        path: the file or folder of this run.
     """
 
-    def __init__(
-        self, file: LogFile, suffix: str, side: Callable[[Path], Path] | None = None, **options: Unpack[LoggerOptions]
-    ) -> None:
+    def __init__(self, path: Path, suffix: str, **options: Unpack[LoggerOptions]) -> None:
         super().__init__(**options)
-        self._file, self._runs = file, RunPath(file.path, suffix, file.is_log, side)
-
-    @property
-    def path(self) -> Path:
-        """The file or folder of this run."""
-        return self._file.path
+        self.path, self._runs = path, RunPath(path, suffix)
+        self._file: FileIO | None = None
 
     def read_progress(self) -> Progress | None:
         """Return what the last intact `log_epoch` wrote, or None; broken ones are skipped with a warning.
 
         Before a run has begun, it is the last of all runs at this path that is read.
         """
-        path = self.path if self._has_place else self._runs.newest()
+        path = self.path if self._has_place else self._runs.newest(self._is_log)
         progress = None
         for words, read in self._epochs(path):
             try:
@@ -64,34 +63,71 @@ class FileLogger(Logger):
     def _epochs(self, path: Path) -> Epochs:
         """Yield the epoch rows of the log at this path."""
 
-    def _close(self) -> None:
-        self._file.close()
+    @abstractmethod
+    def _is_log(self, path: Path) -> bool:
+        """Return whether a log of this kind lies at a path."""
 
-    def _measure_files(self) -> dict[str, Extent]:
-        return self._file.extents()
+    def _is_used(self, path: Path) -> bool:
+        """Return whether a run has written to a path, or beside it."""
+        return self._is_log(path)
+
+    @abstractmethod
+    def _drop_after(self, step: int) -> None:
+        """Remove or hide, with the next piece, the rows of later steps than this."""
+
+    @abstractmethod
+    def _find(self, place: Path, name: str) -> Path | None:
+        """Return the file of the log at a place by its name in a checkpoint, which is not trusted."""
+
+    @abstractmethod
+    def _open(self) -> FileIO:
+        """Open the file that is appended to."""
+
+    @abstractmethod
+    def _beginning(self) -> bytes:
+        """Return what stands at the beginning of each file."""
+
+    def _append(self, data: bytes) -> None:
+        """Write a piece, all or nothing: an `OSError` leaves the file as before."""
+        self._file = self._file or self._open()
+        before = self._file.seek(0, os.SEEK_END)
+        data = (self._beginning() if before == 0 else b"") + data
+        num_written = self._file.write(data)
+        if num_written != len(data):
+            self._file.truncate(before)
+            raise OSError(f"{self.path}: only {num_written} of {len(data)} bytes could be written")
+
+    def _move(self, path: Path) -> None:
+        """Write to another place from now on."""
+        self._close()
+        self.path = path
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _place_name(self) -> str:
         return self.path.name
 
     def _take_new_place(self) -> None:
-        path = self._runs.unused()
-        self._file.move(path)
-        if path != self._runs.given:
+        self._move(self._runs.unused(self._is_used))
+        if self.path != self._runs.given:
             text = "%s: %s holds the log of another run; this one is logged at %s"
-            logging.getLogger("rltrainer").info(text, type(self).__name__, self._runs.given, path)
+            logging.getLogger("rltrainer").info(text, type(self).__name__, self._runs.given, self.path)
 
     def _take_newest_place(self, step: int) -> bool:
-        self._file.move(self._runs.newest())
-        if not self._file.is_log(self.path):
+        self._move(self._runs.newest(self._is_log))
+        if not self._is_log(self.path):
             return False
-        self._file.drop_after(step)
+        self._drop_after(step)
         logging.getLogger("rltrainer").info("%s: goes on with the log at %s", type(self).__name__, self.path)
         return True
 
     def _prepare_files(self, state: LoggerState) -> Load | None:
         place, sizes = self._runs.named(state.place), {}
         for name, known in state.files.items():
-            file = self._file.find(place, name)
+            file = self._find(place, name)
             if file is None:
                 continue
             size = known if isinstance(known, int) else known.size
@@ -107,13 +143,28 @@ class FileLogger(Logger):
                 return None
 
         def load() -> None:
-            self._file.move(place)
+            self._move(place)
             for file, size in sizes.items():
                 if file.stat().st_size > size:
                     os.truncate(file, size)
-            self._file.hide_after(state.last_step)
+            self._hide_after(state.last_step)
 
         return load
+
+    def _hide_after(self, step: int) -> None:
+        """Hide, with the next piece, rows of later steps in files begun after a checkpoint."""
+        return
+
+
+class AppendedFile(FileIO):
+    """A file that closes itself in silence: in one that nobody closed nothing is lost, so Python need not warn."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, "a+")
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _is_continued(file: Path, known: int | Extent, last_step: int) -> bool:

@@ -1,18 +1,17 @@
 """Log to one file of JSON lines."""
 
 import json
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from rltrainer.loggers.file_logger import Epochs, FileLogger
-from rltrainer.loggers.line_file import LineFile
-from rltrainer.loggers.logger import Kind, LoggerOptions, Row
+from rltrainer.loggers.file_logger import Epochs
+from rltrainer.loggers.line_logger import LineLogger
+from rltrainer.loggers.logger import Kind, Row
 
 
-class JSONLinesLogger(FileLogger):
+class JSONLinesLogger(LineLogger):
     """Write one JSON object per row: `{"kind": "training", "step": 2048, "training/return": 23.5}`.
 
     NaN is written as `NaN`, as Python and pandas read and write it. Read it with `pandas.read_json(path, lines=True)`.
@@ -21,36 +20,29 @@ class JSONLinesLogger(FileLogger):
     Args:
         path: the file; its folder is made. If a run has used it, `log-2.jsonl` and so on.
         options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
-    _file: LineFile
-
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
-        file = LineFile(type(self).__name__, path, "json_lines", b'{"kind": ', _step_of)
-        super().__init__(file, file.path.suffix, **options)
+    name_in_state = "json_lines"
+    header = b'{"kind": '
 
     def _epochs(self, path: Path) -> Epochs:
-        for number, line in enumerate(self._file.lines(path), start=1):
+        for number, line in enumerate(self._lines(path), start=1):
             yield f"line {number}, which is broken", partial(_epoch_row, line)
 
+    def _step_of(self, line: str) -> int | float | None:
+        try:
+            step = json.loads(line)["step"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return step if isinstance(step, int | float) else None
+
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        self._file.append((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
+        self._append((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
-        self._file.append((json.dumps({"kind": "params", "step": 0, **params}) + "\n").encode())
+        self._append((json.dumps({"kind": "params", "step": 0, **params}) + "\n").encode())
 
 
 def _epoch_row(line: str) -> dict[str, Any] | None:
     row = json.loads(line)
     return row if row["kind"] == "epoch" else None
-
-
-def _step_of(line: str) -> int | float | None:
-    try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return step if isinstance(step, int | float) else None

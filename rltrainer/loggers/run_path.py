@@ -1,58 +1,48 @@
 """Paths of runs that are logged at one place: `log.csv`, `log-2.csv`, `log-3.csv`."""
 
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+Test = Callable[[Path], bool]
 
+
+@dataclass
 class RunPath:
     """The files or folders of runs: the path that a user gave, and the same with numbers.
 
     Args:
         given: the path.
         suffix: the end of its name that stays behind the number.
-        is_log: returns whether a path holds a log.
-        side: returns the file that lies beside a log; None if there is none.
     """
 
-    def __init__(
-        self, given: Path, suffix: str, is_log: Callable[[Path], bool], side: Callable[[Path], Path] | None = None
-    ) -> None:
-        self.given, self._suffix, self._is_log, self._side = given, suffix, is_log, side
+    given: Path
+    suffix: str
 
-    def unused(self) -> Path:
+    def unused(self, is_used: Test) -> Path:
         """Return the given path if no run was logged there, else the first number that is free."""
-        if not (self._is_log(self.given) or self._has_side(self.given)):
+        if not is_used(self.given):
             return self.given
-        number = 2
-        while self._numbered(number).exists() or self._has_side(self._numbered(number)):
-            number += 1
-        return self._numbered(number)
+        numbered = map(self._numbered, itertools.count(2))
+        return next(path for path in numbered if not (path.exists() or is_used(path)))
 
-    def newest(self) -> Path:
+    def newest(self, is_log: Test) -> Path:
         """Return the log that was written to last, the given path if there is none."""
-        return max(filter(self._is_log, self._all()), key=_last_change, default=self.given)
+        numbered = itertools.takewhile(Path.exists, map(self._numbered, itertools.count(2)))
+        return max(filter(is_log, [self.given, *numbered]), key=_last_change, default=self.given)
 
     def named(self, name: str | None) -> Path:
         """Return the path of this name, the given one if that is another log's name. The name is not trusted."""
-        stem = self.given.name.removesuffix(self._suffix)
-        number = re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}}){re.escape(self._suffix)}", name or "", re.ASCII)
+        stem = self.given.name.removesuffix(self.suffix)
+        number = re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}}){re.escape(self.suffix)}", name or "", re.ASCII)
         return self.given if number is None or name == self.given.name else self._numbered(int(number[1]))
-
-    def _all(self) -> Iterator[Path]:
-        yield self.given
-        number = 2
-        while self._numbered(number).exists():
-            yield self._numbered(number)
-            number += 1
-
-    def _has_side(self, path: Path) -> bool:
-        return self._side is not None and self._side(path).exists()
 
     def _numbered(self, number: int) -> Path:
         if self.given.name in ("", ".."):  # the current folder or one above: a name beside it would surprise
             return self.given / str(number)
-        return self.given.with_name(f"{self.given.name.removesuffix(self._suffix)}-{number}{self._suffix}")
+        return self.given.with_name(f"{self.given.name.removesuffix(self.suffix)}-{number}{self.suffix}")
 
 
 def _last_change(path: Path) -> int:

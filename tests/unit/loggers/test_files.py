@@ -425,7 +425,7 @@ def test_a_short_write_leaves_whole_lines(
     logger = make(tmp_path / "log")
     run(logger, 1)
     before = (tmp_path / "log").read_bytes()
-    file = logger._file._file
+    file = logger._file
     assert file is not None
 
     class Nearly:
@@ -437,7 +437,7 @@ def test_a_short_write_leaves_whole_lines(
         def write(self, data: bytes) -> int:
             return file.write(data[:5])
 
-    monkeypatch.setattr(logger._file, "_file", Nearly())
+    monkeypatch.setattr(logger, "_file", Nearly())
     with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
         logger.log("test", {"score": 1.0}, 300)
     assert (tmp_path / "log").read_bytes() == before

@@ -143,7 +143,7 @@ def test_who_logs_by_hand_continues_the_log(
 
 @pytest.mark.parametrize("name", ["../log-2.csv", "log-2.csv/..", "/etc/passwd", "log-.csv", "log-٢.csv", "", None])
 def test_a_name_from_a_checkpoint_is_not_trusted(name: str | None, tmp_path: Path) -> None:
-    runs = RunPath(tmp_path / "log.csv", ".csv", lambda path: True)
+    runs = RunPath(tmp_path / "log.csv", ".csv")
     assert runs.named(name) == tmp_path / "log.csv"
     assert runs.named("log-12.csv") == tmp_path / "log-12.csv"
 

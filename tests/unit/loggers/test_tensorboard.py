@@ -13,8 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import TensorBoardLogger
-from rltrainer.loggers.event_file import EventFolder
-from rltrainer.loggers.log_file import AppendedFile
+from rltrainer.loggers.file_logger import AppendedFile
 
 PROGRESS = {
     "epoch": 1,
@@ -259,7 +258,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every event file is `/dev/full`, where each write fails as on a full disk."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    monkeypatch.setattr(EventFolder, "_open", lambda self: AppendedFile(Path("/dev/full")))
+    monkeypatch.setattr(TensorBoardLogger, "_open", lambda self: AppendedFile(Path("/dev/full")))
 
 
 @pytest.mark.usefixtures("full_disk")
@@ -286,9 +285,7 @@ def test_a_short_write_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Mon
     logger = TensorBoardLogger(tmp_path)
     run(logger, 1)
     (path,) = event_files(tmp_path)
-    before, file = path.read_bytes(), logger._file
-    assert file is not None
-    inner = file._file
+    before, inner = path.read_bytes(), logger._file
     assert inner is not None
 
     class Nearly:
@@ -301,7 +298,7 @@ def test_a_short_write_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Mon
             return inner.write(data[:5])
 
     with monkeypatch.context() as patch:
-        patch.setattr(file, "_file", Nearly())
+        patch.setattr(logger, "_file", Nearly())
         with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
             logger.log("test", {"score": 2.0}, 200)
     assert path.read_bytes() == before

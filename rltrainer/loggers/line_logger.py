@@ -1,90 +1,82 @@
-"""A text file of lines: what CSV and JSON lines logs are made of.
+"""The parent of loggers to a text file of lines: CSV and JSON lines.
 
 Knows nothing of what a line says. A line that a kill broke off is dropped before the next one is written.
 """
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import ClassVar, Unpack
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers.extent import Extent
-from rltrainer.loggers.log_file import AppendedFile, LogFile
+from rltrainer.loggers.file_logger import AppendedFile, FileLogger
+from rltrainer.loggers.logger import LoggerOptions
 
 
-class LineFile(LogFile):
-    """Appends lines to a file.
-
-    Args:
-        owner: the logger's class, for error texts.
-        path: the file; if it exists it is continued.
-        name: what a checkpoint calls it.
-        header: how every such file begins; a whole line is written into a new file.
-        step_of: returns the step in a line, or None in a broken one.
+class LineLogger(FileLogger):
+    """Appends lines to a file; one that exists is continued.
 
     Raises:
-        ParamsError: `path` is no path, a folder, or a file that does not begin with `header`.
+        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
-    def __init__(
-        self,
-        owner: str,
-        path: str | os.PathLike[str],
-        name: str,
-        header: bytes,
-        step_of: Callable[[str], int | float | None],
-    ) -> None:
+    name_in_state: ClassVar[str]
+    header: ClassVar[bytes]
+    """The beginning of every such file; a whole line is written into a new file."""
+
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
+        owner = type(self).__name__
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
-        super().__init__(Path(path))
-        self._name, self._header, self._step_of = name, header, step_of
+        super().__init__(Path(path), Path(path).suffix, **options)
         self._keep: int | None = None
         if self.path.is_dir():
             raise ParamsError(field_error_text(owner, "path", "must be a file, not a folder", path))
-        if self.path.is_file() and self.path.stat().st_size and not self.is_log(self.path):
+        if self.path.is_file() and self.path.stat().st_size and not self._is_log(self.path):
             rule = "must be a new file or a log of this kind"
             raise ParamsError(field_error_text(owner, "path", rule, path, "It would be damaged."))
 
-    def is_log(self, path: Path) -> bool:
-        """Return whether a file has begun as this one does."""
+    @abstractmethod
+    def _step_of(self, line: str) -> int | float | None:
+        """Return the step in a line, None in a broken one."""
+
+    def _is_log(self, path: Path) -> bool:
         if not path.is_file():
             return False
         with open(path, "rb") as file:
-            begin = file.read(len(self._header))
+            begin = file.read(len(self.header))
         # A kill while the file was begun may have left a part of the header.
-        return begin != b"" and self._header.startswith(begin)
+        return begin != b"" and self.header.startswith(begin)
 
-    def move(self, path: Path) -> None:
-        """Write to another file from now on."""
-        super().move(path)
+    def _move(self, path: Path) -> None:
+        super()._move(path)
         self._keep = None
 
-    def drop_after(self, step: int) -> None:
-        """Remove, with the next line, what follows the last line of this step or an earlier one."""
-        self.close()
+    def _drop_after(self, step: int) -> None:
+        """Keep what stands up to the last line of this step or an earlier one."""
         position, self._keep = 0, 0
-        if self.path.is_file():
-            with open(self.path, "rb") as file:
-                for line in file:
-                    position += len(line)
-                    found = self._step_of(line[:-1].decode(errors="replace")) if line.endswith(b"\n") else None
-                    if found is not None and found <= step:
-                        self._keep = position
+        with open(self.path, "rb") as file:
+            for line in file:
+                position += len(line)
+                found = self._step_of(line[:-1].decode(errors="replace")) if line.endswith(b"\n") else None
+                if found is not None and found <= step:
+                    self._keep = position
 
-    def extents(self) -> dict[str, Extent]:
+    def _measure_files(self) -> dict[str, Extent]:
         """Return how far the file was written: its whole lines that stay."""
         if not self.path.is_file():
-            return {self._name: Extent.of(self.path, 0)}
+            return {self.name_in_state: Extent.of(self.path, 0)}
         with open(self.path, "rb", buffering=0) as file:
-            return {self._name: Extent.of(self.path, self._end(file))}
+            return {self.name_in_state: Extent.of(self.path, self._end(file))}
 
-    def find(self, place: Path, name: str) -> Path | None:
-        """Return the file itself by its name."""
-        return place if name == self._name else None
+    def _find(self, place: Path, name: str) -> Path | None:
+        return place if name == self.name_in_state else None
 
-    def lines(self, path: Path) -> Iterator[str]:
+    def _lines(self, path: Path) -> Iterator[str]:
         """Yield the whole lines of such a file without their ends; warn of a last line that was truncated."""
         if not path.is_file():
             return
@@ -107,7 +99,7 @@ class LineFile(LogFile):
         return file
 
     def _beginning(self) -> bytes:
-        return self._header if self._header.endswith(b"\n") else b""
+        return self.header if self.header.endswith(b"\n") else b""
 
     def _end(self, file: FileIO) -> int:
         """Return the position after the last whole line that stays."""
