@@ -37,12 +37,7 @@ def require_mask(owner: str, observation_space: gym.Space[Any], action_space: gy
 
 
 def excluded(values: Tensor, mask: Tensor) -> Tensor:
-    """Return logits or values [B, A] with those of choices that are not allowed at -1e8.
-
-    Args:
-        values: [B, A].
-        mask: [B, A] bool, which are allowed.
-    """
+    """Return logits or values [B, A] with those of choices that a mask [B, A] does not allow at -1e8."""
     return torch.where(mask, values, EXCLUDED)
 
 
@@ -54,8 +49,6 @@ def allowed(action: Tensor, mask: Tensor, space: gym.Space[Any], generator: torc
     Args:
         action: [N], or [N, D] for D choices.
         mask: [N, A] bool; of D choices one after the other.
-        space: the action space, Discrete or MultiDiscrete.
-        generator: source of the randomness.
     """
     sizes = num_choices(space)
     assert sizes is not None, "policies accept masks of choices only"

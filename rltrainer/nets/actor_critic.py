@@ -96,11 +96,6 @@ class Actor(Policy):
         """Return the memory of state-dependent noise; None without it."""
         return cast(StateDependentHead, self.actor[2]).initial_state(num_envs) if self.use_sde else None
 
-    @property
-    def is_recurrent(self) -> bool:
-        """Tell that greedy actions depend on no memory: that of noise is for exploring."""
-        return not self.use_sde and super().is_recurrent
-
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
     ) -> Decision:

@@ -16,15 +16,8 @@ class Critic(nn.Module):
     """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
 
     One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's
-    have several outputs. The members share the encoder, which has weights only where
-    there are images or a user's own module.
-
-    Args:
-        observation_space: the space of one observation.
-        action_space: a Box of one axis.
-        net: the networks' parts; sizes and activation are given.
-        num_members: E.
-        num_outputs: K numbers for each action value, such as the quantiles of TQC.
+    have K outputs, its quantiles. The members share the encoder, which has weights only where there are images or a
+    user's own module. Actions are a Box of one axis.
     """
 
     def __init__(
@@ -46,12 +39,7 @@ class Critic(nn.Module):
         return self.ensemble(torch.cat([self.encoder(obs), action], dim=-1))  # type: ignore[no-any-return]  # nn.Module
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return the values [E, N, B] ([E, N, B, K]) of N actions for each observation, which is encoded once.
-
-        Args:
-            features: what `encoder` makes of the observations [B, F].
-            action: [N, B, A].
-        """
+        """Return the values [E, N, B], or [E, N, B, K], of actions [N, B, A] for encoded observations [B, F]."""
         features = features.expand(len(action), *features.shape)
         q: Tensor = self.ensemble(torch.cat([features, action], dim=-1).flatten(0, 1))
         return q.view(len(q), *action.shape[:2], *q.shape[2:])

@@ -15,6 +15,7 @@ from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
 from rltrainer.names import did_you_mean
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
+from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.net_params import MakeEncoder, NetParams
 from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
@@ -74,8 +75,8 @@ class ConvEncoder(nn.Module):
             nn.ReLU(),
         )
         with torch.no_grad():
-            conv_features = self.conv(torch.zeros(1, channels, height, width)).numel()
-        self.linear = nn.Sequential(Linear(conv_features, features), nn.ReLU())
+            num_features = self.conv(torch.zeros(1, channels, height, width)).numel()
+        self.linear = nn.Sequential(Linear(num_features, features), nn.ReLU())
         self.out_features = features
 
     def forward(self, x: Tensor) -> Tensor:
@@ -167,16 +168,12 @@ def _num_features(leaf: str, space: gym.Space[Any], encoder: object) -> int:
     if not isinstance(encoder, nn.Module):
         raise ParamsError(f"{rule}; got {readable(encoder)} ({type(encoder).__name__})")
     values = _two_values(space, next((parameter.device for parameter in encoder.parameters()), None))
-    in_training = [module for module in encoder.modules() if module.training]
     try:
-        with torch.no_grad():
-            features = encoder.eval()(values)
+        with torch.no_grad(), eval_mode(encoder):
+            features = encoder(values)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         shape, dtype = list(values.shape), values.dtype
         raise ParamsError(f"{rule}; of {dtype} {shape} it makes {type(error).__name__}: {error}") from error
-    finally:
-        for module in in_training:
-            module.training = True
     if not isinstance(features, Tensor):
         raise ParamsError(f"{rule}; of {list(values.shape)} it makes {readable(features)}")
     if features.dim() != 2 or len(features) != 2 or not features.is_floating_point():

@@ -26,14 +26,7 @@ class Exploration(Protocol):
     def __call__(
         self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the explored actions [N, ...].
-
-        Args:
-            action: what the policy would do [N, ...].
-            action_space: the space of one action.
-            progress: share of the training that is done, in [0, 1].
-            generator: source of all randomness.
-        """
+        """Return the explored actions [N, ...], given what the policy would do and the share of the training done."""
 
 
 class RememberingExploration(Exploration, Protocol):
@@ -69,9 +62,6 @@ class EpsilonGreedy(Params):
 
     Args:
         epsilon: probability in [0, 1], or a schedule of it.
-
-    Raises:
-        ParamsError: `epsilon` is neither.
     """
 
     epsilon: UnitFloat | Scheduled = 0.1
@@ -103,9 +93,6 @@ class GaussianNoise(Params):
 
     Args:
         std: standard deviation as a share of half the action's range, or a schedule of it.
-
-    Raises:
-        ParamsError: `std` is neither.
     """
 
     std: NonNegativeFloat | Scheduled = 0.1
@@ -153,9 +140,6 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         std: of its growth, as a share of half the action's range, or a schedule of it.
         theta: how strongly it is drawn back to 0.
         dt: time between two steps; 0.01 as in Stable-Baselines3, the paper's equation has 1.
-
-    Raises:
-        ParamsError: one of them is no such number.
     """
 
     std: NonNegativeFloat | Scheduled = 0.2

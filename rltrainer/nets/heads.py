@@ -18,13 +18,7 @@ from rltrainer.spaces import require_floats
 
 
 class ValueHead(Linear):
-    """A linear layer to values.
-
-    Args:
-        in_features: size of the features.
-        num_values: V, such as the number of actions.
-        num_outputs: K numbers for each value, such as quantiles of a return.
-    """
+    """A linear layer to V values, such as one for each action, of K numbers each, such as quantiles of a return."""
 
     def __init__(self, in_features: int, num_values: int, num_outputs: int = 1) -> None:
         super().__init__(in_features, num_values * num_outputs)
@@ -59,8 +53,6 @@ class GaussianHead(nn.Module):
     """A normal with a linear mean and a standard deviation that does not depend on the observation.
 
     Args:
-        in_features: size of the features.
-        space: the action space.
         log_std: initial log standard deviation.
         bounded_mean: squash the mean to (-1, 1), for policies that act in the unit box.
         min_log_std: lower bound of the log standard deviation; the upper one is 2.

@@ -24,11 +24,7 @@ TModule = TypeVar("TModule", bound=nn.Module)
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation after each, the last one too.
-
-    Args:
-        sizes: features of the input and of each layer.
-        activation: makes the activation of each layer.
+    """Linear layers of these sizes, the input's first, with an activation after each, the last one too.
 
     Raises:
         ParamsError: `activation` makes no module.
@@ -54,12 +50,15 @@ def make_activation(activation: Activation, num_features: int, owner: str) -> nn
         ParamsError: no module comes of it, or a lazy one; the text names `owner`.
     """
     make: Callable[..., Any] = activation
+    made, cause = None, None
     try:
         made = make(*[num_features] * _needs_width(make))
     except TypeError as error:
-        raise _activation_error(activation, owner) from error
+        cause = error
     if not isinstance(made, nn.Module) or any(map(nn.parameter.is_lazy, made.parameters())):
-        raise _activation_error(activation, owner)
+        rule = "must make a module, from no argument or from the number of a layer's features"
+        hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
+        raise ParamsError(field_error_text(owner, "activation", rule, activation, hint)) from cause
     return made
 
 
@@ -70,12 +69,6 @@ def _needs_width(make: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # not callable, or written in C: calling it says more
         return False
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
-
-
-def _activation_error(activation: object, owner: str) -> ParamsError:
-    rule = "must make a module, from no argument or from the number of a layer's features"
-    hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
-    return ParamsError(field_error_text(owner, "activation", rule, activation, hint))
 
 
 def orthogonal_(module: TModule, gain: float) -> TModule:
@@ -115,14 +108,7 @@ class PerMember(nn.ModuleList):
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape, evaluated together.
-
-    Args:
-        num_members: E.
-        in_features: size of the features.
-        hidden_sizes: units of each hidden layer.
-        activation: makes what comes after each hidden layer.
-        num_outputs: K.
+    """E perceptrons of equal shape with K outputs, evaluated together.
 
     Raises:
         ParamsError: `activation` makes no module, or there are too many members.
@@ -144,10 +130,9 @@ class EnsembleMLP(nn.Module):
         sizes = (in_features, *hidden_sizes, num_outputs)
         self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))
         layers: list[nn.Module] = []
-        for size_in, size_out in zip((in_features, *hidden_sizes), hidden_sizes, strict=False):
+        for size_in, size_out in itertools.pairwise(sizes[:-1]):
             layers += [EnsembleLinear(num_members, size_in, size_out), self._make_activation(activation, size_out)]
-        last = hidden_sizes[-1] if hidden_sizes else in_features
-        self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, last, num_outputs))
+        self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features [B, in_features] to the outputs of each member: [E, B] of one each, else [E, B, K]."""

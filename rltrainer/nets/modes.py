@@ -1,5 +1,8 @@
 """Eval mode for acting, at almost no cost for policies of layers that do not look at their mode."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import nn
 
 from rltrainer.nets.dropout import Dropout
@@ -11,6 +14,19 @@ _WITHOUT_MODES = {
     nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
 }  # fmt: skip
 """Classes of torch that compute the same in train and eval mode: exactly these, a subclass may do anything."""
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put all modules into eval mode, and afterwards those back that were in train mode."""
+    in_training = [part for part in module.modules() if part.training]
+    try:
+        for part in in_training:
+            part.training = False
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
 
 
 class EvalMode:

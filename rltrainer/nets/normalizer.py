@@ -96,8 +96,8 @@ class ObsNormalizer(nn.Module):
 
     def reset(self) -> None:
         """Forget all samples."""
-        for moments in self.moments.values():
-            moments.reset()  # type: ignore[operator]  # a RunningMoments by construction
+        for moments in running_moments(self):
+            moments.reset()
 
     def _each(self, obs: Tree, function: Any) -> Tree:
         def apply(position: str, x: Tensor) -> Any:

@@ -54,10 +54,10 @@ class Policy(nn.Module, ABC):
     algorithm is built.
 
     **Memory** is one row of float32 numbers per env. Whoever steps the envs keeps it: a collector begins with
-    `initial_state(num_envs)`, hands to `decide` what the decision before it returned, writes the initial rows into
-    those of the envs that begin an episode before they act again, and saves it in its state. If the buffer declares the
-    column `state`, each cell of a rollout has the memory that it was acted on with: `rollout.extra["state"]`
-    [T, N, S]. An update starts from its first row, and forgets where `rollout.begins` says so.
+    `initial_state(num_envs)`, hands to `decide` what the decision before it returned, and gives envs that begin an
+    episode their initial rows again. If the buffer declares the column `state`, each cell of a rollout has the memory
+    that it was acted on with: `rollout.extra["state"]` [T, N, S]. An update starts from its first row, and forgets
+    where `rollout.begins` says so.
 
     Args:
         observation_space: the space of one observation.
@@ -77,6 +77,8 @@ class Policy(nn.Module, ABC):
     """Sizes and activation of networks for which the user chose none."""
     extra_specs: ExtraSpecs = NO_COLUMNS
     """Columns that `decide` can fill, for buffers that declare them."""
+    use_sde = False
+    """Whether the memory is that of noise, which greedy actions do not depend on."""
     _lowest: Tensor | None
     _highest: Tensor | None
     _construction: str
@@ -149,12 +151,7 @@ class Policy(nn.Module, ABC):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> TPolicy:
-        """Build the policy for the spaces of a vector env; `options` go to the constructor.
-
-        Raises:
-            ParamsError: `envs` is no vector env, or an option is unknown or breaks its rule.
-            SpaceError: the policy cannot observe or act in such spaces.
-        """
+        """Build the policy for the spaces of a vector env; see `for_spaces`."""
         spaces = _spaces_of(cls, envs)
         _check_options(cls, "for_envs", (*spaces, *args), options)
         return cls(*spaces, *args, **options)
@@ -162,12 +159,9 @@ class Policy(nn.Module, ABC):
     def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
         """Return the parts of a critic: those of the actor, or a `critic_net` that takes what it leaves open from them.
 
-        Args:
-            critic_net: what the user passed.
-            shares: the option by which the critic takes the actor's encoder; None if it has its own.
-
         Raises:
-            ParamsError: it is no `NetParams`, or has an encoder or keys that it would not use.
+            ParamsError: it is no `NetParams`, or the critic shares the actor's encoder by an option of this name
+                (`shares`), and so would not use its own encoder or keys.
         """
         name, own = type(self).__name__, self.net_params
         critic_net = checked(name, "critic_net", critic_net, AnyNet | None)
@@ -183,7 +177,7 @@ class Policy(nn.Module, ABC):
     @property
     def is_recurrent(self) -> bool:
         """Tell if greedy actions depend on the memory: only an algorithm that replays sequences can train them."""
-        return self.initial_state(1) is not None
+        return not self.use_sde and self.initial_state(1) is not None
 
     @property
     def columns(self) -> ExtraSpecs:
@@ -224,7 +218,7 @@ class Policy(nn.Module, ABC):
             state: [N, S], what a policy with memory returned with the action before; `initial_state(N)` at the start,
                 and its rows for the envs that begin another episode.
             explore: sample, or add the exploration that the algorithm set; False chooses greedily.
-            generator: source of randomness; None uses torch's global one.
+            generator: see `decide`.
 
         Returns:
             actions [N, ...] in the env's scale, those of a Box within its bounds; if a state was given, with the next.
@@ -255,13 +249,10 @@ class Policy(nn.Module, ABC):
         generator: torch.Generator | None = None,
         exploration: Exploration | None = None,
     ) -> Decision:
-        """Normalise raw observations, decide, and explore: what collectors call.
+        """Normalise raw observations, decide, and explore: `act` as collectors call it, unclipped.
 
         Args:
-            obs: tree [N, ...] on the policy's device.
             state: [N, S], the memory of the policy or of its exploration.
-            explore: sample, and let the exploration have its way.
-            generator: source of randomness; None uses torch's global one.
             exploration: explores from the greedy action, in the place of the policy's own sampling and exploration.
         """
         if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
@@ -285,14 +276,12 @@ class Policy(nn.Module, ABC):
     def predict(
         self, obs: Tree, state: Any = None, *, explore: bool = False, generator: torch.Generator | None = None
     ) -> Any:
-        """Choose actions for observations in NumPy, in eval mode; the modes are afterwards as they were.
+        """Choose actions as `act` does for observations in NumPy, in eval mode; the modes are afterwards as they were.
 
         Args:
             obs: one observation, or N of them with an axis in front: arrays, or dicts and tuples of them, raw. Keys
                 that only the critic sees may be missing.
             state: [S] or [N, S], what was returned with the action before; None begins an episode.
-            explore: see `act`.
-            generator: see `act`.
 
         Returns:
             the action, or N of them, in the dtype of the action space, those of a Box within its bounds; with the next
@@ -355,11 +344,10 @@ class Policy(nn.Module, ABC):
 
 def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
     """Return the spaces of one of the envs."""
-    if not isinstance(envs, type):  # whose attributes are no spaces yet
-        observation_space = getattr(envs, "single_observation_space", None)
-        action_space = getattr(envs, "single_action_space", None)
-        if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):
-            return observation_space, action_space
+    observation_space = getattr(envs, "single_observation_space", None)
+    action_space = getattr(envs, "single_action_space", None)
+    if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):
+        return observation_space, action_space
     hint = "Make one with rl.make_vec(env_id, num_envs=1)."
     if isinstance(envs, str):
         hint = f"Make one with rl.make_vec({envs!r}, num_envs=1)."
@@ -372,9 +360,8 @@ def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
 def _check_options(policy_class: Any, method: str, args: tuple[Any, ...], options: Any) -> None:
     owner = f"{policy_class.__name__}.{method}"
     if inspect.isabstract(policy_class):
-        raise ParamsError(
-            f"{owner}: {policy_class.__name__} is abstract. Build one of its subclasses: ActorCritic, ..."
-        )
+        name = policy_class.__name__
+        raise ParamsError(f"{owner}: {name} is abstract. Build one of its subclasses: ActorCritic, ...")
     check_arguments(owner, policy_class, args, options, "option")
 
 

@@ -1,16 +1,16 @@
 """NumPy in, NumPy out: how a policy is asked by a program that has one observation, or a few."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.nets.modes import eval_mode
 from rltrainer.spaces import ACTION_MASK, Array, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
 from rltrainer.tree import Tree, leaves, map_tree
 
@@ -45,10 +45,8 @@ def to_batch(
 
     Args:
         who: what error texts start with.
-        space: the space of one observation.
         obs: one observation, or N of them: each leaf with one axis more. Choices may have any integer dtype.
         unseen: keys of a Dict that may be missing, as the networks that act do not look at them.
-        device: where the tensors go.
 
     Raises:
         SpaceError: it is no observation of the space, or leaves differ in their number.
@@ -68,19 +66,6 @@ def to_batch(
         return torch.from_numpy(values).to(device)
 
     return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put all modules into eval mode, and afterwards those back that were in train mode."""
-    in_training = [part for part in module.modules() if part.training]
-    try:
-        for part in in_training:
-            part.training = False
-        yield
-    finally:
-        for part in in_training:
-            part.training = True
 
 
 def _to_numpy(action: Tensor, space: gym.Space[Any], is_single: bool) -> Any:

@@ -68,28 +68,25 @@ class QNetwork(Policy):
         **options: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(observation_space, action_space, net, **options)
+        name = type(self).__name__
         if not isinstance(action_space, spaces.Discrete):
             hint = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
-            name = type(self).__name__
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
-        dueling = checked(type(self).__name__, "dueling", dueling, Flag)
-        self.num_outputs = checked(type(self).__name__, "num_outputs", num_outputs, PositiveInt)
-        if checked(type(self).__name__, "normalize_reward", normalize_reward, Flag):
+        self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
+        if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardNormalizer()
         self.start = int(action_space.start)
         encoder = Encoder(observation_space, self.net_params)
-        make_head = DuelingHead if dueling else ValueHead
+        make_head = DuelingHead if checked(name, "dueling", dueling, Flag) else ValueHead
         # The head before the layers below it: the order in which initial weights are drawn.
         head = make_head(self.net_params.layer_sizes(encoder.out_features)[-1], int(action_space.n), self.num_outputs)
         self.critic = nn.Sequential(encoder, self.net_params.hidden_layers(encoder.out_features), head)
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
-        """Return the action values [B, A] that choices are made by, for normalised observations [B, ...].
-
-        Those of actions that are not allowed are -1e8.
+        """Return the action values [B, A] that choices are made by; those of actions that are not allowed are -1e8.
 
         Args:
-            obs: the observations.
+            obs: normalised, [B, ...].
             output: what another critic of this shape, such as the target network, makes of them; None asks `critic`.
         """
         values, mask = self.expectation(self.critic(obs) if output is None else output), self.mask_of(obs)

@@ -30,8 +30,6 @@ class StateDependentHead(nn.Module):
     through the variance, and the mean of what is squashed is clipped to [-2, 2].
 
     Args:
-        in_features: F, size of the features phi.
-        num_actions: A, numbers of an action.
         log_std: initial logarithm of std.
         squashes: whether actions are tanh of the normal.
         sample_interval: steps between two draws of theta; None draws at the start of an episode only.
@@ -59,20 +57,13 @@ class StateDependentHead(nn.Module):
     def explore(
         self, features: Tensor, state: Tensor, generator: torch.Generator | None
     ) -> tuple[DiagonalGaussian | SquashedGaussian, Tensor, Tensor]:
-        """Return the distributions, actions [N, A] by each env's theta, and the next memory.
-
-        Args:
-            features: [N, F].
-            state: what `initial_state` or the step before returned.
-            generator: source of randomness.
-        """
+        """Return distributions for features [N, F], actions [N, A] by each env's theta, and the next memory."""
         num_steps, theta = state[:, :1], state[:, 1:]
         is_due = num_steps == 0
         if not is_due.is_cpu or is_due.any():
             theta = torch.where(is_due, torch.empty_like(theta).normal_(generator=generator), theta)
-        num_steps = (
-            torch.ones_like(num_steps) if self.sample_interval is None else (num_steps + 1) % self.sample_interval
-        )
+        interval = self.sample_interval
+        num_steps = torch.ones_like(num_steps) if interval is None else (num_steps + 1) % interval
         distribution = self(features)
         noise = torch.einsum("nf,nfa->na", features.float(), theta.view(-1, *self.log_std.shape) * self.log_std.exp())
         action = distribution.mean + noise

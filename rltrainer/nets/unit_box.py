@@ -32,17 +32,12 @@ class UnitBoxPolicy(Policy):
         **options: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(observation_space, action_space, net, **options)
+        name = type(self).__name__
         if not _is_unit_box_like(action_space):
-            raise SpaceError(
-                field_error_text(
-                    type(self).__name__,
-                    "action_space",
-                    "must be a bounded Box of one axis with low < high",
-                    action_space,
-                    "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.",
-                )
-            )
-        require_floats(type(self).__name__, action_space)
+            rule = "must be a bounded Box of one axis with low < high"
+            hint = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
+            raise SpaceError(field_error_text(name, "action_space", rule, action_space, hint))
+        require_floats(name, action_space)
         self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
         self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
 
