@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import rltrainer as rl
 
@@ -119,17 +120,16 @@ def a2c_cartpole(policy: Any) -> Any:
     return rl.A2C(policy, rl.A2CParams(lr=rl.LinearSchedule(2e-3), gae_lambda=0.95))
 
 
-NO_VELOCITIES: dict[str, Any] = {  # RL Zoo's CartPoleNoVel-v1, with half as many repetitions
-    "lr": rl.LinearSchedule(1e-3), "gamma": 0.98, "gae_lambda": 0.8, "clip": rl.LinearSchedule(0.2)
-}  # fmt: skip
-
-
-def recurrent_ppo_no_velocities(policy: Any) -> Any:
-    return rl.RecurrentPPO(policy, rl.PPOParams(**NO_VELOCITIES))
-
-
-def ppo_no_velocities(policy: Any) -> Any:
-    return rl.PPO(policy, rl.PPOParams(**NO_VELOCITIES))
+def no_velocities(algorithm: Any, policy_class: Any, goal: float | None = 450, note: str = "", **policy: Any) -> Task:
+    """Return CartPole without velocities with the settings of RL Zoo's CartPoleNoVel-v1, half as many repetitions."""
+    schedules = {"lr": rl.LinearSchedule(1e-3), "clip": rl.LinearSchedule(0.2)}
+    params = rl.PPOParams(gamma=0.98, gae_lambda=0.8, **schedules)
+    policy |= {"hidden_sizes": (64,), "activation": nn.ReLU, "normalize_obs": True, "normalize_reward": True}
+    run = on_policy(
+        NoVelocities, lambda policy: algorithm(policy, params), 8, 450, 98_304, 4096, policy=policy,
+        policy_class=policy_class, collection_step_num_env_steps=256, batch_size=None, update_step_num_repetitions=10,
+    )  # fmt: skip
+    return Task(run, goal, "100k env steps", note)
 
 
 def trpo_cartpole(policy: Any) -> Any:
@@ -307,15 +307,9 @@ TASKS: dict[str, Task] = {
     "trpo_cartpole": Task(
         on_policy("CartPole-v1", trpo_cartpole, 8, 475, 100_352, 4096, collection_step_num_env_steps=1024,
                   batch_size=256, update_step_num_repetitions=10), 475, "100k env steps"),
-    "recurrent_ppo_no_velocities": Task(
-        on_policy(NoVelocities, recurrent_ppo_no_velocities, 8, 450, 98_304, 4096,
-                  policy={"cell": "lstm", "hidden_sizes": (64,), "normalize_obs": True},
-                  policy_class=rl.RecurrentActorCritic, collection_step_num_env_steps=256, batch_size=None,
-                  update_step_num_repetitions=10), 450, "100k env steps"),
-    "ppo_no_velocities": Task(
-        on_policy(NoVelocities, ppo_no_velocities, 8, 450, 98_304, 4096, policy={"normalize_obs": True},
-                  collection_step_num_env_steps=256, batch_size=None, update_step_num_repetitions=10),
-        None, "100k env steps", "below 100 without memory"),
+    "recurrent_ppo_no_velocities": no_velocities(rl.RecurrentPPO, rl.RecurrentActorCritic, cell="lstm"),
+    "recurrent_ppo_gru_no_velocities": no_velocities(rl.RecurrentPPO, rl.RecurrentActorCritic, cell="gru"),
+    "ppo_no_velocities": no_velocities(rl.PPO, rl.ActorCritic, None, "below 100 without memory"),
     "reinforce_cartpole": Task(
         on_policy("CartPole-v1", reinforce_cartpole, 8, 475, 200_000, 4000, collection_step_num_env_steps=None,
                   collection_step_num_episodes=8, batch_size=None), 475, "200k env steps"),

@@ -34,7 +34,8 @@ class RecurrentActorCritic(Policy):
         critic_net: see `ActorCritic`.
         log_std_init: see `Actor`.
         normalize_reward: see `ActorCritic`.
-        options: see `Policy`; layers behind the cell are 64-64 and tanh by default.
+        options: see `Policy`; layers behind the cell are 64-64 and ReLU by default: its output is bounded, and tanh on
+            top of that saturates where returns are large.
 
     Raises:
         SpaceError: the action space is no Discrete, MultiDiscrete or Box of one axis.
@@ -42,6 +43,7 @@ class RecurrentActorCritic(Policy):
     """
 
     extra_specs = LOG_PROB
+    default_net = NetParams(hidden_sizes=(64, 64), activation=nn.ReLU)
 
     def __init__(
         self,
