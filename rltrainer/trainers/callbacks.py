@@ -4,7 +4,7 @@ from typing import Any
 
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import as_python
+from rltrainer.field_rules import as_python, is_int
 from rltrainer.trainers.trainer_params import TrainerParams
 
 
@@ -29,10 +29,9 @@ def compute_score(params: TrainerParams, stats: CollectStats) -> float:
     if params.compute_score_fn is None:
         return float(stats.returns.mean())
     score = _plain(call(params, "compute_score_fn", stats))
-    if isinstance(score, int | float) and not isinstance(score, bool):
+    if isinstance(score, float) or is_int(score):
         return float(score)
-    hint = "Does it lack a return?" if score is None else "Return a float."
-    raise _wrong_return(params, "compute_score_fn", "must return a number", score, hint)
+    raise _wrong_return(params, "compute_score_fn", "must return a number", score, "Return a float.")
 
 
 def wants_to_stop(params: TrainerParams, score: float) -> bool:
@@ -46,8 +45,7 @@ def wants_to_stop(params: TrainerParams, score: float) -> bool:
     answer = _plain(call(params, "stop_fn", score))
     if isinstance(answer, bool):
         return answer
-    hint = "Does it lack a return?" if answer is None else "Compare: lambda score: score >= 475."
-    raise _wrong_return(params, "stop_fn", "must return True or False", answer, hint)
+    raise _wrong_return(params, "stop_fn", "must return True or False", answer, "Compare: lambda score: score >= 475.")
 
 
 def _plain(value: Any) -> Any:
@@ -56,4 +54,5 @@ def _plain(value: Any) -> Any:
 
 
 def _wrong_return(params: TrainerParams, field: str, rule: str, value: object, hint: str) -> ParamsError:
+    hint = "Does it lack a return?" if value is None else hint
     return ParamsError(field_error_text(type(params).__name__, field, rule, value, hint))

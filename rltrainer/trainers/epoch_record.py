@@ -40,14 +40,7 @@ class LastEpisodes:
 
 @dataclass
 class EpochRecord:
-    """Gatherings of one epoch; part of a checkpoint, so that a run can stop in the middle of an epoch.
-
-    Args:
-        epoch: its number.
-        num_env_steps: env steps collected so far.
-        num_training_steps: training steps made so far.
-        score: score of its test step, None before.
-    """
+    """Gatherings of one epoch so far; part of a checkpoint, so that a run can stop in the middle of an epoch."""
 
     epoch: PositiveInt
     num_env_steps: NonNegativeInt = 0

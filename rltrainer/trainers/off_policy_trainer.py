@@ -28,9 +28,8 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.training_collector.buffer, ReplayBuffer):
-            self.raise_invalid(
-                "training_collector", "must have a ReplayBuffer", "Pass Collector(..., buffer=ReplayBuffer(...))."
-            )
+            hint = "Pass Collector(..., buffer=ReplayBuffer(...))."
+            self.raise_invalid("training_collector", "must have a ReplayBuffer", hint)
 
     @property
     def buffer(self) -> ReplayBuffer:
@@ -73,12 +72,7 @@ class OffPolicyRunState(RunState):
 
 
 class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]):
-    """Trains an off-policy algorithm on samples from a buffer that grows while training.
-
-    Args:
-        algorithm: an off-policy algorithm.
-        params: how to train it.
-    """
+    """Trains an off-policy algorithm on samples from a buffer that grows while training; see `Trainer`."""
 
     algorithm_class = OffPolicyAlgorithm
     params_class = OffPolicyTrainerParams

@@ -33,13 +33,10 @@ class OfflineTrainerParams(TrainerParams):
 
     @property
     def planned_num_steps(self) -> int:
-        """Gradient steps of the whole run."""
+        """Gradient steps of the run."""
         return self.max_epochs * self.epoch_num_steps
 
-    @property
-    def planned_num_gradient_steps(self) -> int:
-        """Gradient steps of the whole run."""
-        return self.planned_num_steps
+    planned_num_gradient_steps = planned_num_steps
 
     @property
     def gradient_batch_size(self) -> int:
@@ -60,10 +57,9 @@ class OfflineTrainerParams(TrainerParams):
         """
         super().check_fits(algorithm)
         for name in ("observation_space", "action_space"):
+            what = f"OfflineTrainerParams.buffer.{name}"
             expected, found = getattr(algorithm.policy, name), getattr(self.buffer, name)
-            mismatch = describe_mismatch(
-                f"OfflineTrainerParams.buffer.{name}", expected, found, with_bounds=name == "action_space"
-            )
+            mismatch = describe_mismatch(what, expected, found, with_bounds=name == "action_space")
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
@@ -77,13 +73,7 @@ class OfflineTrainerParams(TrainerParams):
 class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     """Trains an off-policy algorithm from a saved buffer; a training step is one gradient step.
 
-    Args:
-        algorithm: an off-policy algorithm.
-        params: how to train it.
-
-    Raises:
-        SpaceError: the buffer holds other spaces than the policy's.
-        NonFiniteError: the buffer holds NaN or infinity.
+    Its arguments are those of `Trainer`; it also raises what `OfflineTrainerParams.check_fits` does.
     """
 
     algorithm_class = OffPolicyAlgorithm

@@ -24,9 +24,8 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         super().__post_init__()
         buffer = self.training_collector.buffer
         if buffer is not None and not isinstance(buffer, RolloutBuffer):
-            self.raise_invalid(
-                "training_collector", "must have no buffer, or a RolloutBuffer", "Leave out Collector's buffer."
-            )
+            rule = "must have no buffer, or a RolloutBuffer"
+            self.raise_invalid("training_collector", rule, "Leave out Collector's buffer.")
 
     def check_fits(self, algorithm: Algorithm) -> None:
         """Check the size of minibatches too.
@@ -59,13 +58,9 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
 
 
 class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
-    """Trains an on-policy algorithm on what its policy has just collected.
+    """Trains an on-policy algorithm on what its policy has just collected; see `Trainer`.
 
     A training collector without a buffer gets a `RolloutBuffer` that fits its collection steps.
-
-    Args:
-        algorithm: an on-policy algorithm.
-        params: how to train it.
     """
 
     algorithm_class = OnPolicyAlgorithm

@@ -35,14 +35,11 @@ class OnlineTrainerParams(TrainerParams):
         super().__post_init__()
         if (self.collection_step_num_env_steps is None) == (self.collection_step_num_episodes is None):
             rule = "exactly one of collection_step_num_env_steps and collection_step_num_episodes must be given"
-            hint = (
-                f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}; set the other one to None."
-            )
-            self.raise_invalid("collection_step_num_episodes", rule, hint)
+            found = f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}"
+            self.raise_invalid("collection_step_num_episodes", rule, f"{found}; set the other one to None.")
         if self.test_collector is not None and self.training_collector.shares_an_env(self.test_collector):
-            self.raise_invalid(
-                "test_collector", "must have envs of its own", "A test step would reset the training envs."
-            )
+            hint = "A test step would reset the training envs."
+            self.raise_invalid("test_collector", "must have envs of its own", hint)
         if self.test_in_training and self.stop_fn is None:
             self.raise_invalid("test_in_training", "needs a stop_fn", "It is shown the score.")
 

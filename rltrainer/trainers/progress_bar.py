@@ -9,14 +9,7 @@ from rltrainer.trainers.run_stats import Best, EpochStats
 
 
 class ProgressBar:
-    """One bar over the steps of the whole run; does nothing if it is not shown.
-
-    Args:
-        total: steps of the run.
-        shown: whether to show the bar.
-        verbose: whether to print lines.
-        unit: what a step is, in words.
-    """
+    """One bar over all steps of the run, if it is shown; and lines, if `verbose`."""
 
     def __init__(self, total: int, shown: bool, verbose: bool, unit: str) -> None:
         self._bar: Any = None

@@ -15,13 +15,7 @@ from rltrainer.types import UpdateResult
 
 
 class RunLog:
-    """Hands the numbers of a run to the logger and the progress bar, if there are any.
-
-    Args:
-        params: the trainer's.
-        algorithm: what is trained.
-        unit: what the x axis counts.
-    """
+    """Hands the numbers of a run to the logger and the progress bar, if there are any, over steps of a unit."""
 
     def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: Literal["env_step", "gradient_step"]) -> None:
         self._algorithm, self._unit, self._logger = algorithm, unit, params.logger
@@ -65,13 +59,7 @@ class RunLog:
         self._bar.advance_to(self._counts(state)[0])
 
     def collected(self, state: RunState, stats: CollectStats, settings: Callable[[], Mapping[str, float]]) -> None:
-        """Take in a collection step.
-
-        Args:
-            state: the run's.
-            stats: of this collection.
-            settings: what the row tells besides; asked only when one is due.
-        """
+        """Take in a collection step; `settings`, which the row tells besides, are asked only when one is due."""
         if stats.num_collected_episodes:
             state.log.add(stats)
         if self._logger is not None:

@@ -23,28 +23,20 @@ class Counters:
 
 @dataclasses.dataclass(kw_only=True)
 class RunState:
-    """All that a run remembers beside its parts: the loop counts in it, logs tell of it, checkpoints hold it.
-
-    Args:
-        params: the run's settings; filled in when it is saved.
-        counters: how far it has come.
-        best: its best test step.
-        stop_reason: why it ended; None before.
-        runtime: what its `RuntimeParams` came to.
-        timing: seconds of the epochs that are done.
-        epochs: the epochs that are done.
-        record: the epoch that is under way.
-        log: the last episodes of training.
-    """
+    """All that a run remembers beside its parts: the loop counts in it, logs tell of it, checkpoints hold it."""
 
     params: dict[str, Any]
+    """Settings of the run; filled in when it is saved."""
     counters: Counters
     best: Best
     stop_reason: str | None
     runtime: RuntimeParams
+    """What the run's `RuntimeParams` came to."""
     timing: Timing
     epochs: list[EpochStats]
+    """The epochs that are done, as `timing` is of them."""
     record: EpochRecord | None
+    """The epoch that is under way."""
     log: LastEpisodes = dataclasses.field(default_factory=LastEpisodes)
 
     @classmethod

@@ -32,10 +32,8 @@ def choose_num_threads(choice: str | int | None, chosen: str | int | None, work:
     if not isinstance(chosen, int):
         return max(1, min(work // WORK_PER_THREAD, _num_cores(), limit))
     if chosen > limit:
-        text = (
-            "num_threads='auto': the run was saved with %d torch threads and goes on with the %d that are set; sums may"
-        )
-        logging.getLogger("rltrainer").warning(f"{text} round differently", chosen, limit)
+        text = f"the run was saved with {chosen} torch threads and goes on with the {limit} that are set"
+        logging.getLogger("rltrainer").warning("num_threads='auto': %s; sums may round differently", text)
     return min(chosen, limit)
 
 
@@ -46,31 +44,15 @@ def _num_cores() -> int:
 
 @contextlib.contextmanager
 def running_as(chosen: RuntimeParams, asked: RuntimeParams) -> Iterator[None]:
-    """Compute inside as a run has chosen.
-
-    Args:
-        chosen: what its `RuntimeParams` came to.
-        asked: its `RuntimeParams`.
-    """
-    num_threads, library = cast(int | None, chosen.num_threads), cast(Library, chosen.matrix_library)
-    with torch_threads(num_threads, may_add=asked.num_threads != "auto"), large_products_by(library):
-        yield
-
-
-@contextlib.contextmanager
-def torch_threads(count: int | None, may_add: bool = True) -> Iterator[None]:
-    """Use this many threads inside, and as many as before afterwards.
-
-    Args:
-        count: how many; None leaves what is set.
-        may_add: whether they may be more than are set.
-    """
-    before = torch.get_num_threads()
-    if count is None or count == before or (count > before and not may_add):
-        yield
-        return
-    torch.set_num_threads(count)
+    """Compute inside with the threads and the library that `asked`, a run's `RuntimeParams`, came to."""
+    count, before = cast(int | None, chosen.num_threads), torch.get_num_threads()
+    if count is None or (count > before and asked.num_threads == "auto"):
+        count = before
+    if count != before:
+        torch.set_num_threads(count)
     try:
-        yield
+        with large_products_by(cast(Library, chosen.matrix_library)):
+            yield
     finally:
-        torch.set_num_threads(before)
+        if count != before:
+            torch.set_num_threads(before)

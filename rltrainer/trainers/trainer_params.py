@@ -93,9 +93,8 @@ class TrainerParams(Params):
         elif self.test_collector.buffer is not None:
             self.raise_invalid("test_collector", "must have no buffer", "Test episodes are not data to train on.")
         if self.resume_from_log and self.logger is None:
-            self.raise_invalid(
-                "resume_from_log", "needs a logger", "Pass logger=..., or trainer.restore(path) a checkpoint."
-            )
+            hint = "Pass logger=..., or trainer.restore(path) a checkpoint."
+            self.raise_invalid("resume_from_log", "needs a logger", hint)
 
     def collectors(self) -> dict[str, DataSource]:
         """Return the collectors by the name of their field."""
