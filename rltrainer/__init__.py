@@ -1,99 +1,18 @@
 """rltrainer: trains reinforcement-learning agents with PyTorch. The public names."""
 
 from rltrainer import errors, registry
-from rltrainer.algorithms import (
-    A2C,
-    BC,
-    C51,
-    CQL,
-    DDPG,
-    DQN,
-    IQL,
-    PPO,
-    QRDQN,
-    REDQ,
-    REINFORCE,
-    SAC,
-    TD3,
-    TD3BC,
-    TQC,
-    TRPO,
-    A2CParams,
-    Algorithm,
-    AlgorithmParams,
-    BCParams,
-    C51Params,
-    CQLParams,
-    DDPGParams,
-    DiscreteCQL,
-    DiscreteCQLParams,
-    DiscreteSAC,
-    DiscreteSACParams,
-    DoubleDQN,
-    DQNParams,
-    IQLParams,
-    OffPolicyAlgorithm,
-    OffPolicyParams,
-    OnPolicyAlgorithm,
-    Optimizer,
-    PPOParams,
-    QRDQNParams,
-    RecurrentPPO,
-    REDQParams,
-    REINFORCEParams,
-    SACParams,
-    Samples,
-    ScheduledValue,
-    TD3BCParams,
-    TD3Params,
-    TQCParams,
-    TRPOParams,
-    load,
-    load_policy,
-    rms_prop,
-)
-from rltrainer.collect import Collector, CollectStats, DataSource, SequenceSummaryStats
-from rltrainer.data import HindsightReplayBuffer, MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
+from rltrainer.algorithms import *
+from rltrainer.collect import *
+from rltrainer.data import *
 from rltrainer.envs import ActionMask, make_vec
 from rltrainer.interval import Every
-from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
-from rltrainer.nets import (
-    Actor,
-    ActorCritic,
-    CategoricalQNetwork,
-    Decision,
-    DeterministicActorCritic,
-    DiscreteActorCritic,
-    EpsilonGreedy,
-    Exploration,
-    GaussianActorCritic,
-    GaussianNoise,
-    NetParams,
-    OrnsteinUhlenbeckNoise,
-    Policy,
-    QNetwork,
-    QuantileQNetwork,
-    RecurrentActorCritic,
-    SquashedActorCritic,
-)
+from rltrainer.loggers import *
+from rltrainer.nets import *
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdatePlan
 from rltrainer.registry import register
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
-from rltrainer.trainers import (
-    EpochStats,
-    InfoStats,
-    OfflineTrainer,
-    OfflineTrainerParams,
-    OffPolicyTrainer,
-    OffPolicyTrainerParams,
-    OnlineTrainer,
-    OnlineTrainerParams,
-    OnPolicyTrainer,
-    OnPolicyTrainerParams,
-    Trainer,
-    TrainerParams,
-)
+from rltrainer.trainers import *
 from rltrainer.types import Rollout, Sequences, Transitions, UpdateResult
 
 __version__ = "0.1.0"
