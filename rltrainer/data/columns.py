@@ -1,4 +1,4 @@
-"""The columns of a buffer: a storage per column, for an observation space, an action space and extras."""
+"""The columns of a buffer, for an observation space, an action space and extras."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from rltrainer.data.storage import Spec, Storage, space_specs
+from rltrainer.data.storage import Spec, space_specs
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import as_python, is_int
 from rltrainer.tree import Tree, leaves
@@ -44,20 +44,6 @@ def column_specs(
 def cell_nbytes(specs: dict[str, Tree]) -> int:
     """Return the bytes that one cell takes in all columns."""
     return sum(spec.nbytes for spec in leaves(specs))
-
-
-def make_columns(
-    owner: str, specs: dict[str, Tree], shape: tuple[int, int], device: torch.device
-) -> dict[str, Storage]:
-    """Allocate a storage per column.
-
-    Args:
-        owner: the buffer's class, for errors.
-        specs: what `column_specs` returned.
-        shape: rows and envs.
-        device: where they live.
-    """
-    return {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
 
 
 def require_device(owner: str, device: torch.device | str) -> torch.device:

@@ -1,7 +1,5 @@
 """Ends of traces: the true successors that the next row of a replay buffer does not hold."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,36 +17,21 @@ class FinalObservations:
     Args:
         specs: the observation's tree of specs.
         shape: rows and envs of the buffer.
-        device: where the observations live.
+        device: where the observations live; another than the CPU has the slots, too.
     """
 
     def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
         self.slots = np.zeros(shape, np.int32)
         self._device = device
-        self._on_host = device.type == "cpu"
-        self._make_views()
+        self._on_device = None if device.type == "cpu" else torch.from_numpy(self.slots.reshape(-1)).to(device)
         self._store = Storage("final_obs", specs, (16,), device)
-        self._free: list[int] = []
-        self._next_new = 1
+        self._free = list(range(1, 16))
         self.era = object()  # another one after each `clear`
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle the slots once: their views are made anew."""
-        return {name: value for name, value in vars(self).items() if name not in ("_flat", "_on_device")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the views of the slots anew."""
-        vars(self).update(state)
-        self._make_views()
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return self._next_new - 1 - len(self._free)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the store and the slots."""
-        return self._store.nbytes + self._flat.nbytes
+        return self._store.nbytes + self.slots.nbytes
 
     def put(self, cells: Array, values: Tree, source: Array | None = None) -> None:
         """End a trace at each cell.
@@ -58,13 +41,17 @@ class FinalObservations:
             values: tree of tensors [S, ...].
             source: [K] int64, which of the S values follows each cell; None takes them in order.
         """
-        slots = self._take(len(cells))
+        size, num_missing = self._store.shape[0], len(cells) - len(self._free)
+        if num_missing > 0:
+            self._store.grow(max(size + num_missing, size * 3 // 2))
+            self._free.extend(range(size, self._store.shape[0]))
+        slots = np.array([self._free.pop() for _ in cells], np.int64)
         self._store.scatter(slots, values, source)
         self._set(cells, slots)
 
     def release(self, cells: Array) -> None:
         """Forget the ends at these cells [M], where there are any."""
-        slots = self._flat[cells]
+        slots = self.slots.reshape(-1)[cells]
         ended = slots > 0
         if ended.any():
             self._free.extend(slots[ended].tolist())
@@ -72,7 +59,8 @@ class FinalObservations:
 
     def is_end(self, cells: Tensor) -> Tensor:
         """Return whether a trace ends at each cell; any shape."""
-        return self._on_device[cells] > 0
+        slots = torch.from_numpy(self.slots.reshape(-1)) if self._on_device is None else self._on_device
+        return slots[cells] > 0
 
     def replace(self, cells: Tensor, next_obs: Tree) -> Tree:
         """Put in the successors of cells that end a trace.
@@ -81,11 +69,11 @@ class FinalObservations:
             cells: [B] flat indices.
             next_obs: tree [B, ...], the next rows' observations; changed in place.
         """
-        if not self._on_host:
+        if self._on_device is not None:
             # A device graph needs fixed shapes: look up a successor for every cell, then select.
             slots = self._on_device.index_select(0, cells)
             return map_tree(lambda after, final: _select(slots > 0, final, after), next_obs, self._store.gather(slots))
-        ends = self._flat[cells.numpy()]  # arrays: most batches hold no end, and NumPy is quicker to see that
+        ends = self.slots.reshape(-1)[cells.numpy()]  # arrays: most batches hold no end, and NumPy is quicker to see it
         if np.count_nonzero(ends):
             ended = np.flatnonzero(ends)
             for after, final in zip(leaves(next_obs), self._store.leaves, strict=True):
@@ -94,38 +82,21 @@ class FinalObservations:
 
     def clear(self) -> None:
         """Forget all ends; the memory is kept."""
-        cells = np.flatnonzero(self._flat)
-        self._set(cells, np.zeros(1, np.int64))
-        self._free, self._next_new = [], 1
+        self.release(self.cells())
         self.era = object()
 
     def cells(self) -> Array:
         """Return the flat indices of all ends [K], ascending."""
-        return np.flatnonzero(self._flat)
+        return np.flatnonzero(self.slots)
 
     def of(self, cells: Array) -> Tree:
         """Return copies of the successors of cells [K] that end a trace, a tree [K, ...]."""
-        slots = torch.from_numpy(self._flat[cells])
+        slots = torch.from_numpy(self.slots.reshape(-1)[cells])
         return self._store.gather(slots.to(self._device))
 
-    def _make_views(self) -> None:
-        self._flat = self.slots.reshape(-1)
-        self._on_device = torch.from_numpy(self._flat).to(self._device)
-
-    def _take(self, count: int) -> Array:
-        """Return free slots [count], growing the store if it must."""
-        num_reused = min(count, len(self._free))
-        reused = self._free[len(self._free) - num_reused :]
-        del self._free[len(self._free) - num_reused :]
-        first = self._next_new
-        self._next_new += count - num_reused
-        if self._next_new > self._store.shape[0]:
-            self._store.grow(max(self._next_new, self._store.shape[0] * 3 // 2))
-        return np.array([*reused, *range(first, self._next_new)], np.int64)
-
     def _set(self, cells: Array, slots: Array) -> None:
-        self._flat[cells] = slots
-        if not self._on_host:
+        self.slots.reshape(-1)[cells] = slots
+        if self._on_device is not None:
             values = torch.from_numpy(slots.astype(np.int32)).to(self._device)
             self._on_device[torch.from_numpy(cells).to(self._device)] = values
 

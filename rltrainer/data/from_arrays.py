@@ -72,7 +72,6 @@ def cells_from_arrays(
         },
         source=kept.numpy(),
         env=np.zeros(len(kept), np.int64),
-        rank=np.arange(len(kept)),
         ended=ended[kept].numpy(),
         final_obs=map_tree(lambda x: x[final_row], after),
         last_obs=map_tree(lambda x: x[-1:], last_obs),

@@ -20,7 +20,6 @@ class Cells:
         columns: by name trees of tensors [S, ...].
         source: [M] int64, where in S each cell is.
         env: [M] int64, the env into whose stream it goes.
-        rank: [M] int64, its number among the cells of its env: 0, 1, 2, ...
         ended: [M] bool, whether a trace ends there, in an episode's end or a boundary.
         final_obs: tree [K, ...], the successors of the cells that ended, in their order.
         last_obs: tree [N, ...], the successor of each env's last cell; not looked at if that cell ended.
@@ -29,7 +28,6 @@ class Cells:
     columns: dict[str, Tree]
     source: Array
     env: Array
-    rank: Array
     ended: Array
     final_obs: Tree
     last_obs: Tree
@@ -40,30 +38,14 @@ def cells_of_rollout(rollout: Rollout) -> Cells:
 
     A trace also ends where an invalid cell follows: the next cell of that env does not hold the successor.
     """
-    valid, done = to_array(rollout.valid), to_array(rollout.done)
-    num_envs = valid.shape[1]
-    final_row = np.full(valid.size, -1)
-    final_row[to_array(rollout.final_index)] = np.arange(len(rollout.final_index))
-    goes_on = np.ones_like(valid)
-    goes_on[:-1] = valid[1:]
+    valid = to_array(rollout.valid)
     source = np.flatnonzero(valid)
-    ended = (done | ~goes_on).reshape(-1)[source] | (final_row[source] >= 0)
-    rank = (np.cumsum(valid, axis=0) - 1).reshape(-1)[source]
+    ended = to_array(rollout.ends).reshape(-1)[source]
     names = ("obs", "action", "reward", "terminated", "truncated", "extra")
     columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in names}
-    at = source[ended]
-
-    def successor(obs: Tensor, last: Tensor, final: Tensor) -> Tensor:
-        after = torch.from_numpy(at + num_envs).to(obs.device)
-        is_last = after >= len(obs)
-        value = obs.index_select(0, after.clamp(max=len(obs) - 1))
-        value[is_last] = last[after[is_last] - len(obs)]
-        row = torch.from_numpy(final_row[at]).to(obs.device)
-        value[row >= 0] = final[row[row >= 0]]
-        return value
-
-    final_obs = map_tree(successor, columns["obs"], rollout.last_obs, rollout.final_obs)
-    return Cells(columns, source, source % num_envs, rank, ended, final_obs, rollout.last_obs)
+    at = torch.from_numpy(source[ended]).to(rollout.reward.device)
+    final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, at), rollout.next_obs)
+    return Cells(columns, source, source % valid.shape[1], ended, final_obs, rollout.last_obs)
 
 
 def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:
@@ -85,3 +67,9 @@ def to_array(value: Array | Tensor) -> Array:
     if type(value) is np.ndarray:
         return value
     return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def count_up(counts: Array) -> Array:
+    """Return 0, 1, 2, ... up to each count, one after the other."""
+    first: Array = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.arange(len(first)) - first

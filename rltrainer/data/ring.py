@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.columns import make_columns
 from rltrainer.data.final_observations import FinalObservations
 from rltrainer.data.frame_stack import FrameStack
-from rltrainer.data.incoming_cells import Cells, cells_of_rollout, outside_text, to_array
+from rltrainer.data.incoming_cells import Cells, cells_of_rollout, count_up, outside_text, to_array
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array
+from rltrainer.data.storage import Array, Storage
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, leaves, map_tree
@@ -37,6 +36,10 @@ class Ring:
         num_envs: N.
         device: where the data lives.
         frames: what takes incoming observations apart, of which a frame is stored; None stores them as they are.
+
+    Attributes:
+        written: cells that each env ever stored [N]; the next one's row is this modulo R, and it holds at most C of
+            them.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Ring:
         self.num_rows = cells_per_env + 1
         self.num_cells = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
-        self.columns = make_columns(owner, specs, shape, device)
+        self.columns = {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
         self.actions = actions
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
@@ -61,22 +64,15 @@ class Ring:
         self.frames = frames
         self.stream: object | None = None
         self.broken_mask = np.zeros(num_envs, np.bool_)
+        self.written = np.zeros(num_envs, np.int64)
+        self._level: int | None = 0  # that number, where all envs have stored as many cells
         self._envs = np.arange(num_envs)
-        self._has_broken = False
-        # One number where all envs have stored as many cells: it is added to, and looked at, at every env step.
-        self._level: int | None = 0
-        self._written = np.zeros(num_envs, np.int64)
         self._table: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
-
-    @property
-    def written(self) -> Array:
-        """Cells that each env ever stored [N]; the next one's row is this modulo R, and it holds at most C of them."""
-        return self._written if self._level is None else np.full(self.num_envs, self._level)
 
     def sizes(self) -> Array:
         """Return how many cells each env holds [N]."""
@@ -85,7 +81,6 @@ class Ring:
     def break_trace(self, envs: Array | None) -> None:
         """End the traces of some envs [N] bool, or all, before the next cell is written."""
         self.broken_mask |= True if envs is None else envs
-        self._has_broken = True
 
     def turn_to(self, stream: object | None) -> None:
         """End all traces: what is stored next is of another stream."""
@@ -98,9 +93,13 @@ class Ring:
         """Store one cell of every env; see `ReplayBuffer.add`."""
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
-        if self._has_broken:
-            self._end_traces()
-        here, after = self._row_keys()
+        self._end_traces()
+        here: Any
+        after: Any
+        if self._level is not None:
+            here, after = self._level % self.num_rows, (self._level + 1) % self.num_rows
+        else:
+            here, after = ((number % self.num_rows, self._envs) for number in (self.written, self.written + 1))
         terminated, truncated = to_array(terminated), to_array(truncated)
         self._writer.write(here, after, obs, action, reward, next_obs, terminated, truncated, extra)
         if np.count_nonzero(self.final.slots[after]):
@@ -112,10 +111,8 @@ class Ring:
         if self.sampler is not None:
             self.sampler.stored(self._on_device(self._cells_at(self.written)))
             self.sampler.forgotten(self._on_device(self._cells_at(self.written + 1)))
-        if self._level is None:
-            self._written += 1
-        else:
-            self._level += 1
+        self.written += 1
+        self._level = None if self._level is None else self._level + 1
         self._table = None
 
     def add_rollout(self, rollout: Rollout, stream: object | None) -> None:
@@ -148,10 +145,9 @@ class Ring:
             column.check(cells.columns[name])
         self.columns["obs"].check(cells.final_obs)
         self.columns["obs"].check(cells.last_obs)
-        action = to_array(cells.columns["action"])
-        if not self.actions.holds(action) and not self.actions.holds(action[cells.source]):
-            text = outside_text(self.columns["action"].name, self.actions, action[cells.source], ("transition",))
-            raise SpaceError(text)
+        action = to_array(cells.columns["action"])[cells.source]
+        if not self.actions.holds(action):
+            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
 
     def store(self, cells: Cells) -> tuple[Array, Array]:
         """Append cells that were checked to the streams of their envs.
@@ -159,11 +155,12 @@ class Ring:
         Returns:
             the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
-        if self._has_broken:
-            self._end_traces()
+        self._end_traces()
         count = np.bincount(cells.env, minlength=self.num_envs)
-        number = self.written[cells.env] + cells.rank
-        kept = cells.rank >= count[cells.env] - self.cells_per_env  # of more than fit, only the newest
+        rank = np.empty_like(cells.env)  # of each cell, among those of its env
+        rank[np.argsort(cells.env, kind="stable")] = count_up(count)
+        number = self.written[cells.env] + rank
+        kept = rank >= count[cells.env] - self.cells_per_env  # of more than fit, only the newest
         target = (number % self.num_rows) * self.num_envs + cells.env
         grows = np.flatnonzero(count)
         self._note_written(self.written + count)
@@ -241,28 +238,28 @@ class Ring:
 
     def observations(self, cells: Tensor) -> Tree:
         """Return copies of the observations of cells [B], a tree [B, ...]; stacks repeat the first frame of a trace."""
-        return self.columns["obs"].gather(cells) if self.frames is None else self._stack(cells, self.frames.num_frames)
+        return self.columns["obs"].gather(cells) if self.frames is None else self._stack(cells, self.frames)
 
     def successors(self, cells: Tensor) -> Tree:
         """Return copies of the successors of cells [B], a tree [B, ...]."""
         after = self.stored_successors(cells)
         if self.frames is None:
             return after
-        return torch.cat([self._stack(cells, self.frames.num_frames)[:, 1:], after.unsqueeze(1)], 1)
+        return torch.cat([self._stack(cells, self.frames)[:, 1:], after.unsqueeze(1)], 1)
 
     def stored_successors(self, cells: Tensor) -> Tree:
         """Return copies of the successors of cells [B] as they are stored, frames for stacks, a tree [B, ...]."""
         after = (cells + self.num_envs).remainder_(self.num_cells)
         return self.final.replace(cells, self.columns["obs"].gather(after))
 
-    def _stack(self, cells: Tensor, num_frames: int) -> Tensor:
+    def _stack(self, cells: Tensor, frames: FrameStack) -> Tensor:
         """Return the frames of cells [B] and of those before them, the oldest first [B, k, ...]."""
-        path = self.path(cells, num_frames, backwards=True)[0].flip(0).T
-        frames: Tensor = self.columns["obs"].gather(path.flatten())
-        return frames.view(*path.shape, *frames.shape[1:])
+        path = self.path(cells, frames.num_frames, backwards=True)[0].flip(0).T
+        found: Tensor = self.columns["obs"].gather(path.flatten())
+        return found.view(*path.shape, *found.shape[1:])
 
-    def transitions(self, cells: Tensor, n_step: int, gamma: float, without: str = "") -> Transitions:
-        """Return the transitions that start at these cells [B], without that extra; see `ReplayBuffer.sample`."""
+    def transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
+        """Return the transitions that start at these cells [B]; see `ReplayBuffer.sample`."""
         columns = self.columns
         if n_step == 1:
             last, reward = cells, columns["reward"].gather(cells)
@@ -281,33 +278,28 @@ class Ring:
             discount=discount.masked_fill_(terminated, 0.0),
             index=cells,
             weight=torch.ones_like(reward),
-            extra={name: x.index_select(0, cells) for name, x in columns["extra"].flat.items() if name != without},
+            extra={name: column.index_select(0, cells) for name, column in columns["extra"].flat.items()},
         )
 
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
-        self._forget_all()
-        self.final.clear()
-        self.broken_mask[:] = False
-        self._has_broken = False
-        self._note_written(np.zeros(self.num_envs, np.int64))
-
-    def _forget_all(self) -> None:
         if self.sampler is not None:
             self.sampler.forgotten(torch.arange(self.num_cells, device=self.device))
+        self.final.clear()
+        self.broken_mask[:] = False
+        self._note_written(np.zeros(self.num_envs, np.int64))
 
     def restore(
         self, written: Array, broken_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree
     ) -> None:
         """Copy a checked state in; `rows` holds the first rows of each column."""
+        self.clear()
+        num_rows = len(rows["reward"])
         for name, column in self.columns.items():
-            column.load_rows(rows[name])
-        self.final.clear()
+            map_tree(lambda mine, saved: mine.copy_(saved), column.rows(num_rows), rows[name])
         self.final.put(final_index, final)
         self.stream = None
         self.broken_mask[:] = broken_mask
-        self._has_broken = bool(broken_mask.any())
-        self._forget_all()
         self._note_written(written.copy())
         if self.sampler is not None:
             self.sampler.stored(self.stored_cells(written))
@@ -319,26 +311,22 @@ class Ring:
         return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
     def _end_traces(self) -> None:
+        """Keep the successors of cells that what is written next does not continue."""
+        if not np.count_nonzero(self.broken_mask):
+            return
         newest = self._cells_at(self.written - 1)
         goes_on = self.broken_mask & (self.written > 0) & (self.final.slots.reshape(-1)[newest] == 0)
         head = self._cells_at(self.written)[goes_on]
         self.final.put(newest[goes_on], self.columns["obs"].gather(self._on_device(head)))
         self.broken_mask[:] = False
-        self._has_broken = False
-
-    def _row_keys(self) -> tuple[Any, Any]:
-        """Return what indexes the row that is written next, and the row after it."""
-        if self._level is not None:
-            return self._level % self.num_rows, (self._level + 1) % self.num_rows
-        return (self._written % self.num_rows, self._envs), ((self._written + 1) % self.num_rows, self._envs)
 
     def _cells_at(self, number: Array) -> Array:
         """Return the flat index of each env's cell of this number, counted from the first that was ever stored."""
         return number % self.num_rows * self.num_envs + self._envs
 
     def _note_written(self, written: Array) -> None:
+        self.written = written
         self._level = int(written[0]) if (written == written[0]).all() else None
-        self._written = written
         self._table = None
 
     def _lookup(self) -> Tensor:

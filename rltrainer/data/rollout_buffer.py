@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.columns import Extra, cell_nbytes, column_specs, make_columns, require_device, require_extra
+from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.row_writer import RowWriter
@@ -27,11 +27,8 @@ class RolloutBuffer:
 
     Args:
         num_steps: steps of each env to reserve memory for.
-        observation_space: of one env.
-        action_space: of one env.
         num_envs: N.
-        device: where the data lives.
-        extra: further columns, from their name to (shape, dtype) of one cell.
+        observation_space, action_space, device, extra: see `ReplayBuffer`.
 
     Raises:
         ParamsError: a value breaks its rule.
@@ -54,28 +51,27 @@ class RolloutBuffer:
         self.extra = require_extra("RolloutBuffer", extra)
         self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
         specs = column_specs("RolloutBuffer", observation_space, action_space, self.extra)
-        self._specs = {**specs, "valid": Spec((), torch.bool)}
+        specs["valid"] = Spec((), torch.bool)
         shape = (num_steps + 1, num_envs)  # the spare row is the last one's successor
-        needed = shape[0] * num_envs * cell_nbytes(self._specs)
+        needed = shape[0] * num_envs * cell_nbytes(specs)
         check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
-        self._columns = make_columns("RolloutBuffer", self._specs, shape, self.device)
-        self._columns["valid"].data.fill_(True)
+        self._columns = {
+            name: Storage(f"RolloutBuffer.{name}", part, shape, self.device) for name, part in specs.items()
+        }
+        self._columns["valid"].rows(shape[0]).fill_(True)
         self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._envs = np.arange(num_envs)
         self._final_index: list[int] = []
         self._num_rows = 0
         self._has_invalid = False
-        # Views of the memory, made once: most collections have as many rows as the one before.
-        self._views: dict[str, Tree] = {}
-        self._num_viewed = 0
         self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without views: those of a copy are of the copy's memory."""
-        return vars(self) | {"_views": {}, "_num_viewed": 0, "_first_row": None}
+        return vars(self) | {"_first_row": None}
 
     @property
     def nbytes(self) -> int:
@@ -105,14 +101,9 @@ class RolloutBuffer:
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
         Args:
-            obs: what was acted on.
+            obs, reward, next_obs, terminated, truncated, extra: see `ReplayBuffer.add`.
             action: as sampled.
-            reward: [N].
-            next_obs: the true successors, also where an episode ended.
-            terminated: [N] bool.
-            truncated: [N] bool.
             valid: [N] bool; None says that all are.
-            extra: all declared extras; None if none are declared.
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
@@ -121,8 +112,8 @@ class RolloutBuffer:
         if row + 1 == self._columns["obs"].shape[0]:
             for column in self._columns.values():
                 column.grow(2 * row + 1)
-            self._columns["valid"].data[row:] = True
-            self._num_viewed, self._first_row = 0, None
+            self._columns["valid"].leaves[0].tensor[row:] = True
+            self._first_row = None
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
         self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
@@ -185,7 +176,8 @@ class RolloutBuffer:
     def single_row(self) -> tuple[Tree, ...] | None:
         """Return the only row as the arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid.
 
-        A collection of one step is so common off policy that it need not become a `Rollout`.
+        Off policy most collections are one step. The views are made once: anew they would be a tenth of the calls of
+        an env step with its gradient step.
         """
         if self._num_rows != 1 or self._has_invalid:
             return None
@@ -204,12 +196,9 @@ class RolloutBuffer:
         """
         if not self._num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
-        if self._num_viewed != self._num_rows:
-            self._num_viewed = self._num_rows
-            self._views = {name: column.rows(self._num_rows) for name, column in self._columns.items()}
-            self._views["last_obs"] = map_tree(lambda x: x[self._num_rows], self._columns["obs"].data)
         return Rollout(
-            **{name: map_tree(lambda x: x, view) for name, view in self._views.items()},  # dicts of the caller's own
+            **{name: column.rows(self._num_rows) for name, column in self._columns.items()},
+            last_obs=map_tree(lambda x: x[-1], self._columns["obs"].rows(self._num_rows + 1)),
             final_obs=self._final_obs.rows(len(self._final_index)),
             final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
             starts=torch.tensor(self._starts, device=self.device),

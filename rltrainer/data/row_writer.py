@@ -27,19 +27,6 @@ class RowWriter:
         names = ("obs", "action", "reward", "terminated", "truncated", "extra")
         here = [leaf for name in names for leaf in columns[name].leaves]
         self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: of the row after
-        self._expect()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without dtypes, which are compared by identity."""
-        return {name: value for name, value in vars(self).items() if name != "_expected"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Ask the leaves for their dtypes anew."""
-        vars(self).update(state)
-        self._expect()
-
-    def _expect(self) -> None:
-        self._expected = [(leaf.dtype, leaf.row_shape, leaf.accept) for leaf, _ in self._leaves]
 
     def write(
         self,
@@ -72,9 +59,11 @@ class RowWriter:
             flags = (terminated, truncated)
             values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
         accepted = [
-            # Spelled out: this is done for every leaf at every env step.
-            value if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape else accept(value)
-            for (dtype, shape, accept), value in zip(self._expected, values, strict=True)
+            # The fast way of `accept`, spelled out: this is done for every leaf at every env step.
+            value
+            if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
+            else leaf.accept(value)
+            for (leaf, _), value in zip(self._leaves, values, strict=True)
         ]
         if self._actions is not None:
             env_action = values[self._action_at]

@@ -34,7 +34,7 @@ def sequences_at(
     # [T, B], or [K, T, B]: the batches of gradient steps come first.
     path, counts = (x.view(-1, *cells.shape).movedim(0, -2) for x in (path, counts))
     flat = path.flatten()
-    batch = ring.transitions(flat, n_step, gamma, without=MEMORY).reshape(*path.shape)
+    batch = ring.transitions(flat, n_step, gamma).reshape(*path.shape)
     batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
     if MEMORY in ring.columns["extra"].flat:
         batch.extra[MEMORY] = ring.columns["extra"].flat[MEMORY][path.select(-2, 0)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from rltrainer.data.incoming_cells import Cells
+from rltrainer.data.incoming_cells import Cells, count_up
 from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array
 
@@ -59,9 +59,15 @@ def spread(source: Ring, target: Ring, chunk_size: int) -> Iterator[Cells]:
     ended = source.final.slots.reshape(-1)[cells] > 0
     ended[np.cumsum(length)[length > 0] - 1] = True
     env = np.repeat(env, length)
+    columns = {name: column.flat for name, column in source.columns.items()}
     for start in range(0, len(cells), chunk_size):
-        part = slice(start, start + chunk_size)
-        yield _chunk(source, cells[part], env[part], ended[part], target.num_envs)
+        chunk, to, ends = (x[start : start + chunk_size] for x in (cells, env, ended))
+        last = np.zeros(target.num_envs, np.int64)
+        last[to] = chunk  # the last of those that are assigned to an env stays
+        final_obs, last_obs = (
+            source.stored_successors(torch.from_numpy(at).to(source.device)) for at in (chunk[ends], last)
+        )
+        yield Cells(columns, chunk, to, ends, final_obs, last_obs)
 
 
 def newest(sizes: Array, count: int) -> Array:
@@ -96,7 +102,7 @@ def _traces(ring: Ring, kept: Array) -> tuple[Array, Array]:
     length = length.astype(np.int64)
     order = np.argsort(-age, kind="stable")
     first = (np.cumsum(length) - length)[order]
-    return stream[np.repeat(first, length[order]) + _count_up(length[order])], length[order]
+    return stream[np.repeat(first, length[order]) + count_up(length[order])], length[order]
 
 
 def _place(traces: Array, filled: Array, limit: int) -> tuple[Array, Array]:
@@ -114,22 +120,3 @@ def _place(traces: Array, filled: Array, limit: int) -> tuple[Array, Array]:
             left -= piece
     placed = np.array(pieces, np.int64).reshape(-1, 2)
     return placed[:, 0], placed[:, 1]
-
-
-def _chunk(source: Ring, cells: Array, env: Array, ended: Array, num_envs: int) -> Cells:
-    """Arrange cells [M] of a ring as those of other envs [M]."""
-    order, count = np.argsort(env, kind="stable"), np.bincount(env, minlength=num_envs)
-    rank = np.empty(len(env), np.int64)
-    rank[order] = _count_up(count)
-    last = np.where(count > 0, order[np.maximum(np.cumsum(count) - 1, 0)], 0)
-    columns = {name: column.flat for name, column in source.columns.items()}
-    final_obs, last_obs = (
-        source.stored_successors(torch.from_numpy(at).to(source.device)) for at in (cells[ended], cells[last])
-    )
-    return Cells(columns, cells, env, rank, ended, final_obs, last_obs)
-
-
-def _count_up(counts: Array) -> Array:
-    """Return 0, 1, 2, ... up to each count, one after the other."""
-    first: Array = np.repeat(np.cumsum(counts) - counts, counts)
-    return np.arange(len(first)) - first

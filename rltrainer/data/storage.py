@@ -36,9 +36,7 @@ def space_specs(space: gym.Space[Any]) -> Tree:
 
 
 class Storage:
-    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...], written many cells at a time.
-
-    A `RowWriter` writes it a row at a time.
+    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...]: written many cells at a time, by a `RowWriter` a row.
 
     Args:
         name: what errors call it, such as `ReplayBuffer.obs`.
@@ -48,14 +46,13 @@ class Storage:
 
     Attributes:
         leaves: one `Leaf` per tensor, in the order of the specs.
-        data: the tree of tensors.
-        flat: the same with one flat axis of cells.
+        flat: the tree of tensors, with one flat axis of cells.
     """
 
     def __init__(self, name: str, specs: Tree, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.specs, self.shape, self.device = name, specs, shape, device
         self.leaves = [Leaf(path, spec, shape, device) for path, spec in matching_leaves(specs, specs, name)]
-        self._collect_views()
+        self._view()
 
     @property
     def nbytes(self) -> int:
@@ -98,35 +95,26 @@ class Storage:
             stored = leaf.tensor
             leaf.allocate(self.shape)
             leaf.tensor[: len(stored)] = stored
-        self._collect_views()
+        self._view()
 
     def rows(self, stop: int) -> Tree:
         """Return views of the first rows."""
-        return map_tree(lambda tensor: tensor[:stop], self.data)
+        return rebuild(self.specs, [leaf.tensor[:stop] for leaf in self.leaves])
 
     def row(self, i: int) -> Tree:
         """Return views of a row; on the CPU arrays."""
         return rebuild(self.specs, [leaf.target[i] for leaf in self.leaves])
 
-    def load_rows(self, values: Tree) -> None:
-        """Copy checked values [S, ...] into the first rows, growing if there are more."""
-        matched = list(matching_leaves(self.specs, values, self.name))
-        if len(matched) and len(matched[0][1]) > self.shape[0]:
-            self.grow(len(matched[0][1]))
-        for leaf, (_, value) in zip(self.leaves, matched, strict=True):
-            leaf.tensor[: len(value)] = value
-
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without the views: those of a copy are of the copy's memory."""
-        return {name: value for name, value in vars(self).items() if name not in ("data", "flat")}
+        return vars(self) | {"flat": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make the views anew."""
         vars(self).update(state)
-        self._collect_views()
+        self._view()
 
-    def _collect_views(self) -> None:
-        self.data: Tree = rebuild(self.specs, [leaf.tensor for leaf in self.leaves])
+    def _view(self) -> None:
         self.flat: Tree = rebuild(self.specs, [leaf.flat for leaf in self.leaves])
 
 
@@ -135,7 +123,6 @@ class Leaf:
 
     Attributes:
         tensor: [*shape, ...].
-        flat: the same with one flat axis of cells.
         target: what row writes go to; on the CPU an array in the same memory.
         row_shape: the shape of a row.
         dtype: of such an array; None for a tensor on a device.
@@ -154,22 +141,26 @@ class Leaf:
             self.tensor = torch.from_numpy(array)
         else:
             self.tensor = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
-        self._make_views()
+        self._view()
+
+    @property
+    def flat(self) -> Tensor:
+        """The tensor, with one flat axis of cells."""
+        return self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle the tensor only: an array would be copied apart from it, and writes to it lost."""
-        return {name: value for name, value in vars(self).items() if name not in ("flat", "target", "dtype")}
+        return vars(self) | {"target": None, "dtype": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make the views of the tensor anew."""
         vars(self).update(state)
-        self._make_views()
+        self._view()
 
-    def _make_views(self) -> None:
+    def _view(self) -> None:
         array = self.tensor.numpy() if self.device.type == "cpu" else None
         self.target: Any = self.tensor if array is None else array
         self.dtype: np.dtype[Any] | None = None if array is None else array.dtype
-        self.flat = self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
 
     def accept(self, value: Any) -> Any:
         """Return a row as what `target` takes.
