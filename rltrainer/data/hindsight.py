@@ -1,7 +1,6 @@
 """The hindsight replay buffer (Andrychowicz et al. 2017, Hindsight experience replay)."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import gymnasium as gym
@@ -35,13 +34,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     functions are given an empty one.
 
     Args:
-        capacity: transitions in all; rounded up to a multiple of `num_envs`.
-        observation_space: of one env.
-        action_space: of one env.
-        num_envs: how many streams there are.
-        device: where the data lives and is sampled.
-        seed: of the sampling; wins over the trainer's.
-        extra: further columns, from their name to (shape, dtype) of one cell.
+        capacity, observation_space, action_space, num_envs, device, seed, extra: see `ReplayBuffer`.
         compute_reward: from achieved and desired goals [M, ...] and info to rewards [M], in one call per sample. The
             achieved goals are those of the successors.
         compute_terminated: the same for where the env ends an episode, for envs that end it by success; None leaves the
@@ -99,18 +92,6 @@ class HindsightReplayBuffer(ReplayBuffer):
         names = [name for name in ("compute_reward", "compute_terminated") if env.has_wrapper_attr(name)]
         functions = {name: env.get_wrapper_attr(name) for name in names}
         return cls(capacity, env.observation_space, env.action_space, num_envs, **functions | options)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        device: torch.device | str = "cpu",
-        capacity: int | None = None,
-        num_envs: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Read what any replay buffer's `save` wrote; a file holds no functions, so they are given: see the class."""
-        return cls._read(path, device, capacity, num_envs, **options)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
         """Refuse: goals of sequences are not replaced."""

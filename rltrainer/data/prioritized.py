@@ -1,7 +1,6 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -109,16 +108,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     priorities before the first.
 
     Args:
-        capacity: transitions in all; rounded up to a multiple of `num_envs`.
-        observation_space: of one env.
-        action_space: of one env.
-        num_envs: how many streams there are.
-        device: where the data lives and is sampled.
-        seed: of the sampling; wins over the trainer's.
-        extra: further columns, from their name to (shape, dtype) of one cell.
+        capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack: see `ReplayBuffer`.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
-        frame_stack: see `ReplayBuffer`.
 
     Raises:
         ParamsError: a value breaks its rule.
@@ -166,31 +158,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             text = f"td_error: must be one error per transition, of shape {tuple(index.shape)}; got {found}"
             raise ReplayBufferError(f"PrioritizedReplayBuffer.update_priorities.{text}. {hint}")
         self._sampler.update(index.flatten().to(self.device), td_error.detach().flatten().to(self.device))
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        device: torch.device | str = "cpu",
-        capacity: int | None = None,
-        num_envs: int | None = None,
-        *,
-        alpha: float = 0.6,
-        beta: float | Schedule = 0.4,
-    ) -> Self:
-        """Read what any replay buffer's `save` wrote; transitions without a priority get that of new ones.
-
-        Args:
-            path: the file.
-            device: where the data will live.
-            capacity: another than the file's; see `ReplayBuffer.load`.
-            num_envs: another than the file's; the traces are shared out among the envs.
-            alpha: how much priorities count; that of the file, if it has priorities.
-            beta: how much of that the weights undo.
-
-        Raises:
-            ReplayBufferError: the file is missing, damaged or no buffer, has priorities of another `alpha`, or the
-                buffer would not fit into memory.
-            ParamsError: an argument breaks its rule.
-        """
-        return cls._read(path, device, capacity, num_envs, alpha=alpha, beta=beta)

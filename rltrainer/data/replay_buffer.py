@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device
 from rltrainer.data.drawing import Drawing
-from rltrainer.data.finite import check_finite
 from rltrainer.data.frame_stack import FrameStack
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
@@ -21,10 +20,10 @@ from rltrainer.data.sample_arguments import check_lengths, check_sample
 from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import NonFiniteError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, checked
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 
 CHUNK_SIZE = 65536
@@ -177,9 +176,7 @@ class ReplayBuffer:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
         arguments = (batch_size, n_step, gamma, num_batches)
-        owner, nbytes = "ReplayBuffer.sample", self._cell_nbytes
-        batch_size, n_step, gamma, num_batches = check_sample(owner, self._ring, nbytes, *arguments)
-        shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
+        shape, n_step, gamma = check_sample("ReplayBuffer.sample", self._ring, self._cell_nbytes, *arguments)
         cells, weight = self.drawing.draw(shape)
         batch = self._transitions(cells.flatten(), n_step, gamma)
         batch = batch if num_batches is None else batch.reshape(*shape)
@@ -221,8 +218,8 @@ class ReplayBuffer:
         owner = "ReplayBuffer.sample_sequences"
         length, burn_in = check_lengths(owner, self._ring, length, burn_in)
         arguments, nbytes = (batch_size, n_step, gamma, num_batches), self._cell_nbytes * (burn_in + length)
-        batch_size, n_step, gamma, num_batches = check_sample(owner, self._ring, nbytes, *arguments)
-        cells, weight = self.drawing.draw((batch_size,) if num_batches is None else (num_batches, batch_size))
+        shape, n_step, gamma = check_sample(owner, self._ring, nbytes, *arguments)
+        cells, weight = self.drawing.draw(shape)
         return sequences_at(self._ring, cells, weight, length, burn_in, n_step, gamma)
 
     def max_num_batches(self, batch_size: int) -> int:
@@ -244,7 +241,14 @@ class ReplayBuffer:
             NonFiniteError: naming the leaf and the `index` of the first such transition.
         """
         for cells in self._ring.all_cells(CHUNK_SIZE):
-            check_finite(self._ring.transitions(cells, 1, 1.0))
+            batch = self._ring.transitions(cells, 1, 1.0)
+            for name in ("obs", "action", "reward", "next_obs"):
+                for path, leaf in named_leaves(getattr(batch, name), name):
+                    bad = (~torch.isfinite(leaf)).nonzero()
+                    if len(bad):
+                        index, value = int(cells[bad[0, 0]]), float(leaf[tuple(bad[0])])
+                        hint = "Leave it out, or replace it, before training."
+                        raise NonFiniteError(f"ReplayBuffer: transition {index}: {path} = {value}. {hint}")
 
     def clear(self) -> None:
         """Forget all transitions; memory and generator stay as they are."""
@@ -339,8 +343,9 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         capacity: int | None = None,
         num_envs: int | None = None,
+        **options: Any,
     ) -> Self:
-        """Read a buffer that `save` wrote; what is added next starts a new trace.
+        """Read a buffer that any replay buffer's `save` wrote; what is added next starts a new trace.
 
         Args:
             path: the file.
@@ -348,21 +353,17 @@ class ReplayBuffer:
             capacity: another than the file's; of more transitions than fit the newest are kept, and a warning is
                 logged that says how many are left out.
             num_envs: another than the file's; the traces are shared out among the envs.
+            options: what the class takes besides and a file does not hold, such as `alpha` or `compute_reward`.
 
         Returns:
-            the buffer; unless capacity or envs differ, equal in every field and in what it samples next.
+            the buffer; unless capacity or envs differ, equal in every field and in what it samples next. Transitions
+            without a priority get that of new ones, where the class has priorities.
 
         Raises:
-            ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
-            ParamsError: `capacity` or `num_envs` breaks its rule.
+            ReplayBufferError: the file is missing, damaged or no buffer, has priorities of another `alpha`, or the
+                buffer would not fit into memory.
+            ParamsError: an argument breaks its rule.
         """
-        return cls._read(path, device, capacity, num_envs)
-
-    @classmethod
-    def _read(
-        cls, path: str | Path, device: torch.device | str, capacity: int | None, num_envs: int | None, **options: Any
-    ) -> Self:
-        """Read a buffer; `options` are what a subclass takes besides."""
         path = checked(f"{cls.__name__}.load", "path", path, AnyPath)
         state, layout, smallest = read_layout(path)
         # The seed is replaced by the file's; giving one leaves the global generator alone.

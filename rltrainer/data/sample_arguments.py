@@ -8,14 +8,13 @@ from rltrainer.field_rules import NonNegativeInt, PositiveInt, UnitFloat, checke
 
 def check_sample(
     owner: str, ring: Ring, cell_nbytes: int, batch_size: int, n_step: int, gamma: float, num_batches: int | None
-) -> tuple[int, int, float, int | None]:
-    """Return the arguments of `ReplayBuffer.sample`, numbers of NumPy as Python's.
+) -> tuple[tuple[int, ...], int, float]:
+    """Return the shape of a sample, (B,) or (K, B), `n_step` and `gamma`; see `ReplayBuffer.sample`.
 
     Args:
         owner: the method, for errors.
         ring: what is sampled from.
         cell_nbytes: bytes of a transition, or sequence.
-        batch_size, n_step, gamma, num_batches: the arguments.
 
     Raises:
         ReplayBufferError: one breaks its rule, the buffer is empty, or the sample would not fit into memory.
@@ -31,7 +30,7 @@ def check_sample(
     num_cells = batch_size * (num_batches or 1)
     if num_cells > ring.num_cells:
         check_fits(owner, "batch_size", batch_size, 2 * num_cells * cell_nbytes, ring.device)
-    return batch_size, n_step, gamma, num_batches
+    return (batch_size,) if num_batches is None else (num_batches, batch_size), n_step, gamma
 
 
 def check_lengths(owner: str, ring: Ring, length: int, burn_in: int) -> tuple[int, int]:
