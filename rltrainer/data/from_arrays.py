@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.data.incoming_cells import Cells, outside_text
+from rltrainer.data.incoming_cells import Cells, differ, outside_text
 from rltrainer.data.storage import Spec, matching_leaves
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange, leaf_spaces
@@ -48,7 +48,7 @@ def cells_from_arrays(
     if next_observations is not None:
         after = _tensors("next_observations", specs["obs"], next_observations, spaces_[0], num_rows)
         ended = terminated | truncated
-        ended[:-1] |= _differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
+        ended[:-1] |= differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
         kept, final_row, last_obs = torch.arange(num_rows), ended.nonzero().squeeze(1), after
     else:
         after, last_obs = obs, obs
@@ -154,10 +154,3 @@ def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: ty
     if bool(is_bad.any()):
         row = int(is_bad.nonzero()[0, 0])
         raise error(f"{path}: {rule}; row {row} is {values[row].tolist()!r}")
-
-
-def _differ(trees: Tree, others: Tree) -> Tensor:
-    """Return which rows differ in any leaf [M]."""
-    pairs = zip(leaves(trees), leaves(others), strict=True)
-    differences = [(a != b).reshape(len(a), a.shape[1:].numel()).any(1) for a, b in pairs]
-    return torch.stack(differences).any(0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rltrainer.data.storage import Array
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.types import Rollout
 
 
@@ -67,6 +67,14 @@ def to_array(value: Array | Tensor) -> Array:
     if type(value) is np.ndarray:
         return value
     return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def differ(tree: Tree, other: Tree) -> Tensor:
+    """Return which of the values of two trees [M, ...] differ in any leaf, [M] bool on the first one's device."""
+    pairs = zip(leaves(tree), leaves(other), strict=True)
+    return torch.stack(
+        [(a != b.to(a.device, a.dtype)).reshape(len(a), a.shape[1:].numel()).any(1) for a, b in pairs]
+    ).any(0)
 
 
 def count_up(counts: Array) -> Array:

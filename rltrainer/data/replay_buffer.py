@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device
+from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.drawing import Drawing
 from rltrainer.data.frame_stack import FrameStack
 from rltrainer.data.from_arrays import cells_from_arrays
@@ -20,8 +20,8 @@ from rltrainer.data.sample_arguments import check_lengths, check_sample
 from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
 from rltrainer.data.storage import Array
-from rltrainer.errors import NonFiniteError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.field_rules import AnyPath, NonNegativeInt, checked
+from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
@@ -72,16 +72,20 @@ class ReplayBuffer:
     ) -> None:
         owner = type(self).__name__
         frames = None if frame_stack is None else FrameStack(owner, observation_space, frame_stack)
-        spaces = (observation_space, action_space)
-        self._layout = Layout.checked(owner, spaces, capacity, num_envs, extra, frames.num_frames if frames else None)
+        capacity = checked(owner, "capacity", capacity, PositiveInt)
+        num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
+        if capacity < num_envs:
+            raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
+        cells_per_env = -(-capacity // num_envs)
+        self.capacity, self.num_envs, self.extra = cells_per_env * num_envs, num_envs, require_extra(owner, extra)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.device = require_device(owner, device)
-        self.capacity, self.num_envs, self.extra = self._layout.capacity, self._layout.num_envs, self._layout.extra
         self.observation_space, self.action_space = observation_space, action_space
+        stack = frames.num_frames if frames else None
+        self._layout = Layout(observation_space, action_space, self.capacity, num_envs, self.extra, stack)
         specs = column_specs(owner, frames.space if frames else observation_space, action_space, self.extra)
         self._cell_nbytes = cell_nbytes(specs) + 4 + self.sampler_nbytes  # 4: the slot of a final observation
         check_fits(owner, "capacity", capacity, (self.capacity + self.num_envs) * self._cell_nbytes, self.device)
-        cells_per_env = self.capacity // self.num_envs
         self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, self.num_envs, self.device, frames)
         self.drawing = Drawing(self._ring, seed)
 
@@ -323,7 +327,7 @@ class ReplayBuffer:
 
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, and return what loads it."""
-        name, difference = "ReplayBuffer.load_state_dict", self._layout.difference(Layout.of_state(state))
+        name, difference = "ReplayBuffer.load_state_dict", self._layout.mismatch(Layout.of_state(state), with_size=True)
         if difference:
             raise ReplayBufferError(f"{name}: {difference}")
         return self._prepare_load(state, name, is_exact=True)

@@ -2,20 +2,19 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from rltrainer.atomic_write import write_errors
-from rltrainer.data.columns import EXTRA_DTYPES, require_extra
+from rltrainer.data.columns import EXTRA_DTYPES
 from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.ring import Ring
 from rltrainer.data.state_checks import check_leaves, check_tensor, require, tree_of
 from rltrainer.data.storage import Array
-from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked
+from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import describe_mismatch, from_plain, to_plain
 from rltrainer.state_file import read_state, write_state
 from rltrainer.tree import named_leaves
@@ -26,7 +25,7 @@ FILE_KIND = "replay_buffer"
 
 @dataclass(frozen=True)
 class Layout:
-    """The make of a buffer."""
+    """What a buffer was made for; `capacity` is a multiple of `num_envs`."""
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
@@ -34,27 +33,6 @@ class Layout:
     num_envs: int
     extra: dict[str, tuple[tuple[int, ...], torch.dtype]]
     frame_stack: int | None = None
-
-    @classmethod
-    def checked(
-        cls,
-        owner: str,
-        spaces: tuple[gym.Space[Any], gym.Space[Any]],
-        capacity: int,
-        num_envs: int,
-        extra: Any,
-        frame_stack: int | None,
-    ) -> Self:
-        """Return the layout that a constructor's arguments describe, its capacity a multiple of `num_envs`.
-
-        Raises:
-            ParamsError: a value breaks its rule.
-        """
-        capacity = checked(owner, "capacity", capacity, PositiveInt)
-        num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
-        if capacity < num_envs:
-            raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
-        return cls(*spaces, -(-capacity // num_envs) * num_envs, num_envs, require_extra(owner, extra), frame_stack)
 
     def arguments(self) -> dict[str, Any]:
         """Return what a buffer's constructor takes, its size aside."""
@@ -101,24 +79,13 @@ class Layout:
             require(type(frame_stack) is int and shape[:1] == (frame_stack,), text)
         return cls(*spaces, *counts, extra, frame_stack)
 
-    def mismatch(self, other: "Layout") -> str | None:
+    def mismatch(self, other: "Layout", *, with_size: bool = False) -> str | None:
         """Return a sentence if transitions of the other layout do not fit into this one, else None."""
-        for name in ("observation_space", "action_space"):
-            spaces = (getattr(self, name), getattr(other, name))
-            text = describe_mismatch(name, *spaces, with_bounds=name == "action_space")
-            if text:
-                return text
-        for name in ("extra", "frame_stack"):
+        for name in (["capacity", "num_envs"] if with_size else []) + ["extra", "frame_stack"]:
             if getattr(self, name) != getattr(other, name):
                 return f"{name}: expected {getattr(self, name)}, found {getattr(other, name)}"
-        return None
-
-    def difference(self, other: "Layout") -> str | None:
-        """Return a sentence if a state of the other layout is not one of this, else None."""
-        for name in ("capacity", "num_envs"):
-            if getattr(self, name) != getattr(other, name):
-                return f"{name}: expected {getattr(self, name)}, found {getattr(other, name)}"
-        return self.mismatch(other)
+        obs = describe_mismatch("observation_space", self.observation_space, other.observation_space)
+        return obs or describe_mismatch("action_space", self.action_space, other.action_space, with_bounds=True)
 
 
 def write_buffer(path: str | Path, state: State) -> None:
@@ -135,8 +102,8 @@ def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
     """Read a file.
 
     Returns:
-        its state, what the buffer was made for, and the smallest layout that holds the state just as well: rings that
-        never wrapped can be shorter.
+        its state, its layout, and the smallest one that holds the state just as well: rings that never wrapped can be
+        shorter.
 
     Raises:
         ReplayBufferError: it is missing, damaged, or no replay buffer.

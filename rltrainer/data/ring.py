@@ -14,14 +14,14 @@ from torch import Tensor
 
 from rltrainer.data.final_observations import FinalObservations
 from rltrainer.data.frame_stack import FrameStack
-from rltrainer.data.incoming_cells import Cells, cells_of_rollout, count_up, outside_text, to_array
+from rltrainer.data.incoming_cells import Cells, cells_of_rollout, count_up, differ, outside_text, to_array
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array, Storage
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout, Transitions
 
 
@@ -129,7 +129,8 @@ class Ring:
             self.turn_to(stream)
         # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
-        starts |= self.differs_from_head(map_tree(lambda x: x[0], rollout.obs))
+        head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
+        starts |= to_array(differ(head, map_tree(lambda x: x[0], rollout.obs)))
         if starts.any():
             self.break_trace(starts)
         self.store(cells)
@@ -181,13 +182,6 @@ class Ring:
         if self._level is None:
             return int(self.sizes().sum())
         return self.num_envs * min(self._level, self.cells_per_env)
-
-    def differs_from_head(self, obs: Tree) -> Array:
-        """Return in which envs an observation [N, ...] is not the successor of the newest cell [N]."""
-        head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
-        pairs = zip(leaves(head), leaves(obs), strict=True)
-        differs = [(a != b.to(a.device, a.dtype)).reshape(len(a), a[0].numel()).any(1) for a, b in pairs]
-        return to_array(torch.stack(differs).any(0))
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Return the flat indices of cells [B] or [K, B], drawn uniformly with replacement."""

@@ -2,6 +2,7 @@
 
 import heapq
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -74,10 +75,7 @@ def newest(sizes: Array, count: int) -> Array:
     """Return how many of its newest cells each env keeps [N], if all envs together keep the newest `count`."""
     if int(sizes.sum()) <= count:
         return sizes
-    rows, too_many = 0, int(sizes.max())
-    while too_many - rows > 1:
-        middle = (rows + too_many) // 2
-        rows, too_many = (middle, too_many) if np.minimum(sizes, middle).sum() <= count else (rows, middle)
+    rows = bisect_right(range(int(sizes.max())), count, key=lambda n: int(np.minimum(sizes, n).sum())) - 1
     kept = np.minimum(sizes, rows)
     kept[np.flatnonzero(sizes > rows)[: count - int(kept.sum())]] += 1
     return kept
