@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rltrainer.data.columns import column_specs
 from rltrainer.data.incoming_cells import Cells, differ, outside_text
 from rltrainer.data.storage import Spec, matching_leaves
 from rltrainer.errors import ReplayBufferError, SpaceError
@@ -16,37 +17,34 @@ from rltrainer.spaces import ValueRange, leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 
 OWNER = "ReplayBuffer.from_arrays"
+REWARDS = spaces.Box(-np.inf, np.inf, (), np.float32)
 
 
 def cells_from_arrays(
-    specs: dict[str, Tree],
-    spaces_: tuple[gym.Space[Any], gym.Space[Any]],
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
     columns: tuple[Tree, Any, Any, Any, Any],
     next_observations: Tree | None,
 ) -> Cells:
-    """Check logged data and work out each row's successor; see `ReplayBuffer.from_arrays`.
+    """Check logged data and work out each row's successor; see `ReplayBuffer.from_arrays`, for what it raises too.
 
     Args:
-        specs: what `column_specs` returned.
-        spaces_: of observations and actions.
+        observation_space, action_space: of one env.
         columns: observations, actions, rewards, terminations, truncations.
         next_observations: None if the successors are the next rows.
-
-    Raises:
-        SpaceError: a value does not fit its space.
-        ReplayBufferError: the arrays are empty, of unequal length, of the wrong type, or not finite.
     """
+    specs = column_specs(OWNER, observation_space, action_space, {})
     observations, actions, rewards, terminations, truncations = columns
-    obs = _tensors("observations", specs["obs"], observations, spaces_[0])
+    obs = _tensors("observations", specs["obs"], observations, observation_space)
     num_rows = len(leaves(obs)[0])
     if num_rows == 0:
         raise ReplayBufferError(f"{OWNER}: observations: must hold at least one row; got 0")
-    action = _tensors("actions", specs["action"], actions, spaces_[1], num_rows, in_bounds=True)
-    reward = _tensors("rewards", specs["reward"], rewards, None, num_rows)
+    action = _tensors("actions", specs["action"], actions, action_space, num_rows, in_bounds=True)
+    reward = _tensors("rewards", specs["reward"], rewards, REWARDS, num_rows)
     terminated = _flags("terminations", terminations, num_rows)
     truncated = _flags("truncations", truncations, num_rows)
     if next_observations is not None:
-        after = _tensors("next_observations", specs["obs"], next_observations, spaces_[0], num_rows)
+        after = _tensors("next_observations", specs["obs"], next_observations, observation_space, num_rows)
         ended = terminated | truncated
         ended[:-1] |= differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
         kept, final_row, last_obs = torch.arange(num_rows), ended.nonzero().squeeze(1), after
@@ -88,26 +86,19 @@ def _report_unknown(count: int, num_rows: int) -> None:
 
 
 def _tensors(
-    name: str,
-    specs: Tree,
-    values: Tree,
-    space: gym.Space[Any] | None,
-    num_rows: int | None = None,
-    in_bounds: bool = False,
+    name: str, specs: Tree, values: Tree, space: gym.Space[Any], num_rows: int | None = None, in_bounds: bool = False
 ) -> Tree:
     """Return the leaves as tensors of the stored dtype, each checked; the first one sets `num_rows` if that is None."""
-    parts = [None] if space is None else leaves(leaf_spaces(space))
     found: list[Tensor] = []
     paths = matching_leaves(specs, values, f"{OWNER}: {name}")
-    for part, spec, (path, value) in zip(parts, leaves(specs), paths, strict=True):
+    for part, spec, (path, value) in zip(leaves(leaf_spaces(space)), leaves(specs), paths, strict=True):
         tensor = _leaf(path, spec, value)
         num_rows = len(tensor) if num_rows is None else num_rows
         if len(tensor) != num_rows:
             raise ReplayBufferError(f"{path}: expected {num_rows} rows, as observations have, got {len(tensor)}")
-        if part is not None and (in_bounds or not isinstance(part, spaces.Box)):
-            values, array = ValueRange(part), tensor.numpy()
-            if not values.holds(array):
-                raise SpaceError(outside_text(path, values, array, ("row",)))
+        choices, array = ValueRange(part), tensor.numpy()
+        if (in_bounds or not isinstance(part, spaces.Box)) and not choices.holds(array):
+            raise SpaceError(outside_text(path, choices, array, ("row",)))
         found.append(tensor)
     return rebuild(specs, found)
 
@@ -144,9 +135,8 @@ def _as_tensor(path: str, value: Any) -> Tensor:
         # torch cannot share an array that is read-only (a memory map), and says so with a warning.
         return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
     except (TypeError, ValueError) as error:
-        raise ReplayBufferError(
-            f"{path}: expected an array or tensor of numbers, got {type(value).__name__}"
-        ) from error
+        text = f"{path}: expected an array or tensor of numbers, got {type(value).__name__}"
+        raise ReplayBufferError(text) from error
 
 
 def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: type[Exception]) -> None:

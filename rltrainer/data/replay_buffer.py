@@ -305,9 +305,8 @@ class ReplayBuffer:
             SpaceError: a value does not fit its space.
             ReplayBufferError: the arrays are empty, of unequal length, of the wrong type, or not finite.
         """
-        specs = column_specs("ReplayBuffer.from_arrays", observation_space, action_space, {})
         columns = (observations, actions, rewards, terminations, truncations)
-        cells = cells_from_arrays(specs, (observation_space, action_space), columns, next_observations)
+        cells = cells_from_arrays(observation_space, action_space, columns, next_observations)
         buffer = cls(len(cells.source), observation_space, action_space, device=device, seed=seed)
         buffer._ring.store(cells)
         buffer.break_trace()
@@ -327,10 +326,10 @@ class ReplayBuffer:
 
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, and return what loads it."""
-        name, difference = "ReplayBuffer.load_state_dict", self._layout.mismatch(Layout.of_state(state), with_size=True)
-        if difference:
-            raise ReplayBufferError(f"{name}: {difference}")
-        return self._prepare_load(state, name, is_exact=True)
+        mismatch = self._layout.mismatch(Layout.of_state(state), with_size=True)
+        if mismatch:
+            raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {mismatch}")
+        return self._prepare_load(state, "ReplayBuffer.load_state_dict", is_exact=True)
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file: data, never code. Rows that were never filled are not written.
@@ -360,8 +359,7 @@ class ReplayBuffer:
             options: what the class takes besides and a file does not hold, such as `alpha` or `compute_reward`.
 
         Returns:
-            the buffer; unless capacity or envs differ, equal in every field and in what it samples next. Transitions
-            without a priority get that of new ones, where the class has priorities.
+            the buffer; unless capacity, envs or class differ, equal in every field and in what it samples next.
 
         Raises:
             ReplayBufferError: the file is missing, damaged or no buffer, has priorities of another `alpha`, or the
@@ -372,11 +370,8 @@ class ReplayBuffer:
         state, layout, smallest = read_layout(path)
         # The seed is replaced by the file's; giving one leaves the global generator alone.
         make = partial(cls, **layout.arguments(), seed=0, **options)
-        buffer = make(
-            capacity=layout.capacity if capacity is None else capacity,
-            num_envs=layout.num_envs if num_envs is None else num_envs,
-            device=device,
-        )
+        capacity = layout.capacity if capacity is None else capacity
+        buffer = make(capacity=capacity, num_envs=layout.num_envs if num_envs is None else num_envs, device=device)
         if (buffer.capacity, buffer.num_envs) == (layout.capacity, layout.num_envs):
             buffer._prepare_load(state, path)()
             return buffer
@@ -388,15 +383,13 @@ class ReplayBuffer:
 
     def _prepare_load(self, state: State, source: str | Path, is_exact: bool = False) -> Load:
         try:
-            loads = (
-                prepare_ring(self._ring, state),
-                self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact),
-            )
+            load_ring = prepare_ring(self._ring, state)
+            load_drawing = self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error
 
         def load() -> None:
-            for part in loads:
-                part()
+            load_ring()
+            load_drawing()
 
         return load
