@@ -1,5 +1,6 @@
 """The backend that `make_vec` takes, and its errors."""
 
+import importlib.util
 import logging
 import sys
 from functools import partial
@@ -193,6 +194,14 @@ def test_a_missing_package(backend: str) -> None:
 def test_a_missing_package_that_an_extra_brings() -> None:
     with pytest.raises(MissingExtraError, match=r'Hull-v0 needs a package .* Run: pip install "rltrainer\[mujoco\]"'):
         make_vec("Hull-v0", 2)
+
+
+def test_an_env_of_box2d() -> None:
+    if importlib.util.find_spec("Box2D") is None:  # importing it here would hide what its module warns of
+        pytest.skip("needs the extra box2d")
+    envs = make_vec("LunarLander-v3", 2, seed=1)
+    obs, _ = envs.reset()
+    assert obs.shape == (2, 8)
 
 
 def test_atari_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
