@@ -309,7 +309,7 @@ class Collector:
 
     def _step_rows(self, num_steps: int | None) -> None:
         adapter, decider, episodes, buffer = self.adapter, self._decider, self._episodes, self.rollout_buffer
-        stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.clips_samples
+        stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.to_env.clips_samples
         limit = self.max_episode_steps if num_steps is None else None
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
         must_look = buffer is None

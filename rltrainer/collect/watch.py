@@ -46,7 +46,7 @@ class Watch:
             holds_samples: whether nobody else looks at its actions.
         """
         is_good = buffer.is_finite()
-        if is_good and holds_samples and not self._adapter.clips_samples:
+        if is_good and holds_samples and not self._adapter.to_env.clips_samples:
             is_good = buffer.holds_choices(self._actions)
         if not is_good:
             self.name_fault(buffer, num_steps_before)
@@ -67,8 +67,8 @@ class Watch:
     def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: int) -> None:
         """Look at a row that nobody stores; `num_steps` are the steps each env has taken, this one included."""
         adapter = self._adapter
-        acts = all_finite(env_action) if adapter.clips_samples else self._actions.holds(to_array(env_action))
-        if acts and all_finite(step.reward) and adapter.next_obs_is_finite():
+        acts = all_finite(env_action) if adapter.to_env.clips_samples else self._actions.holds(to_array(env_action))
+        if acts and all_finite(step.reward) and all_finite(step.next_obs):
             return
         check_step(step, env_action, counted, num_steps, self._actions)
         still_open = self._episodes.open
@@ -78,7 +78,7 @@ class Watch:
 
     def check_first_obs(self, num_steps: int) -> None:
         """Look at the first observations of episodes that nobody stores."""
-        if not self._adapter.obs_is_finite():
+        if not all_finite(self._adapter.obs):
             check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
 
     def check_masks(self, num_steps: int) -> None:

@@ -16,11 +16,11 @@ from rltrainer.envs.adapter.autoreset import find_autoreset, layers
 from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import AdapterState, EpisodeClock, Mask, Rows
-from rltrainer.envs.adapter.observation_memory import ObsMemory, device_of, take_rows
+from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 
@@ -68,7 +68,9 @@ class EnvAdapter:
     obs_tensor: Tree
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
-        _require_vector_env(envs)
+        if not isinstance(envs, gym.vector.VectorEnv):
+            rule, hint = "must be a gymnasium.vector.VectorEnv", "rltrainer.make_vec makes one."
+            raise ParamsError(field_error_text("EnvAdapter", "envs", rule, envs, hint))
         self.envs = envs
         self.num_envs = envs.num_envs
         self.observation_space = envs.single_observation_space
@@ -96,19 +98,13 @@ class EnvAdapter:
         self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EnvAdapter":
-        """Copy the envs and where they are.
-
-        Raises:
-            EnvError: they cannot be copied, such as those that live in other processes.
-        """
+        """Copy the envs and where they are; raise an `EnvError` for envs like those that live in other processes."""
+        new = memo[id(self)] = object.__new__(type(self))
         try:
-            copy.deepcopy(self.envs, memo)
+            new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         except Exception as error:
             hint = "Make a collector with envs of its own."
             raise EnvError(f"{self.envs} cannot be copied ({type(error).__name__}: {error}). {hint}") from error
-        new = object.__new__(type(self))
-        memo[id(self)] = new
-        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return new
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,23 +155,9 @@ class EnvAdapter:
         return self._autoreset.is_masked
 
     @property
-    def clips_samples(self) -> bool:
-        """Tell whether an action and what `to_env` makes of it may be different floats."""
-        return self.to_env.clips_samples
-
-    @property
     def is_current(self) -> bool:
         """Tell whether no other adapter has reset these envs since this one did: they are still where it left them."""
         return self._last_reset_by[0] is self._key
-
-    def obs_is_finite(self) -> bool:
-        """Return whether all numbers of `obs` are finite; only after `reset`."""
-        assert self._now is not None, "reset was called"
-        return self._now.is_finite()
-
-    def next_obs_is_finite(self) -> bool:
-        """Return whether all numbers of the last step's `next_obs` are finite; only before `advance`."""
-        return self._next.is_finite()
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs; `obs` keeps what was acted on until `advance`.
@@ -249,18 +231,18 @@ class EnvAdapter:
         return dict(to_state(AdapterState(self._now is not None or self._resumes, clock)))
 
     def load_state_dict(self, state: State) -> None:
-        """Go to where `state_dict` found each env, if it was at the start of an episode; `resume` then resets them.
+        """Do what `prepare_load` prepares."""
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what goes to where each env was; `resume` then resets them.
 
         An env in the middle of an episode, or one that cannot be reset by itself, starts a new episode, with a
         warning.
 
         Raises:
-            CheckpointError: the state is of another number of envs, or none; nothing was changed.
+            CheckpointError: the state is of another number of envs, or none.
         """
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, warn of envs that cannot go on where they were, and return what loads it."""
         found = from_state(AdapterState, state, "adapter")
         found.check(self.num_envs)
         found.warn(self._autoreset.is_masked)
@@ -305,7 +287,8 @@ class EnvAdapter:
 
     def _allocate(self, obs: Tree) -> ObsMemory:
         check_obs("vector env obs", self._space, obs, (self.num_envs,))
-        self._env_device = device_of(obs)
+        first = leaves(obs)[0]
+        self._env_device = first.device if isinstance(first, torch.Tensor) else None
         self.to_env = ActionConverter(self.action_space, self.num_envs, self._env_device)
         layout = (self._space, self.num_envs, self.device, self._env_device)
         self._next = ObsMemory.allocate(*layout)
@@ -317,12 +300,9 @@ class EnvAdapter:
         check_reward("vector env reward", reward, batch)
         check_flag("vector env terminated", terminated, batch)
         check_flag("vector env truncated", truncated, batch)
-        if self._env_device is None:
-            return EnvStep(
-                None, np.zeros(reward.shape, np.float32), np.zeros(batch, np.bool_), np.zeros(batch, np.bool_)
-            )
-        float32 = torch.zeros(reward.shape, dtype=torch.float32, device=self._env_device)
-        return EnvStep(None, float32, torch.zeros_like(terminated), torch.zeros_like(truncated))
+        zeros: Any = np.zeros_like if self._env_device is None else torch.zeros_like
+        float32: Any = np.float32 if self._env_device is None else torch.float32
+        return EnvStep(None, zeros(reward, dtype=float32), zeros(terminated), zeros(truncated))
 
     def _void(self, result: EnvStep, rows: Rows) -> Mask:
         """Mark the cells that their envs spent on a reset; return which are valid [N]."""
@@ -383,9 +363,3 @@ class EnvAdapter:
             memory.write_rows(rows, take_rows(obs, rows))
         elif self._autoreset.has_final_info:
             memory.write_rows(rows, self._first_obs)
-
-
-def _require_vector_env(envs: object) -> None:
-    if not isinstance(envs, gym.vector.VectorEnv):
-        rule, hint = "must be a gymnasium.vector.VectorEnv", "rltrainer.make_vec makes one."
-        raise ParamsError(field_error_text("EnvAdapter", "envs", rule, envs, hint))

@@ -36,7 +36,16 @@ def find_autoreset(envs: VectorEnv) -> Autoreset:
     Raises:
         EnvError: the metadata names no autoreset mode.
     """
-    mode = _mode(envs)
+    mode = envs.metadata.get("autoreset_mode")
+    if mode is None:
+        text = f"{envs} does not say how it resets (metadata['autoreset_mode']): taken for NEXT_STEP"
+        warnings.warn(text, stacklevel=3)
+        mode = AutoresetMode.NEXT_STEP
+    try:
+        mode = AutoresetMode(mode)
+    except ValueError as error:
+        text = f"{envs}: metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode; got {mode!r}"
+        raise EnvError(text) from error
     inner = envs.unwrapped
     is_known = isinstance(inner, MaskedVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
     # gymnasium's normaliser of observations raises at masked resets.
@@ -57,16 +66,3 @@ def layers(envs: VectorEnv) -> Iterator[VectorEnv]:
     while isinstance(envs, gym.vector.VectorWrapper):
         envs = envs.env
         yield envs
-
-
-def _mode(envs: VectorEnv) -> AutoresetMode:
-    mode = envs.metadata.get("autoreset_mode")
-    if mode is None:
-        text = f"{envs} does not say how it resets (metadata['autoreset_mode']): taken for NEXT_STEP"
-        warnings.warn(text, stacklevel=4)
-        return AutoresetMode.NEXT_STEP
-    try:
-        return AutoresetMode(mode)
-    except ValueError as error:
-        text = f"{envs}: metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode; got {mode!r}"
-        raise EnvError(text) from error

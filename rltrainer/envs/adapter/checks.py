@@ -41,22 +41,15 @@ def check_obs(who: str, space: Tree, obs: Tree, batch: tuple[int, ...] = ()) -> 
 
 
 def check_flag(who: str, flag: Any, batch: tuple[int, ...] = ()) -> None:
-    """Check `terminated` or `truncated`: bool, of shape `batch`.
-
-    Raises:
-        SpaceError: it is anything else.
-    """
+    """Raise a `SpaceError` unless `terminated` or `truncated` is bool, of shape `batch`."""
     is_scalar = not batch and isinstance(flag, bool)
     if not is_scalar and (shape_of(flag) != batch or _dtype_name(flag) != "bool"):
-        raise SpaceError(f"{who}: expected bool{_space(batch)}, got {describe(flag)}")
+        expected = f"bool {batch}" if batch else "bool"
+        raise SpaceError(f"{who}: expected {expected}, got {describe(flag)}")
 
 
 def check_reward(who: str, reward: Any, batch: tuple[int, ...] = ()) -> None:
-    """Check a reward: a number, or one per agent, of shape `batch` or `(*batch, num_agents)`.
-
-    Raises:
-        SpaceError: it is anything else.
-    """
+    """Raise a `SpaceError` unless a reward is numbers of shape `batch`, or one per agent `(*batch, num_agents)`."""
     is_plain_number = isinstance(reward, int | float)
     shape = () if is_plain_number else shape_of(reward)
     is_number = is_plain_number or _dtype_name(reward).startswith(("float", "bfloat", "int", "uint", "bool"))
@@ -96,7 +89,3 @@ def _fits_dtype(space: Any, name: str) -> bool:
     if isinstance(space, spaces.Box):
         return name == str(space.dtype)
     return name.startswith(("int", "uint"))
-
-
-def _space(batch: tuple[int, ...]) -> str:
-    return f" {batch}" if batch else ""

@@ -33,7 +33,6 @@ class EpisodeClock:
         self.num_steps = 0
         self._began = np.zeros(num_envs, np.int64)
         self._num_resets = 0
-        self._left: Mask | None = None
 
     @property
     def episode_steps(self) -> Rows:
@@ -42,35 +41,25 @@ class EpisodeClock:
 
     def finish(self, rows: Rows, delay: int) -> None:
         """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
-        if self._left is not None:
-            rows = rows[~self._left[rows]]
+        rows = rows[self._began[rows] != FAR]
         self._episode[rows] += 1
         self._began[rows] = self.num_steps + delay
 
     def leave(self, rows: Rows) -> None:
         """Count nothing more of these envs, which are at an episode's end, until the next restart."""
-        if self._left is None:
-            self._left = np.zeros(self.num_envs, np.bool_)
-        self._left[rows] = True
         self._began[rows] = FAR
 
     def postpone(self, rows: Rows) -> None:
         """Let these envs' episodes begin one step from now."""
         self._began[rows] = self.num_steps + 1
 
-    def restart(self, first_episode: bool = False) -> Mask:
-        """Go to each env's next episode that nobody stepped in, or to its very first.
-
-        Returns:
-            which envs were in the middle of an episode [N].
-        """
-        was_inside: Mask = self.episode_steps > 0
+    def restart(self, first_episode: bool = False) -> None:
+        """Go to each env's next episode that nobody stepped in, or to its very first."""
+        was_inside = self.episode_steps > 0
         self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + was_inside
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
         self.num_steps = 0
         self._began = np.zeros(self.num_envs, np.int64)
-        self._left = None
-        return was_inside
 
     def reset_seed(self) -> int:
         """Return the seed of the last whole reset."""
@@ -90,7 +79,7 @@ class EpisodeClock:
 
     def load(self, state: "ClockState") -> None:
         """Restore a state that was checked."""
-        self.seed, self._left = state.seed, None
+        self.seed = state.seed
         self._episode = np.array(state.episode, np.int64)
         self.num_steps = state.num_steps
         self._began = self.num_steps - np.array(state.episode_step, np.int64)
@@ -121,17 +110,13 @@ class AdapterState:
     clock: ClockState
 
     def check(self, num_envs: int) -> None:
-        """Check that it is of N envs.
-
-        Raises:
-            CheckpointError: it is of another number.
-        """
+        """Raise a `CheckpointError` if it is of another number of envs."""
         for found in (len(self.clock.episode), len(self.clock.episode_step)):
             if found != num_envs:
                 raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
 
     def warn(self, is_masked: bool) -> None:
-        """Name the envs that cannot go on where they were; `is_masked` says whether one can be reset by itself."""
+        """Name the envs that cannot go on where they were; with `is_masked`, one can be reset by itself."""
         steps, has_stepped = np.array(self.clock.episode_step), self.clock.num_steps > 0
         lost = np.flatnonzero(steps > 0 if is_masked else np.full(len(steps), has_stepped))
         if self.is_started and len(lost):

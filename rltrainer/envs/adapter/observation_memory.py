@@ -38,14 +38,7 @@ class ObsMemory:
 
     @classmethod
     def allocate(cls, space: Tree, num_envs: int, device: torch.device, env_device: torch.device | None) -> "ObsMemory":
-        """Make memory for a tree of leaf spaces.
-
-        Args:
-            space: tree of leaf spaces.
-            num_envs: N.
-            device: the policy's device.
-            env_device: the device of an env that returns tensors; None if it returns NumPy arrays.
-        """
+        """Make memory for a tree of leaf spaces; `env_device` is None if the env returns NumPy arrays."""
         home = env_device or torch.device("cpu")
         # An upload from pinned memory is several times faster.
         is_pinned = env_device is None and device.type == "cuda"
@@ -56,21 +49,20 @@ class ObsMemory:
 
         tensor = map_tree(zeros, space)
         obs = map_tree(torch.Tensor.numpy, tensor) if env_device is None else tensor
-        shares = device == home
-        return cls(
-            obs, tensor if shares else map_tree(lambda leaf: torch.empty_like(leaf, device=device), tensor), shares
-        )
+        if device == home:
+            return cls(obs, tensor, True)
+        return cls(obs, map_tree(lambda leaf: torch.empty_like(leaf, device=device), tensor), False)
 
     def write(self, obs: Tree) -> None:
         """Copy what the env returned [N, ...]."""
         if type(self.obs) is np.ndarray:
             self.obs[...] = obs
         else:
-            copy_tree(self.obs, obs)
+            map_tree(lambda here, there: _assign(here, ..., there), self.obs, obs)
 
     def write_rows(self, rows: Any, values: Tree) -> None:
         """Copy values [len(rows), ...] into some envs' rows."""
-        map_tree(_assign, self.obs, map_tree(lambda leaf: _as_index(rows, leaf), self.obs), values)
+        map_tree(lambda here, there: _assign(here, rows, there), self.obs, values)
 
     def write_row(self, n: int, value: Tree) -> None:
         """Copy one env's observation, of which nothing is known yet.
@@ -85,52 +77,26 @@ class ObsMemory:
                 raise SpaceError(f"env {n} final_obs{name}: expected shape {shape}, got {describe(there)}")
             here[n] = torch.as_tensor(there) if isinstance(here, torch.Tensor) else there
 
-    def is_finite(self) -> bool:
-        """Return whether all numbers are finite."""
-        obs = self.obs
-        return all_finite(obs) if type(obs) is np.ndarray else all(all_finite(leaf) for leaf in leaves(obs))
-
     def upload(self) -> None:
-        """Bring `tensor` up to date; nothing to do where memory is shared."""
-        if not self.shares:
-            for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True):
-                here.copy_(torch.as_tensor(there))
+        """Bring `tensor` up to date, where it is in memory of its own."""
+        for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True):
+            here.copy_(torch.as_tensor(there))
 
 
-def all_finite(values: Any) -> bool:
-    """Return whether all numbers of an array or tensor are finite."""
+def all_finite(values: Tree) -> bool:
+    """Return whether all numbers of a tree of arrays or tensors are finite."""
+    if not isinstance(values, np.ndarray | torch.Tensor):
+        return all(map(all_finite, leaves(values)))
     if isinstance(values, np.ndarray):
         # Counting is several times as fast as `all`.
         return values.dtype.kind != "f" or int(np.count_nonzero(np.isfinite(values))) == values.size
     return not values.is_floating_point() or bool(torch.isfinite(values).all())
 
 
-def copy_tree(target: Tree, source: Tree) -> None:
-    """Copy arrays into arrays or tensors into tensors, casting."""
-    if isinstance(target, np.ndarray | torch.Tensor):
-        target[...] = source
-    elif isinstance(target, dict):
-        for key, part in target.items():
-            copy_tree(part, source[key])
-    else:
-        for part, item in zip(target, source, strict=True):
-            copy_tree(part, item)
-
-
-def device_of(obs: Tree) -> torch.device | None:
-    """Return the device of an observation made of tensors, None for arrays."""
-    first = leaves(obs)[0]
-    return first.device if isinstance(first, torch.Tensor) else None
-
-
 def take_rows(obs: Tree, rows: Any) -> Tree:
     """Return a copy of some envs' rows [len(rows), ...]."""
-    return map_tree(lambda leaf: leaf[_as_index(rows, leaf)], obs)
+    return map_tree(lambda leaf: leaf[rows], obs)
 
 
-def _assign(target: Any, index: Any, values: Any) -> None:
-    target[index] = values.to(target.dtype) if isinstance(target, torch.Tensor) else values
-
-
-def _as_index(rows: Any, leaf: Any) -> Any:
-    return torch.from_numpy(rows).to(leaf.device) if isinstance(leaf, torch.Tensor) else rows
+def _assign(target: Any, rows: Any, values: Any) -> None:
+    target[rows] = values.to(target.dtype) if isinstance(target, torch.Tensor) else values

@@ -41,7 +41,8 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     def _step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         obs = map_tree(np.empty_like, self._obs)
-        copy_rows(obs, self._obs, self._parked)
+        if self._parked:
+            copy_rows(obs, self._obs, self._parked)
         rewards, terminated, truncated, infos = self._group.step(obs, actions, self._parked)
         flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         return obs, np.array(rewards, np.float64), *flags, self._group.gather(infos) if any(infos) else {}
