@@ -66,9 +66,7 @@ class Decider:
             space, mask = self._adapter.action_space, self._policy.mask_of(obs)
             action = random_action(space, self._adapter.num_envs, generator)
             decision = Decision(action if mask is None else allowed(action, mask, space, generator))
-            if (
-                self.memory is not None and self._policy.is_recurrent
-            ):  # what happens under random actions is remembered too
+            if self._policy.is_recurrent and self.memory is not None:  # which remembers what happens under these too
                 decision.state = self._policy.respond(obs, self.memory).state
         else:
             decision = self._policy.respond(
@@ -86,10 +84,14 @@ class Decider:
 
     def extra(self, decision: Decision, memory: Tensor | None) -> dict[str, Tensor]:
         """Return the columns that the buffer declares [N, ...], given the memory before the decision."""
-        return {
-            name: memory if name == MEMORY and memory is not None else self._column(name, decision)
-            for name in self.columns
-        }
+        columns = {}
+        for name in self.columns:
+            value = memory if name == MEMORY and memory is not None else decision.extra.get(name)
+            if value is None:
+                rule = f"must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
+                raise ParamsError(f"{type(self._policy).__name__}.decide: {rule}")
+            columns[name] = value() if callable(value) else value
+        return columns
 
     def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
         """Check a memory that was saved, and return what loads it.
@@ -98,9 +100,9 @@ class Decider:
             CheckpointError: it is of another policy.
         """
         initial = self._initial_memory(self._policy.exploration if exploration is None else exploration)
-        if memory is not None and initial is None:
-            raise CheckpointError(f"collector.memory: {type(self._policy).__name__} has none, found {memory!r}")
-        if memory is not None and initial is not None:
+        if memory is not None:
+            if initial is None:
+                raise CheckpointError(f"collector.memory: {type(self._policy).__name__} has none, found {memory!r}")
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
             memory = memory.to(initial.device)
 
@@ -118,12 +120,3 @@ class Decider:
             rule = f"must have no memory where {type(self._policy).__name__} has one"
             raise ParamsError(field_error_text("Collector", "exploration", rule, exploration))
         return exploration.initial_state(num_envs, self._adapter.action_space).to(self._policy.device)
-
-    def _column(self, name: str, decision: Decision) -> Tensor:
-        value = decision.extra.get(name)
-        if value is None:
-            owner = f"{type(self._policy).__name__}.decide"
-            raise ParamsError(
-                f"{owner}: must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
-            )
-        return value() if callable(value) else value

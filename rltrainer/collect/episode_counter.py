@@ -59,10 +59,15 @@ class EpisodeCounter:
         if finished is not None:
             if counted is not None:
                 # An episode that a restart broke off is not counted, and the next one must not inherit from it.
-                self._return[finished[~counted[finished]]] = 0.0
-                self._length[finished[~counted[finished]]] = 0
+                broken = finished[~counted[finished]]
+                self._return[broken], self._length[broken] = 0.0, 0
                 finished = finished[counted[finished]]
-            self._end(finished)
+            self._ended_returns.append(self._return[finished])
+            self._ended_lengths.append(self._length[finished])
+            self._return[finished], self._length[finished] = 0.0, 0
+            if self.open is not None:
+                self._quota[finished] -= 1
+                self.open = self._quota > 0
         return counted
 
     @property
@@ -86,12 +91,3 @@ class EpisodeCounter:
         """Return the env of a collection by episodes whose running episode is the longest, and its steps."""
         length = self._length if self.open is None else np.where(self.open, self._length, 0)
         return int(length.argmax()), int(length.max())
-
-    def _end(self, envs: Array) -> None:
-        self._ended_returns.append(self._return[envs])
-        self._ended_lengths.append(self._length[envs])
-        self._return[envs] = 0.0
-        self._length[envs] = 0
-        if self.open is not None:
-            self._quota[envs] -= 1
-            self.open = self._quota > 0

@@ -5,7 +5,6 @@ an observation, reward or action of step 5 is what that step returned or was giv
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,25 +19,9 @@ from rltrainer.types import Rollout
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, order=True)
-class Fault:
-    """Place and kind of a fault: faults are ordered by time, and within a row by what causes what.
-
-    Args:
-        row: the row of the collection.
-        rank: 0 for what was acted on, 1 for the action, 2 for the reward, 3 for a final observation.
-        text: the fault.
-        is_finite: whether the number is finite, and only out of range.
-    """
-
-    row: int
-    rank: int
-    text: str
-    is_finite: bool = False
-
-    def error(self, hint: str) -> Exception:
-        """Return the exception; `hint` follows its text."""
-        return (SpaceError if self.is_finite else NonFiniteError)(self.text + hint)
+Fault = tuple[int, int, str, type[Exception]]
+"""A fault in the order of time, and within a row of what causes what: the row, its rank there (0 for what was acted on,
+1 for the action, 2 for the reward, 3 for a final observation), its text and its error."""
 
 
 def check_rollout(rollout: Rollout, num_steps_before: int, actions: ValueRange, hint: str) -> None:
@@ -54,9 +37,14 @@ def check_rollout(rollout: Rollout, num_steps_before: int, actions: ValueRange, 
         NonFiniteError: the first NaN or infinity, with env, step, name and value.
         SpaceError: the first choice that does not exist, if that comes first.
     """
-    faults = list(_faults(rollout, num_steps_before, actions))
-    if faults:
-        raise min(faults).error(hint)
+    _raise_first(_faults(rollout, num_steps_before, actions), hint)
+
+
+def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
+    """Look at the action and reward of the last of so many steps; `counts` and errors as below and above."""
+    action, reward = to_array(env_action)[None], to_array(step.reward)[None]
+    valid = np.ones(action.shape[:2], np.bool_) if counts is None else counts[None]
+    _raise_first(_cell_faults(action, reward, valid, num_steps - 1, actions), "")
 
 
 def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, hint: str) -> None:
@@ -80,19 +68,6 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, h
             raise NonFiniteError(f"env {index[0]}, {when}: {name} = {values[index]}{hint}")
 
 
-def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
-    """Look at the action and reward of one step of all envs; arguments and errors as above."""
-    named = (("action", to_array(env_action)), ("reward", to_array(step.reward)))
-    counts = np.ones(len(named[0][1]), np.bool_) if counts is None else counts
-    for name, values in named:
-        index = _first_bad(values, counts)
-        if index is not None:
-            raise NonFiniteError(f"env {index[0]}, step {num_steps}: {name} = {values[index]}")
-        index = _first_outside(values, counts, actions) if name == "action" else None
-        if index is not None:
-            raise SpaceError(f"env {index[0]}, step {num_steps}: {_choice(values, index, actions)}")
-
-
 def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[Fault]:
     """Yield the first fault of each leaf."""
     num_rows, num_envs = rollout.reward.shape
@@ -107,25 +82,44 @@ def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[
             row, env = index[:2]
             is_first = row == 0 or row * num_envs - num_envs + env in final_index
             when = f"reset after {num_before + row} steps" if is_first else f"step {num_before + row}"
-            yield Fault(row, 0, f"env {env}, {when}: {name} = {values[index]}")
+            yield row, 0, f"env {env}, {when}: {name} = {values[index]}", NonFiniteError
     for name, leaf in named_leaves(rollout.last_obs, "obs"):
         index = _first_bad(values := to_array(leaf), is_successor[-1])
         if index is not None:
-            yield Fault(num_rows, 0, f"env {index[0]}, step {num_before + num_rows}: {name} = {values[index]}")
-    for rank, name, leaf in ((1, "action", rollout.action), (2, "reward", rollout.reward)):
-        index = _first_bad(values := to_array(leaf), valid)
-        if index is not None:
-            yield Fault(index[0], rank, f"env {index[1]}, step {num_before + index[0] + 1}: {name} = {values[index]}")
-    index = _first_outside(values := to_array(rollout.action), valid, actions)
-    if index is not None:
-        text = f"env {index[1]}, step {num_before + index[0] + 1}: {_choice(values, index, actions)}"
-        yield Fault(index[0], 1, text, is_finite=True)
+            text = f"env {index[0]}, step {num_before + num_rows}: {name} = {values[index]}"
+            yield num_rows, 0, text, NonFiniteError
+    action, reward = to_array(rollout.action), to_array(rollout.reward)
+    yield from _cell_faults(action, reward, valid, num_before, actions)
     for name, leaf in named_leaves(rollout.final_obs, "obs"):
         values = to_array(leaf)
         bad = ~np.isfinite(values) & _spread(valid.reshape(-1)[final_index], values)
         for k, *rest in np.argwhere(bad)[:1].tolist():
             row, env = divmod(int(final_index[k]), num_envs)
-            yield Fault(row, 3, f"env {env}, step {num_before + row + 1}: {name} = {values[(k, *rest)]}")
+            text = f"env {env}, step {num_before + row + 1}: {name} = {values[(k, *rest)]}"
+            yield row, 3, text, NonFiniteError
+
+
+def _cell_faults(action: Array, reward: Array, valid: Array, num_before: int, actions: ValueRange) -> Iterator[Fault]:
+    """Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A]."""
+    for rank, name, values in ((1, "action", action), (2, "reward", reward)):
+        index = _first_bad(values, valid)
+        if index is not None:
+            text = f"env {index[1]}, step {num_before + index[0] + 1}: {name} = {values[index]}"
+            yield index[0], rank, text, NonFiniteError
+    if action.dtype.kind == "f" or actions.holds(action):
+        return
+    index = _first(actions.outside(action) & _spread(valid, action))
+    if index is not None:
+        chosen = action[index[: action.ndim - len(actions.space.shape or ())]].tolist()
+        where = f"env {index[1]}, step {num_before + index[0] + 1}"
+        yield index[0], 1, f"{where}: action = {chosen!r}, which must lie in {actions.space}", SpaceError
+
+
+def _raise_first(faults: Iterator[Fault], hint: str) -> None:
+    found = list(faults)
+    if found:
+        *_, text, error = min(found)
+        raise error(text + hint)
 
 
 def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
@@ -135,20 +129,9 @@ def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
     return _first(~np.isfinite(values) & _spread(counts, values))
 
 
-def _first_outside(values: Array, counts: Array, actions: ValueRange) -> tuple[int, ...] | None:
-    if values.dtype.kind == "f" or actions.holds(values):
-        return None
-    return _first(actions.outside(values) & _spread(counts, values))
-
-
 def _first(bad: Array) -> tuple[int, ...] | None:
     return tuple(np.argwhere(bad)[0].tolist()) if bad.any() else None
 
 
 def _spread(counts: Array, values: Array) -> Array:
     return counts.reshape(*counts.shape, *[1] * (values.ndim - counts.ndim))
-
-
-def _choice(values: Array, index: tuple[int, ...], actions: ValueRange) -> str:
-    cell = index[: values.ndim - len(actions.space.shape or ())]
-    return f"action = {values[cell].tolist()!r}, which must lie in {actions.space}"

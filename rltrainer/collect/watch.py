@@ -34,34 +34,33 @@ class Watch:
         self._adapter, self._episodes = adapter, episodes
         self._actions = ValueRange(adapter.action_space)
         self._has_warned = False
+        self._num_steps_before = 0
         sizes = num_choices(adapter.action_space) or [1]
         self._first_flags = np.cumsum([0, *sizes[:-1]])
 
-    def check_collected(self, buffer: RolloutBuffer, num_steps_before: int, holds_samples: bool) -> None:
-        """Look at a collection that is about to be handed on.
+    def begin(self, num_steps: int) -> None:
+        """Begin a collection, before which each env has taken so many steps."""
+        self._num_steps_before = num_steps
 
-        Args:
-            buffer: holds it.
-            num_steps_before: how many steps each env had taken before it.
-            holds_samples: whether nobody else looks at its actions.
-        """
+    def check_collected(self, buffer: RolloutBuffer, holds_samples: bool) -> None:
+        """Look at a collection that is about to be handed on; at samples only if nobody else does."""
         is_good = buffer.is_finite()
         if is_good and holds_samples and not self._adapter.to_env.clips_samples:
             is_good = buffer.holds_choices(self._actions)
         if not is_good:
-            self.name_fault(buffer, num_steps_before)
+            self.name_fault(buffer)
 
-    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
+    def name_fault(self, buffer: RolloutBuffer) -> None:
         """Raise the first fault of a collection, if it has one."""
-        check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
+        check_rollout(buffer.rollout(), self._num_steps_before, self._actions, NOTHING_STORED)
 
-    def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
+    def name_cause(self, buffer: RolloutBuffer | None) -> None:
         """Raise the fault that made a policy or env fail, if there is one: NaN in an observation has many effects."""
         if buffer is None:  # each row was looked at when it came
             return
         if buffer.num_rows:
-            self.name_fault(buffer, num_steps_before)
-        num_steps = num_steps_before + buffer.num_rows
+            self.name_fault(buffer)
+        num_steps = self._num_steps_before + buffer.num_rows
         check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
 
     def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: int) -> None:
@@ -71,10 +70,9 @@ class Watch:
         if acts and all_finite(step.reward) and all_finite(step.next_obs):
             return
         check_step(step, env_action, counted, num_steps, self._actions)
-        still_open = self._episodes.open
         # An env that spent the step on its reset will act on what that returned.
-        seen = None if counted is None or still_open is None else counted | still_open
-        check_obs(step.next_obs, seen, num_steps, False, "")
+        still_open = self._episodes.open
+        check_obs(step.next_obs, None if still_open is None else counted | still_open, num_steps, False, "")
 
     def check_first_obs(self, num_steps: int) -> None:
         """Look at the first observations of episodes that nobody stores."""
@@ -82,11 +80,7 @@ class Watch:
             check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
 
     def check_masks(self, num_steps: int) -> None:
-        """Look whether each env that acts next is allowed something, after so many steps.
-
-        Raises:
-            EnvError: an env's action mask allows nothing.
-        """
+        """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask."""
         mask = to_array(self._adapter.obs[ACTION_MASK])
         # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
         is_stuck = np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
