@@ -183,12 +183,11 @@ class Collector:
         if self.rollout_buffer is not None:
             self.rollout_buffer.begin(self._stream)
         num_rows_before, self._processed = self.num_rows, None
-        self._watch.begin(num_rows_before)
         switched = self._eval_mode.switch()
         try:
             self._decider.begin(self.exploration, random, explore)
             self._step_envs(num_steps)
-            self._store(process)
+            self._store(num_rows_before, process)
         except BaseException:
             # Whatever broke off half-way must not be continued by the next collection.
             self._needs_reset = True
@@ -301,10 +300,11 @@ class Collector:
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
+        num_rows_before = self.num_rows
         try:
             self._step_rows(num_steps)
         except Exception:
-            self._watch.name_cause(self.rollout_buffer)
+            self._watch.name_cause(self.rollout_buffer, num_rows_before)
             raise
 
     def _step_rows(self, num_steps: int | None) -> None:
@@ -358,13 +358,13 @@ class Collector:
             hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
             raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self.max_episode_steps, hint))
 
-    def _store(self, process: Process | None) -> None:
+    def _store(self, num_rows_before: int, process: Process | None) -> None:
         """Look at what was collected, and hand it to the replay buffer, if that is what it is for."""
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
         is_replay = isinstance(buffer, ReplayBuffer)  # which looks at actions itself
-        self._watch.check_collected(rollout_buffer, holds_samples=not is_replay)
+        self._watch.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
         if process is not None:
             self._processed = processed(process, rollout_buffer.rollout())
         if not isinstance(buffer, ReplayBuffer):
@@ -376,5 +376,5 @@ class Collector:
             else:
                 buffer.add_rollout(self.rollout(), stream=self._stream)
         except SpaceError:
-            self._watch.name_fault(rollout_buffer)  # by env and step
+            self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
             raise

@@ -116,9 +116,10 @@ class WorkerPool:
                         raise
                     renewed |= self._replace(worker, error)
             fatal = next((failure for failure in failed if failure.is_ours or not restarts), None)
-            for failure in failed if fatal is None else ():
-                self._remake(failure.env, _error_of(failure, when))
-                renewed.add(failure.env)
+            if fatal is None:
+                for failure in failed:
+                    self._remake(failure.env, _error_of(failure, when))
+                    renewed.add(failure.env)
         except RLTrainerError:
             self.end(grace=0.5)
             raise
@@ -162,11 +163,13 @@ class WorkerPool:
         """Let workers do something that none of their envs may fail in, all at the same time; return the results."""
         for worker in workers:
             worker.send(when, command, *arguments)
-        answers = [worker.receive() for worker in workers]
-        for _, failures in answers:
+        results = []
+        for worker in workers:
+            result, failures = worker.receive()
             for failure in failures:
                 raise _error_of(failure, when)
-        return [result for result, _ in answers]
+            results.append(result)
+        return results
 
 
 def _make_context(start_method: str | None) -> BaseContext:
