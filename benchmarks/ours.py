@@ -85,7 +85,7 @@ def make_trainer(work: task.Work, envs: Any, options: dict[str, Any]) -> Any:
     params = rl.OffPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs, buffer),
         collection_step_num_env_steps=work.num_envs,
-        update_step_num_gradient_steps_per_sample=1.0,
+        update_step_num_gradient_steps_per_sample=work.gradient_steps,
         warmup_num_env_steps=work.random_steps,
         batch_size=work.batch_size,
         **options,
@@ -134,9 +134,11 @@ def collection(work: task.Work, envs: Any) -> Callable[[int], int]:
     return advance
 
 
-def buffer_work(work: task.Work, seed: int, size: int = task.BUFFER_SIZE) -> Callable[[int], int]:
+def buffer_work(
+    work: task.Work, seed: int, size: int = task.BUFFER_SIZE, make_buffer: Any = rl.ReplayBuffer
+) -> Callable[[int], int]:
     """Return what adds to, or samples from, a filled replay buffer."""
-    buffer = rl.ReplayBuffer(size, OBS_SPACE, ACTION_SPACE, num_envs=task.BUFFER_ENVS, seed=seed)
+    buffer = make_buffer(size, OBS_SPACE, ACTION_SPACE, num_envs=task.BUFFER_ENVS, seed=seed)
     steps = buffer_steps(seed)
 
     def add() -> None:
@@ -150,6 +152,7 @@ def main() -> None:
     arguments = task.parser(__doc__)
     arguments.add_argument("--compile", choices=("auto", "true", "false"), default="auto")
     arguments.add_argument("--amp", choices=("bf16",), help="mixed precision")
+    arguments.add_argument("--prioritized", action="store_true", help="sample by priority")
     arguments.add_argument("--backend", default="auto", help="of make_vec")
     args = arguments.parse_args()
     work = task.WORKS[args.work]
@@ -166,7 +169,8 @@ def main() -> None:
     }  # fmt: skip
     envs = None
     if work.kind in ("add", "sample"):
-        advance = buffer_work(work, args.seed)
+        make_buffer = rl.PrioritizedReplayBuffer if args.prioritized else rl.ReplayBuffer
+        advance = buffer_work(work, args.seed, make_buffer=make_buffer)
     elif work.kind in ("td3bc", "iql", "bc"):
         advance = training(make_offline_trainer(work, args.seed, options), work.chunk)
     else:

@@ -73,6 +73,7 @@ PROGRAMS = {
     "ours-bf16": Program(
         "rltrainer, compiled, bf16", "ours.py", options=(*COMPILED, "--amp", "bf16"), is_compiled=True
     ),
+    "ours-prioritized": Program("rltrainer, by priority", "ours.py", options=("--prioritized",)),
     "sb3": Program("Stable-Baselines3", "peers/with_sb3.py", "sb3"),
     "tianshou": Program("Tianshou", "peers/with_tianshou.py", "tianshou"),
     "torchrl": Program("TorchRL", "peers/with_torchrl.py", "torchrl"),
@@ -147,6 +148,12 @@ CASES = {
     "td3": Case(
         "TD3 HalfCheetah", UPDATE, ("sb3", "tianshou", "sbx"), ALL, 400, 1000, goals(1.05, 1.3)
     ),
+    "dqn-4": Case(
+        "DQN CartPole, 4 updates an env step", ONLINE, ("sb3", "tianshou", "sbx"), BOTH, 500, 2500, goals(1.5, 3.5)
+    ),
+    "sac-4": Case(
+        "SAC HalfCheetah, 4 updates an env step", ONLINE, ("sb3", "tianshou", "sbx"), BOTH, 200, 400, goals(1.05, 1.3)
+    ),
     "td3bc": Case("TD3+BC, offline", UPDATE, ("tianshou", "d3rlpy"), ALL, 400, 1000, goals(1.05, 1.8, 2.8)),
     "iql": Case("IQL, offline", UPDATE, ("d3rlpy",), ALL, 400, 1000, goals(1.05, 2.2, 3.2)),
     "bc": Case("BC, offline", UPDATE, ("tianshou", "d3rlpy"), ALL, 400, 2000, goals(1.05, 1.7, 2.0)),
@@ -155,7 +162,10 @@ CASES = {
     "sample-10": Case(
         "buffer 10 % full: sample 256", "us", BUFFER_PEERS, ("ours",), 500, 2000, SAMPLE, is_quick=True
     ),
-    "sample-100": Case("buffer 100 % full: sample 256", "us", BUFFER_PEERS, ("ours",), 500, 2000, SAMPLE),
+    "sample-100": Case(
+        "buffer 100 % full: sample 256", "us", BUFFER_PEERS, ("ours", "ours-prioritized"), 500, 2000,
+        SAMPLE | {"ours-prioritized": 250.0},
+    ),
 }  # fmt: skip
 
 QUICK_SHARE = 0.1

@@ -24,6 +24,7 @@ class Work:
         num_envs: how many of them.
         batch_size: cells or transitions of a gradient step.
         repeat: how many times an update uses each cell of a rollout; 0 only collects.
+        gradient_steps: off policy, of each env step.
         hidden_sizes: of every network.
         lr: learning rate of every optimizer.
         random_steps: env steps with random actions and without updates, before anything is timed.
@@ -36,6 +37,7 @@ class Work:
     num_envs: int = 1
     batch_size: int = 256
     repeat: int = 1
+    gradient_steps: int = 1
     hidden_sizes: tuple[int, ...] = (64, 64)
     lr: float = 3e-4
     random_steps: int = 0
@@ -71,6 +73,8 @@ WORKS = {
     "dqn": Work("dqn", chunk=500, batch_size=64, lr=1e-3, random_steps=1000),
     "sac": Work("sac", **_CHEETAH),
     "td3": Work("td3", lr=1e-3, **_CHEETAH),
+    "dqn-4": Work("dqn", chunk=500, batch_size=64, lr=1e-3, random_steps=1000, gradient_steps=4),
+    "sac-4": Work("sac", gradient_steps=4, **_CHEETAH),
     "td3bc": Work("td3bc", **_OFFLINE),
     "iql": Work("iql", **_OFFLINE),
     "bc": Work("bc", lr=1e-3, **_OFFLINE),

@@ -41,7 +41,7 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
     }
     off_policy = {
         "buffer_size": task.REPLAY_SIZE, "learning_starts": work.random_steps, "batch_size": work.batch_size,
-        "train_freq": 1, "gradient_steps": 1,
+        "train_freq": 1, "gradient_steps": work.gradient_steps,
     }  # fmt: skip
     match work.kind:
         case "ppo":

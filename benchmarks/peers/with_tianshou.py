@@ -110,7 +110,7 @@ def make_trainer(work: task.Work, envs: DummyVectorEnv) -> Any:
     collector.collect(n_step=work.random_steps, random=True)
     params = OffPolicyTrainerParams(
         training_collector=collector, collection_step_num_env_steps=work.num_envs,
-        update_step_num_gradient_steps_per_sample=1.0, **options,
+        update_step_num_gradient_steps_per_sample=float(work.gradient_steps), **options,
     )  # fmt: skip
     trainer = OffPolicyTrainer(algorithm, params)
     trainer.reset(reset_collectors=False)
