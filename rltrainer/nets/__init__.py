@@ -12,21 +12,7 @@ from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
 from rltrainer.nets.value_distributions import CategoricalQNetwork, QuantileQNetwork
 
 __all__ = [
-    "Actor",
-    "ActorCritic",
-    "CategoricalQNetwork",
-    "Decision",
-    "DeterministicActorCritic",
-    "DiscreteActorCritic",
-    "EpsilonGreedy",
-    "Exploration",
-    "GaussianActorCritic",
-    "GaussianNoise",
-    "NetParams",
-    "OrnsteinUhlenbeckNoise",
-    "Policy",
-    "QNetwork",
-    "QuantileQNetwork",
-    "RecurrentActorCritic",
-    "SquashedActorCritic",
-]
+    "Actor", "ActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic", "DiscreteActorCritic",
+    "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "NetParams", "OrnsteinUhlenbeckNoise",
+    "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SquashedActorCritic",
+]  # fmt: skip

@@ -22,7 +22,6 @@ from rltrainer.nets.normalizer import RewardNormalizer
 from rltrainer.nets.policy import PolicyOptions, Space
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.nets.unit_box import UnitBoxPolicy
-from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
 
 
@@ -125,9 +124,8 @@ class SquashedActorCritic(ContinuousActorCritic):
             rule = "is where the noise of use_sde=True starts"
             raise ParamsError(field_error_text(name, "log_std_init", rule, log_std_init))
         if self.use_sde:
-            num_features = cast(MLP, self.actor[1]).out_features
-            num_actions = leaf_shape(action_space)[0]
-            self.actor[2] = StateDependentHead(num_features, num_actions, log_std_init, True, interval)
+            in_features = cast(MLP, self.actor[1]).out_features
+            self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std_init, True, interval)
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return SquashedGaussianHead(in_features, space)

@@ -73,14 +73,6 @@ def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(np.asarray(preference.argmax(-1)))
 
 
-def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Sample from softmax(logits): argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
-    exponential = torch.empty_like(logits).exponential_(generator=generator)
-    if logits.is_cpu:  # a call of NumPy's costs half of one of torch's
-        return _best_choice(logits.detach().numpy() - np.log(exponential.numpy()))
-    return best_choice(logits - exponential.log_())
-
-
 def _in_full_precision(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
@@ -109,8 +101,11 @@ class Categorical:
         return Categorical(excluded(self.logits, mask), self.start)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw choices [B]."""
-        return self._choice(_gumbel_argmax(self.logits, generator))
+        """Draw choices [B]: argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
+        exponential = torch.empty_like(self.logits).exponential_(generator=generator)
+        if self.logits.is_cpu:  # a call of NumPy's costs half of one of torch's
+            return self._choice(_best_choice(self.logits.detach().numpy() - np.log(exponential.numpy())))
+        return self._choice(best_choice(self.logits - exponential.log_()))
 
     def mode(self) -> Tensor:
         """Return the likeliest choices [B]."""

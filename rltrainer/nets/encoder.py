@@ -30,7 +30,7 @@ class FlatEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, ...] to float32 [B, out_features]."""
-        return x.float() if x.dim() == 2 else x.reshape(len(x), self.out_features).float()
+        return x.reshape(len(x), self.out_features).float()
 
 
 class OneHotEncoder(nn.Module):

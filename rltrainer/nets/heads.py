@@ -77,17 +77,11 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
         mean = self.linear(features).float()
-        log_std = clamp_with_gradient(self.log_std, self.min_log_std, self.MAX_LOG_STD)
+        log_std = self.log_std.clamp(self.min_log_std, self.MAX_LOG_STD)
+        if log_std.requires_grad:
+            # Gradients pass the clamp: what a single step took beyond its bounds would never be trained again.
+            log_std = log_std.detach() + (self.log_std - self.log_std.detach())
         return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, log_std)
-
-
-def clamp_with_gradient(x: Tensor, low: float, high: float) -> Tensor:
-    """Clamp a parameter, and pass gradients as if it were not.
-
-    A plain clamp has none beyond its bounds: what a single step took there would never be trained again.
-    """
-    clamped = x.clamp(low, high)
-    return clamped.detach() + (x - x.detach()) if clamped.requires_grad else clamped
 
 
 class SquashedGaussianHead(nn.Module):

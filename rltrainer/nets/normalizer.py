@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rltrainer.errors import readable
 from rltrainer.functional.returns import discounted_returns
 from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
-from rltrainer.tree import Tree, map_tree, named_leaves
+from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import Rollout
 
 CLIP = 10.0
@@ -78,8 +78,7 @@ class ObsNormalizer(nn.Module):
                 self.moments[str(i)] = RunningMoments(leaf_shape(space))
             elif len(space.shape) != 3:  # images are scaled by their encoder
                 _say_what_is_left(f"obs{name}, {readable(space)},")
-        position = itertools.count()
-        self.positions = map_tree(lambda _: str(next(position)), tree)
+        self.positions = rebuild(tree, map(str, itertools.count()))
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise a tree [B, ...]."""

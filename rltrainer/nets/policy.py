@@ -109,8 +109,7 @@ class Policy(nn.Module, ABC):
                 raise SpaceError(field_error_text(name, field, "must be a gymnasium space", space, hint))
         normalize_obs = checked(name, "normalize_obs", normalize_obs, Flag)
         net = checked(name, "net", net, AnyNet | None)
-        sizes = checked(name, "hidden_sizes", hidden_sizes, Sizes | None)
-        own = {"hidden_sizes": sizes, "activation": activation}
+        own = {"hidden_sizes": checked(name, "hidden_sizes", hidden_sizes, Sizes | None), "activation": activation}
         own = {field: value for field, value in own.items() if value is not None}
         self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
         self._net = json.dumps(self.net_params.to_plain())
@@ -343,7 +342,6 @@ class Policy(nn.Module, ABC):
 
 
 def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
-    """Return the spaces of one of the envs."""
     observation_space = getattr(envs, "single_observation_space", None)
     action_space = getattr(envs, "single_action_space", None)
     if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):

@@ -18,7 +18,7 @@ from rltrainer.tree import Tree, leaves, map_tree
 def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.Generator | None) -> Any:
     """Do what `Policy.predict` says."""
     name, device = f"{type(policy).__name__}.predict", policy.device
-    batch, is_single = to_batch(f"{name}: obs", policy.observation_space, obs, policy.unseen_keys, device)
+    batch, is_single = _to_batch(f"{name}: obs", policy, obs)
     if policy.has_mask:
         parts = torch.split(policy.mask_of(batch), num_choices(policy.action_space) or 0, 1)
         if not all(bool(part.any(1).all()) for part in parts):
@@ -38,22 +38,10 @@ def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.
     return _to_numpy(action, policy.action_space, is_single), memory.cpu().numpy()
 
 
-def to_batch(
-    who: str, space: gym.Space[Any], obs: Tree, unseen: Collection[str], device: torch.device
-) -> tuple[Tree, bool]:
-    """Return observations as tensors [N, ...], and whether it was a single one.
-
-    Args:
-        who: what error texts start with.
-        obs: one observation, or N of them: each leaf with one axis more. Choices may have any integer dtype.
-        unseen: keys of a Dict that may be missing, as the networks that act do not look at them.
-
-    Raises:
-        SpaceError: it is no observation of the space, or leaves differ in their number.
-        NonFiniteError: a number is NaN or infinite.
-    """
-    tree = leaf_spaces(space)
-    arrays = _arrays(who, tree, obs, unseen)
+def _to_batch(who: str, policy: Any, obs: Tree) -> tuple[Tree, bool]:
+    """Return observations as tensors [N, ...], zeros where nobody looks, and whether it was a single one."""
+    tree = leaf_spaces(policy.observation_space)
+    arrays = _arrays(who, tree, obs, policy.unseen_keys)
     found = [(leaf, leaf_shape(s)) for leaf, s in zip(leaves(arrays), leaves(tree), strict=True) if leaf is not None]
     batches = {leaf.shape[: leaf.ndim - len(shape)] for leaf, shape in found}
     if len(batches) != 1:
@@ -63,7 +51,7 @@ def to_batch(
     def to_tensor(space: gym.Space[Any], leaf: Array | None) -> Tensor:
         values = np.zeros((*batch, *leaf_shape(space)), numpy_dtype(space))
         values[:] = 0 if leaf is None else leaf
-        return torch.from_numpy(values).to(device)
+        return torch.from_numpy(values).to(policy.device)
 
     return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
 
