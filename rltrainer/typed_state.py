@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import CheckpointError
-from rltrainer.field_rules import Rule
+from rltrainer.field_rules import rules_of
 
 T = TypeVar("T")
 LARGEST_INT = 2**62
@@ -70,13 +70,10 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return value
     if origin in (Union, types.UnionType):
         return _read_one_of(args, value, name)
-    if origin is Annotated:
-        read = _read(args[0], value, name)
-        for rule in (rule for rule in args[1:] if isinstance(rule, Rule)):
-            _require(rule.accepts(read), name, rule.text, value)
-        return read
-    if origin is Literal:
-        _require(type(value) is str and value in args, name, f"one of {', '.join(map(repr, args))}", value)
+    if origin in (Annotated, Literal) or hint is types.NoneType:
+        value = _read(args[0], value, name) if origin is Annotated else value
+        for rule in rules_of(hint):
+            _require(rule.accepts(value), name, rule.text, value)
         return value
     if dataclasses.is_dataclass(hint):
         return _read_dataclass(hint, value, name)
@@ -138,6 +135,5 @@ _PLAIN: dict[Any, tuple[str, Any]] = {
     float: ("a number", lambda v: type(v) is float or (type(v) is int and abs(v) < LARGEST_INT)),
     bool: ("True or False", lambda v: type(v) is bool),
     str: ("text", lambda v: type(v) is str),
-    type(None): ("None", lambda v: v is None),
     Tensor: ("a scalar tensor", lambda v: isinstance(v, Tensor) and v.numel() == 1),
 }

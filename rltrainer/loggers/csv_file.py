@@ -35,7 +35,7 @@ class CSVLogger(LineLogger):
                 epochs.append({})
             epochs[-1][name] = _parse(value)
         for row in epochs:
-            yield "an incomplete epoch", lambda row=row: row  # type: ignore[misc]  # the default binds row
+            yield "an incomplete epoch", row
 
     def _step_of(self, line: str) -> int | None:
         step = line.partition(",")[0]

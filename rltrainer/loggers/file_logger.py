@@ -1,10 +1,11 @@
 """The parent of loggers that write files: each run has a file or folder of its own, which only grows."""
 
+import json
 import logging
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,8 +18,8 @@ from rltrainer.loggers.progress import Progress, parse_progress
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.types import Load
 
-Epochs = Iterator[tuple[str, Callable[[], Mapping[str, Any] | None]]]
-"""Rows that may be of epochs, oldest first: words for each, and what reads it, None if it is another row."""
+Epochs = Iterator[tuple[str, Mapping[str, Any] | str | bytes]]
+"""Rows that may be of epochs, oldest first: words for each, and the row, or its JSON."""
 
 
 class FileLogger(Logger):
@@ -48,9 +49,10 @@ class FileLogger(Logger):
         """
         path = self.path if self._has_place else self._runs.newest(self._is_log)
         progress = None
-        for words, read in self._epochs(path):
+        for words, found in self._epochs(path):
             try:
-                if (row := read()) is not None:
+                row = json.loads(found) if isinstance(found, str | bytes) else found
+                if row.get("kind", "epoch") == "epoch":
                     progress = parse_progress(row)
             except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
                 warnings.warn(f"{path}: skipped {words} ({error})", RuntimeWarning, stacklevel=2)

@@ -12,8 +12,7 @@ class Interval:
     """The interval of one kind of row.
 
     Args:
-        owner: the logger's class, for error texts.
-        field: the logger's argument, for error texts.
+        owner, field: the logger's class and its argument, for error texts.
         value: what the user gave; None, where `default` is given, leaves it to the trainer.
         units: the units that an `Every` may have; an int counts in the first.
         default: holds for None until `set_default`.

@@ -17,11 +17,7 @@ class LoggerState:
         logger: its class.
         last_step: of the last row; -1 before.
         last: where the last row of each kind was.
-        num_dropped: rows that could not be written.
         files: how far each file was written; of older checkpoints the size only.
-        gathered: by kind of row.
-        has_place: a run was begun.
-        has_params: its params were written.
         place: the name of its log.
     """
 
