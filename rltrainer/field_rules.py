@@ -82,8 +82,7 @@ def checked(owner: str, field: str, value: Any, annotation: Any, error: type[Exc
     """Return an argument, a number of NumPy as Python's, if it follows a rule of its annotation.
 
     Args:
-        owner: class or function that takes the argument, for the error's text.
-        field: the argument's name.
+        owner, field: who takes the argument, and its name, for the error's text.
         value: what was given.
         annotation: what is accepted, such as `PositiveInt | None`.
         error: raised if the value breaks the rule.

@@ -63,10 +63,8 @@ def check_arguments(
     """Check the arguments of a constructor as Python is about to, with a text that helps.
 
     Args:
-        owner: what the user called, for the text.
-        called: the class.
-        args: arguments without a name.
-        values: arguments by name.
+        owner, called: what the user called, for the text, and its class.
+        args, values: arguments without a name, and those with one.
         what: what such an argument is called, for the text.
         elsewhere: says where else a name belongs that is not near to any here.
 

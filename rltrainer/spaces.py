@@ -76,12 +76,7 @@ def num_choices(action_space: gym.Space[Any]) -> list[int] | None:
 
 
 def require_floats(owner: str, action_space: gym.Space[Any]) -> None:
-    """Raise a `SpaceError` for a Box of integers: what the env got would not be what the policy chose.
-
-    Args:
-        owner: the policy, for the error's text.
-        action_space: any space.
-    """
+    """Raise a `SpaceError` for a Box of integers: what the env got would not be what the policy, `owner`, chose."""
     if isinstance(action_space, spaces.Box) and not np.issubdtype(action_space.dtype, np.floating):
         hint = "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
         raise SpaceError(field_error_text(owner, "action_space", "must hold floats if it is a Box", action_space, hint))
@@ -94,7 +89,8 @@ def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.Tuple):
         return {"space": "Tuple", "parts": [to_plain(part) for part in space.spaces]}
     if isinstance(space, spaces.Box):
-        bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+        # One number where all bounds are equal: an image's 28,224 zeros would swell every file.
+        bounds = {"low": _shortest(space.low).tolist(), "high": _shortest(space.high).tolist()}
         return {"space": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
     if isinstance(space, spaces.Discrete):
         return {"space": "Discrete", "n": int(space.n), "start": int(space.start)}
@@ -139,20 +135,12 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
         raise SpaceError(f"not the description of a space: {plain!r}") from error
 
 
-def _bound(values: np.ndarray[Any, Any]) -> Any:
-    """One number where all bounds are equal: an image's 28,224 zeros would swell every file."""
-    return values.flat[0].item() if values.size and (values == values.flat[0]).all() else values.tolist()
-
-
 def describe_mismatch(
     what: str, expected: gym.Space[Any], found: gym.Space[Any], *, with_bounds: bool = False
 ) -> str | None:
-    """Return a sentence if two spaces differ, else None.
+    """Return a sentence that begins with `what` if two spaces differ, else None.
 
     Args:
-        what: what the sentence begins with.
-        expected: the one space.
-        found: the other.
         with_bounds: whether the bounds of a Box must be equal too, as those of actions must; else only kind, shape,
             dtype and choices are compared.
     """
@@ -174,9 +162,6 @@ class ValueRange:
     """The numbers that values of a leaf space may be, made once to be asked of many values at once.
 
     The bounds of a Box of floats are widened by what float32 rounds off; an infinite bound excludes nothing.
-
-    Args:
-        space: a leaf space.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
@@ -218,6 +203,7 @@ class ValueRange:
 
 
 def _shortest(bound: Array) -> Array:
+    """Return one number [] if all are equal, else the bound itself."""
     return bound.reshape(-1)[0:1].reshape(()) if bound.size and (bound == bound.flat[0]).all() else bound
 
 

@@ -8,7 +8,6 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -64,12 +63,7 @@ def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dic
         raise OSError(f"the plain values take {len(text)} bytes, more than the {MAX_HEADER_SIZE} that can be read back")
     file.write(struct.pack("<Q", len(text)) + text)
     for _, tensor in items:
-        file.write(_bytes_of(tensor))
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    array: np.ndarray[Any, Any] = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return array.data
+        file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool = False, or_kind: str = "") -> State:

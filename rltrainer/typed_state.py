@@ -38,8 +38,7 @@ def from_state(cls: type[T], state: object, name: str) -> T:
 
     Args:
         cls: a dataclass of numbers, strings, scalar tensors, arrays, dataclasses, and lists and dicts of them.
-        state: what was read.
-        name: what errors call it.
+        state, name: what was read, and what errors call it.
 
     Raises:
         CheckpointError: a field is missing, unknown, or not of its type; the text names it.

@@ -9,17 +9,7 @@ from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
 
 __all__ = [
-    "EpochStats",
-    "InfoStats",
-    "OffPolicyTrainer",
-    "OffPolicyTrainerParams",
-    "OfflineTrainer",
-    "OfflineTrainerParams",
-    "OnPolicyTrainer",
-    "OnPolicyTrainerParams",
-    "OnlineTrainer",
-    "OnlineTrainerParams",
-    "Timing",
-    "Trainer",
+    "EpochStats", "InfoStats", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams",
+    "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Timing", "Trainer",
     "TrainerParams",
-]
+]  # fmt: skip

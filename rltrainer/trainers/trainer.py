@@ -126,12 +126,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return self.state.info()
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
-        """Begin a run: counters at 0, random streams from the seed, and the initial test step.
-
-        Args:
-            reset_collectors: start the envs anew.
-            reset_collector_buffers: then also empty their buffers.
-        """
+        """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
         self.state, self._share_done = self.run_state_class.new(self.state.runtime), 0.0
         self._seed()
         self._set_up()

@@ -116,13 +116,7 @@ class TrainerParams(Params):
                 self.raise_invalid(field, "must use the algorithm's policy", hint)
 
     def update_plan(self, progress: Callable[[], float], runtime: RuntimeParams, policy: nn.Module) -> UpdatePlan:
-        """Return what the algorithm is told of the run.
-
-        Args:
-            progress: returns the share of it that is done.
-            runtime: these params', or what they came to before.
-            policy: whose size decides how many threads work.
-        """
+        """Return what the algorithm is told of the run; `runtime` is these params' or what they came to before."""
         work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size
         num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
         library = choose_library(self.runtime.matrix_library, runtime.matrix_library)
