@@ -21,6 +21,7 @@ that bound."""
 ACTION_MASK = "action_mask"
 """The key of a Dict observation's leaf that says which discrete actions are allowed."""
 
+Space = gym.Space[Any]
 Array = np.ndarray[Any, Any]
 
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

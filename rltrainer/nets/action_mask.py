@@ -5,21 +5,18 @@ they choose, so it is never drawn, has no entropy and no gradient (Huang & Ontan
 Masking in Policy Gradient Algorithms).
 """
 
-from typing import Any
-
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.errors import SpaceError
-from rltrainer.spaces import ACTION_MASK, has_action_mask, num_choices
+from rltrainer.spaces import ACTION_MASK, Space, has_action_mask, num_choices
 
 EXCLUDED = -1e8
 """Logit or value of what is not allowed: finite, as 0 * -inf is NaN."""
 
 
-def require_mask(owner: str, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> bool:
+def require_mask(owner: str, observation_space: Space, action_space: Space) -> bool:
     """Return whether observations hold an action mask.
 
     Raises:
@@ -41,7 +38,7 @@ def excluded(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, EXCLUDED)
 
 
-def allowed(action: Tensor, mask: Tensor, space: gym.Space[Any], generator: torch.Generator | None) -> Tensor:
+def allowed(action: Tensor, mask: Tensor, space: Space, generator: torch.Generator | None) -> Tensor:
     """Replace choices that are not allowed by ones drawn uniformly from those that are.
 
     So what was drawn uniformly from all choices becomes uniform among the allowed ones.

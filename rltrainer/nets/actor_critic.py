@@ -1,23 +1,23 @@
 """Stochastic policies in the env's own scale: an actor, and an actor with a state-value critic."""
 
 from functools import partial
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.field_rules import FiniteFloat, Flag, checked
 from rltrainer.nets.decision import LOG_PROB, Decision
-from rltrainer.nets.distributions import Categorical, Distribution, MultiCategorical
+from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, TModule, orthogonal_
 from rltrainer.nets.module_tree import hooks_of
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import Policy, PolicyOptions, Space
+from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
-from rltrainer.spaces import leaf_shape
+from rltrainer.spaces import Space, leaf_shape
 from rltrainer.tree import Tree
 
 SQRT_2 = 2**0.5
@@ -46,6 +46,8 @@ class Actor(Policy):
         SpaceError: the action space is none of these.
         ParamsError: an option breaks its rule, or is for Gaussians where actions are choices.
     """
+
+    extra_specs = LOG_PROB
 
     def __init__(
         self,
@@ -81,16 +83,15 @@ class Actor(Policy):
     def _initialized(self, module: TModule, gain: float) -> TModule:
         return orthogonal_(module, gain) if self._is_orthogonal else module
 
-    extra_specs = LOG_PROB
+    def distribution(self, obs: Tree, features: Tensor | None = None) -> Distribution:
+        """Return the distribution over actions, those that are allowed.
 
-    def distribution(self, obs: Tree) -> Distribution:
-        """Return the distribution over actions, those that are allowed, for normalised observations [B, ...]."""
-        distribution: Distribution = self.actor(obs)
-        return self._masked(distribution, obs) if self.has_mask else distribution
-
-    def _masked(self, distribution: Distribution, obs: Tree) -> Distribution:
-        mask = self.mask_of(obs)
-        return distribution if mask is None else cast(Categorical | MultiCategorical, distribution).masked(mask)
+        Args:
+            obs: normalised, [B, ...].
+            features: what the actor's encoder makes of them [B, F]; None asks it.
+        """
+        distribution: Any = self.actor(obs) if features is None else self.actor[1:](features)
+        return distribution.masked(self.mask_of(obs)) if self.has_mask else distribution  # type: ignore[no-any-return]  # a head's
 
     def initial_state(self, num_envs: int) -> Tensor | None:
         """Return the memory of state-dependent noise; None without it."""
@@ -144,13 +145,6 @@ class ActorCritic(Actor):
             return None
         features: Tensor = self.actor[0](obs)
         return features
-
-    def distribution(self, obs: Tree, features: Tensor | None = None) -> Distribution:
-        """Return the distribution over actions, from shared features where they are given."""
-        if features is None:
-            return super().distribution(obs)
-        distribution: Distribution = self.actor[1:](features)
-        return self._masked(distribution, obs) if self.has_mask else distribution
 
     def value(self, obs: Tree, features: Tensor | None = None) -> Tensor:
         """Return the values [B] of normalised observations [B, ...], from shared features where they are given."""

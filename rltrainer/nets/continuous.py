@@ -19,9 +19,10 @@ from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import MLP
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import PolicyOptions, Space
+from rltrainer.nets.policy import PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.nets.unit_box import UnitBoxPolicy
+from rltrainer.spaces import Space
 from rltrainer.tree import Tree
 
 

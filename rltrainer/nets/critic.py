@@ -1,14 +1,11 @@
 """Action-value networks."""
 
-from typing import Any
-
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.net_params import NetParams
-from rltrainer.spaces import leaf_shape
+from rltrainer.spaces import Space, leaf_shape
 from rltrainer.tree import Tree
 
 
@@ -22,8 +19,8 @@ class Critic(nn.Module):
 
     def __init__(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         net: NetParams,
         *,
         num_members: int = 2,

@@ -3,7 +3,7 @@
 from typing import Unpack, cast
 
 from gymnasium import spaces
-from torch import nn
+from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
@@ -11,7 +11,7 @@ from rltrainer.nets.actor_critic import Actor, ActorOptions
 from rltrainer.nets.distributions import Categorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.policy import Space
+from rltrainer.spaces import Space
 from rltrainer.tree import Tree
 
 
@@ -53,6 +53,6 @@ class DiscreteActorCritic(Actor):
         encoder = Encoder(observation_space, net)
         self.critic = nn.Sequential(encoder, net.ensemble(num_critics, encoder.out_features, self.num_actions))
 
-    def distribution(self, obs: Tree) -> Categorical:
+    def distribution(self, obs: Tree, features: Tensor | None = None) -> Categorical:
         """Return the distribution over actions for normalised observations [B, ...]."""
-        return cast(Categorical, super().distribution(obs))
+        return cast(Categorical, super().distribution(obs, features))

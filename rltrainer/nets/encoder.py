@@ -1,9 +1,8 @@
 """Encoders: from an observation tree to one feature vector per sample."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -17,14 +16,14 @@ from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.net_params import MakeEncoder, NetParams
-from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces, stored_dtype
+from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 
 class FlatEncoder(nn.Module):
     """Numbers as they are, flattened."""
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         super().__init__()
         self.out_features = int(np.prod(leaf_shape(space)))
 
@@ -103,7 +102,7 @@ class Encoder(nn.Module):
         ParamsError: there is no such key, or `net.encoder` makes no module from [B, ...] to [B, F].
     """
 
-    def __init__(self, observation_space: gym.Space[Any], net: NetParams | None = None) -> None:
+    def __init__(self, observation_space: Space, net: NetParams | None = None) -> None:
         super().__init__()
         net = NetParams() if net is None else net
         tree = _seen_parts(observation_space, net.keys)
@@ -130,7 +129,7 @@ class Encoder(nn.Module):
         return self
 
 
-def _seen_parts(observation_space: gym.Space[Any], keys: Sequence[str] | None) -> Tree:
+def _seen_parts(observation_space: Space, keys: Sequence[str] | None) -> Tree:
     """Return the leaf spaces that a network sees, of a Dict those of some keys, in the order of the space."""
     if not isinstance(observation_space, spaces.Dict):
         if keys is not None:
@@ -147,7 +146,7 @@ def _seen_parts(observation_space: gym.Space[Any], keys: Sequence[str] | None) -
     return {key: part for key, part in parts.items() if keys is None or key in keys}
 
 
-def _leaf_encoder(name: str, space: gym.Space[Any], make: MakeEncoder | None) -> tuple[nn.Module, int]:
+def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn.Module, int]:
     """Return the encoder of a leaf, and how many features it makes."""
     own = None if make is None else make(space)
     if own is not None:
@@ -162,7 +161,7 @@ def _leaf_encoder(name: str, space: gym.Space[Any], make: MakeEncoder | None) ->
     return part, part.out_features
 
 
-def _num_features(leaf: str, space: gym.Space[Any], encoder: object) -> int:
+def _num_features(leaf: str, space: Space, encoder: object) -> int:
     """Return the width of what an encoder of the user's makes of two values of a leaf."""
     rule = f"NetParams.encoder: must make a module from [B, ...] to float [B, F] for {leaf}"
     if not isinstance(encoder, nn.Module):
@@ -181,7 +180,7 @@ def _num_features(leaf: str, space: gym.Space[Any], encoder: object) -> int:
     return features.shape[1]
 
 
-def _two_values(space: gym.Space[Any], device: torch.device | None) -> Tensor:
+def _two_values(space: Space, device: torch.device | None) -> Tensor:
     """Return a batch of two values that the space holds, as they are stored."""
     value = np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
     # First the memory, on a device that may have none: see `load`.

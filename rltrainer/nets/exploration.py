@@ -5,9 +5,8 @@ An algorithm sets it on its policy from its params; `Collector(exploration=...)`
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeGuard
+from typing import Annotated, Protocol, TypeGuard
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -17,14 +16,14 @@ from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Rule, Scheduled, UnitFloat
 from rltrainer.params import Params
 from rltrainer.schedules import value_at
-from rltrainer.spaces import leaf_shape
+from rltrainer.spaces import Space, leaf_shape
 
 
 class Exploration(Protocol):
     """Replaces a greedy action by one that explores. One with `settings(progress)` has these numbers logged."""
 
     def __call__(
-        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
+        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> Tensor:
         """Return the explored actions [N, ...], given what the policy would do and the share of the training done."""
 
@@ -32,16 +31,11 @@ class Exploration(Protocol):
 class RememberingExploration(Exploration, Protocol):
     """Exploration with a memory, which a collector keeps as it keeps a policy's. Called without, it has just begun."""
 
-    def initial_state(self, num_envs: int, action_space: gym.Space[Any]) -> Tensor:
+    def initial_state(self, num_envs: int, action_space: Space) -> Tensor:
         """Return the memory at the start of an episode [num_envs, S] float32."""
 
     def step(
-        self,
-        action: Tensor,
-        state: Tensor,
-        action_space: gym.Space[Any],
-        progress: float,
-        generator: torch.Generator | None,
+        self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Return the explored actions [N, ...], and the next memory [N, S]."""
 
@@ -67,17 +61,16 @@ class EpsilonGreedy(Params):
     epsilon: UnitFloat | Scheduled = 0.1
 
     def __call__(
-        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
+        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> Tensor:
         """Replace some choices [N]."""
         if not isinstance(action_space, spaces.Discrete):
             hint = "Explore continuous actions with GaussianNoise."
             raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
         chance = torch.rand(action.shape, generator=generator, device=action.device)
-        epsilon = value_at(self.epsilon, progress)
-        if action.is_cpu and not np.count_nonzero(chance.numpy() < epsilon):  # most often, where there are few envs
+        explore = chance < value_at(self.epsilon, progress)
+        if action.is_cpu and not explore.any():  # most often, where there are few envs
             return action
-        explore = chance < epsilon
         low, high = int(action_space.start), int(action_space.start + action_space.n)
         choice = torch.randint(low, high, action.shape, generator=generator, device=action.device)
         return torch.where(explore, choice, action)
@@ -98,7 +91,7 @@ class GaussianNoise(Params):
     std: NonNegativeFloat | Scheduled = 0.1
 
     def __call__(
-        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
+        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> Tensor:
         """Add noise to actions [N, ...]."""
         noise = torch.empty_like(action).normal_(generator=generator)
@@ -108,7 +101,7 @@ class GaussianNoise(Params):
         """Return what a log tells of it."""
         return {"exploration_noise": value_at(self.std, progress)}
 
-    def _add(self, action: Tensor, noise: Tensor, scale: float, space: gym.Space[Any]) -> Tensor:
+    def _add(self, action: Tensor, noise: Tensor, scale: float, space: Space) -> Tensor:
         """Add noise, in shares of half the range, to actions [N, ...] within the bounds of the space."""
         if not isinstance(space, spaces.Box) or not space.is_bounded():
             hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
@@ -146,23 +139,18 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
     theta: NonNegativeFloat = 0.15
     dt: PositiveFloat = 0.01
 
-    def initial_state(self, num_envs: int, action_space: gym.Space[Any]) -> Tensor:
+    def initial_state(self, num_envs: int, action_space: Space) -> Tensor:
         """Return zeros [num_envs, A]."""
         return torch.zeros(num_envs, math.prod(leaf_shape(action_space)))
 
     def __call__(
-        self, action: Tensor, action_space: gym.Space[Any], progress: float, generator: torch.Generator | None
+        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> Tensor:
         """Add the noise of an episode's first step to actions [N, ...]."""
         return self.step(action, torch.zeros_like(action).flatten(1), action_space, progress, generator)[0]
 
     def step(
-        self,
-        action: Tensor,
-        state: Tensor,
-        action_space: gym.Space[Any],
-        progress: float,
-        generator: torch.Generator | None,
+        self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Let the noise [N, A] drift, and add it to actions [N, ...]."""
         growth = torch.empty_like(state).normal_(generator=generator)

@@ -3,9 +3,6 @@
 Distributions and values are float32, whatever the format of the matrix products before them.
 """
 
-from typing import Any
-
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -14,7 +11,7 @@ from torch import Tensor, nn
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
 from rltrainer.nets.linear import Linear
-from rltrainer.spaces import require_floats
+from rltrainer.spaces import Space, require_floats
 
 
 class ValueHead(Linear):
@@ -99,9 +96,7 @@ class SquashedGaussianHead(nn.Module):
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 
-def make_head(
-    in_features: int, space: gym.Space[Any], owner: str, log_std: float = 0.0
-) -> CategoricalHead | GaussianHead:
+def make_head(in_features: int, space: Space, owner: str, log_std: float = 0.0) -> CategoricalHead | GaussianHead:
     """Return the head of a Discrete, MultiDiscrete or one-axis Box action space; `log_std` is where a Gaussian starts.
 
     Raises:

@@ -9,7 +9,6 @@ import itertools
 import logging
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import readable
 from rltrainer.functional.returns import discounted_returns
-from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
+from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import Rollout
 
@@ -67,7 +66,7 @@ def running_moments(module: nn.Module) -> list[RunningMoments]:
 class ObsNormalizer(nn.Module):
     """Standardise every float Box leaf of an observation, clipped to [-10, 10]; other leaves pass unchanged."""
 
-    def __init__(self, observation_space: gym.Space[Any]) -> None:
+    def __init__(self, observation_space: Space) -> None:
         super().__init__()
         tree = leaf_spaces(observation_space)
         self.moments = nn.ModuleDict()

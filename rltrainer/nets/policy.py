@@ -27,11 +27,10 @@ from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer
 from rltrainer.nets.predict import predict
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
-from rltrainer.spaces import ACTION_MASK
+from rltrainer.spaces import ACTION_MASK, Space
 from rltrainer.state_file import write_state
 from rltrainer.tree import Tree
 
-Space = gym.Space[Any]
 Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
@@ -363,7 +362,7 @@ def _check_options(policy_class: Any, method: str, args: tuple[Any, ...], option
     check_arguments(owner, policy_class, args, options, "option")
 
 
-def _finite_bounds(space: gym.Space[Any]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Return the least and the greatest float32 numbers within a Box; None where there is nothing to clip to."""
     if not isinstance(space, spaces.Box) or not np.isfinite([space.low, space.high]).any():
         return None, None

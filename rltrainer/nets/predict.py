@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.nets.modes import eval_mode
-from rltrainer.spaces import ACTION_MASK, Array, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
+from rltrainer.spaces import ACTION_MASK, Array, Space, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
 from rltrainer.tree import Tree, leaves, map_tree
 
 
@@ -48,7 +47,7 @@ def _to_batch(who: str, policy: Any, obs: Tree) -> tuple[Tree, bool]:
         raise SpaceError(f"{who}: expected leaves of one number of observations, got {sorted(batches)}")
     batch = batches.pop() or (1,)
 
-    def to_tensor(space: gym.Space[Any], leaf: Array | None) -> Tensor:
+    def to_tensor(space: Space, leaf: Array | None) -> Tensor:
         values = np.zeros((*batch, *leaf_shape(space)), numpy_dtype(space))
         values[:] = 0 if leaf is None else leaf
         return torch.from_numpy(values).to(policy.device)
@@ -56,7 +55,7 @@ def _to_batch(who: str, policy: Any, obs: Tree) -> tuple[Tree, bool]:
     return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
 
 
-def _to_numpy(action: Tensor, space: gym.Space[Any], is_single: bool) -> Any:
+def _to_numpy(action: Tensor, space: Space, is_single: bool) -> Any:
     """Return actions [N, ...], or the only one, in the dtype of their space, and within it."""
     array = action.cpu().numpy().astype(space.dtype)
     array = np.clip(array, space.low, space.high) if isinstance(space, spaces.Box) else array
@@ -77,7 +76,7 @@ def _arrays(who: str, space: Tree, obs: Any, unseen: Collection[str]) -> Tree:
     return _array(who, space, np.asarray(obs))
 
 
-def _array(who: str, space: gym.Space[Any], value: Array) -> Array:
+def _array(who: str, space: Space, value: Array) -> Array:
     shape, dtype = leaf_shape(space), numpy_dtype(space)
     num_axes = value.ndim - len(shape)
     is_cast = np.can_cast(value.dtype, dtype, "same_kind") or (value.dtype.kind in "iu" and dtype.kind in "iu")

@@ -15,7 +15,8 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import Policy, PolicyOptions, Space
+from rltrainer.nets.policy import Policy, PolicyOptions
+from rltrainer.spaces import Space
 from rltrainer.tree import Tree
 
 

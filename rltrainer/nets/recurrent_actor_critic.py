@@ -14,8 +14,9 @@ from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardNormalizer
-from rltrainer.nets.policy import Policy, PolicyOptions, Space
+from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.recurrent import GRU, LSTM, RecurrentCell
+from rltrainer.spaces import Space
 from rltrainer.tree import Tree, leaves
 
 SQRT_2 = 2**0.5

@@ -6,7 +6,6 @@ Source: Raffin et al. 2021, Smooth Exploration for Robotic Reinforcement Learnin
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.linear import Linear
+from rltrainer.spaces import Space
 from rltrainer.tree import Tree
 
 EPS = 1e-6
@@ -79,7 +79,7 @@ def explored(actor: nn.Sequential, obs: Tree, state: Tensor | None, generator: t
     return Decision(action, state, {"log_prob": partial(distribution.log_prob, action)})
 
 
-def require_box(owner: str, use_sde: object, sample_interval: object, action_space: gym.Space[Any]) -> tuple[bool, Any]:
+def require_box(owner: str, use_sde: object, sample_interval: object, action_space: Space) -> tuple[bool, Any]:
     """Return the checked options of a policy that may explore so.
 
     Raises:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.policy import Policy, PolicyOptions, Space
-from rltrainer.spaces import require_floats
+from rltrainer.nets.policy import Policy, PolicyOptions
+from rltrainer.spaces import Space, require_floats
 
 
 class UnitBoxPolicy(Policy):

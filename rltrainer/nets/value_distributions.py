@@ -8,8 +8,8 @@ from torch import Tensor
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Rule, checked, is_int
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.policy import Space
 from rltrainer.nets.q_network import QNetwork, QNetworkOptions
+from rltrainer.spaces import Space
 
 Several = Annotated[int, Rule("an integer of at least 2", lambda v: is_int(v) and v >= 2)]
 
