@@ -1,19 +1,35 @@
 """Lists in the pages are complete and name what exists: algorithms, extras, the floors of the package."""
 
 import inspect
+import json
 import re
+import statistics
 import tomllib
 from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
 
 import rltrainer as rl
 
 ROOT = Path(__file__).parents[2]
 
-ROWS = {
-    cells[0].strip("`"): cells
-    for line in (ROOT / "docs" / "algorithms.md").read_text().splitlines()
-    if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 6
+HEAD, *ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (ROOT / "docs" / "algorithms.md").read_text().partition("\n\nThe last column")[0].splitlines()
+    if line.startswith(("| algorithm |", "| `"))
+]
+TABLE = {row[0].strip("`"): dict(zip(HEAD, row, strict=True)) for row in ROWS}
+
+NONE = "\N{EN DASH}"
+BOX = gym.spaces.Box(-1.0, 1.0, (2,))
+ACTIONS = {
+    "Discrete": gym.spaces.Discrete(3),
+    "Discrete, MultiDiscrete": gym.spaces.MultiDiscrete([3, 2]),
+    "bounded Box": BOX,
+    "Box": gym.spaces.Box(-np.inf, np.inf, (2,)),
 }
+"""What each word of the columns of actions takes and the one before it does not."""
 
 
 def algorithms() -> dict[str, type[rl.Algorithm]]:
@@ -26,17 +42,38 @@ def algorithms() -> dict[str, type[rl.Algorithm]]:
 
 
 def test_every_algorithm_has_a_row_with_its_policy() -> None:
-    assert set(algorithms()) - {"Algorithm"} == set(ROWS) - {"algorithm", "---"}
+    assert set(algorithms()) - {"Algorithm"} == set(TABLE)
     for name, cls in algorithms().items():
         if cls.policy_class is not rl.Policy:  # behaviour cloning takes any that is stochastic
-            assert f"`{cls.policy_class.__name__}`" in ROWS[name][3]
+            assert f"`{cls.policy_class.__name__}`" in TABLE[name]["policy"]
 
 
-def test_the_rows_of_the_learning_table_exist() -> None:
-    table = (ROOT / "benchmarks" / "learning.md").read_text()
-    tasks = re.findall(r"`(\w+)`", "".join(cells[5] for cells in ROWS.values()))
-    assert len(tasks) > 8
-    assert [task for task in tasks if f"| {task} |" not in table and f"| {task}, compiled |" not in table] == []
+def takes(name: str, words: str) -> bool:
+    policy_class = algorithms()[name].policy_class
+    try:
+        (rl.ActorCritic if policy_class is rl.Policy else policy_class).for_spaces(BOX, ACTIONS[words])
+    except rl.errors.SpaceError:
+        return False
+    return True
+
+
+def test_the_columns_say_what_the_classes_do() -> None:
+    for name, row in TABLE.items():
+        cls = algorithms()[name]
+        assert row["memory"] == ("yes" if cls.trains_recurrent else NONE)
+        assert (row["data"] == "on-policy") == issubclass(cls, rl.OnPolicyAlgorithm)
+        assert row["masks"] == (NONE if row["discrete"] == NONE else "yes")
+        for column, kinds in (("discrete", list(ACTIONS)[:2]), ("continuous", list(ACTIONS)[2:])):
+            allowed = [words for words in kinds if takes(name, words)]
+            assert row[column] == (allowed[-1] if allowed else NONE), (name, column)
+
+
+def test_the_figures_are_those_of_the_learning_table() -> None:
+    found = re.findall(r"`(\w+)` ([-.\d]+)", "".join(row["learns"] for row in TABLE.values()))
+    rows = json.loads((ROOT / "benchmarks" / "learning.json").read_text())
+    medians = {name: f"{statistics.median(row['scores']):g}" for name, row in rows.items()}
+    assert len(found) > 20
+    assert [task for task, figure in found if medians.get(f"{task}, compiled", medians.get(task)) != figure] == []
 
 
 def test_every_extra_is_listed() -> None:
