@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import Rule, checked, is_int
 
 GENERATOR_STATE_SIZES = (16, 5056)
@@ -64,22 +65,26 @@ def _in_range(seed: int) -> int:
     return seed if -(2**63) <= seed <= MAX_SEED else seed % 2**64
 
 
-def generator_problem(generator: torch.Generator, state: object) -> str | None:
-    """Return what is wrong with a state for this generator, or None; one of another kind of device will do."""
+def check_generator(name: str, generator: torch.Generator, state: object) -> None:
+    """Check that a state fits this generator; one of another kind of device will do.
+
+    Raises:
+        CheckpointError: it does not; the text begins with `name`.
+    """
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.ndim != 1:
-        return f"expected the state of a generator, found {_describe(state)}"
+        found = f"{state.dtype} {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+        raise CheckpointError(f"{name}: expected the state of a generator, found {found}")
     if len(state) == len(generator.get_state()):
         try:
             torch.Generator(generator.device).set_state(state.cpu())
         except RuntimeError as error:
-            return f"not the state of a generator ({error})"
+            raise CheckpointError(f"{name}: not the state of a generator ({error})") from error
     elif len(state) not in GENERATOR_STATE_SIZES:
-        return f"not the state of a generator ({len(state)} bytes)"
-    return None
+        raise CheckpointError(f"{name}: not the state of a generator ({len(state)} bytes)")
 
 
 def set_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a generator from a state without problems.
+    """Restore a generator from a state that was checked.
 
     Random numbers of other kinds of device cannot go on here; their generator's state becomes the seed.
     """
@@ -88,7 +93,3 @@ def set_generator(generator: torch.Generator, state: Tensor) -> None:
     else:
         digest = hashlib.blake2b(state.cpu().numpy().tobytes(), digest_size=8).digest()
         generator.manual_seed(int.from_bytes(digest, "big") % 2**63)
-
-
-def _describe(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

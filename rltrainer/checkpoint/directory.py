@@ -12,15 +12,16 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rltrainer.atomic_write import abandoned, hidden_name, remove, remove_abandoned, sync_directory, write_errors
 from rltrainer.errors import CheckpointError
 from rltrainer.state_file import read_state, write_state
 from rltrainer.types import State
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 MAX_MANIFEST_SIZE = 1 << 20
@@ -37,7 +38,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
     with write_errors(path, CheckpointError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _recover(path)
-        _require_replaceable(path)
+        _look(path, _check_replaceable)
         remove_abandoned(path, "new")
         temporary = hidden_name(path, "new")
         try:
@@ -59,14 +60,7 @@ def read_checkpoint(path: str | Path, mapped: Collection[str] = ()) -> dict[str,
     Raises:
         CheckpointError: the directory, the manifest or a file is missing, damaged or foreign; the text names it.
     """
-    path = _absolute(path)
-    while True:
-        found = _identity(path)
-        try:
-            return _read_whole(path, mapped)
-        except CheckpointError:
-            if _identity(path) == found:  # else a save has just replaced it
-                raise
+    return _look(_absolute(path), lambda path: _read_whole(path, mapped))
 
 
 def _read_whole(path: Path, mapped: Collection[str]) -> dict[str, State]:
@@ -107,7 +101,7 @@ def _move_into_place(temporary: Path, path: Path) -> None:
     previous = hidden_name(path, "old")
     try:
         while not _rename(temporary, path):
-            _require_replaceable(path)
+            _look(path, _check_replaceable)
             remove(previous)  # there is one if another save was quicker; the other's checkpoint stands
             with contextlib.suppress(FileNotFoundError):
                 os.replace(path, previous)
@@ -130,13 +124,14 @@ def _rename(source: Path, path: Path) -> bool:
     return True
 
 
-def _require_replaceable(path: Path) -> None:
-    """Raise a `CheckpointError` if anything would be lost but a checkpoint."""
-    while (found := _identity(path)) is not None:
+def _look(path: Path, look: Callable[[Path], T]) -> T:
+    """Return what a look at a directory returns; where it fails, and a save has just replaced that, look again."""
+    while True:
+        found = _identity(path)
         try:
-            return _check_replaceable(path)
+            return look(path)
         except (CheckpointError, OSError):
-            if _identity(path) == found:  # else another save has just moved it
+            if _identity(path) == found:
                 raise
 
 
@@ -150,6 +145,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _check_replaceable(path: Path) -> None:
+    """Raise a `CheckpointError` if anything would be lost but a checkpoint."""
+    if not os.path.lexists(path):
+        return
     if path.is_symlink() or not path.is_dir():
         problem = "is a symbolic link" if path.is_symlink() else "is no directory"
         raise CheckpointError(f"{path}: {problem}, and only a checkpoint is replaced. Save to another path.")

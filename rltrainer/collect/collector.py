@@ -18,12 +18,12 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.sharing import share_an_env
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
-from rltrainer.seeding import Integer, derive_seed, generator_problem, make_generator, set_generator
+from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
 from rltrainer.typed_state import from_state
 from rltrainer.types import Load, Rollout, State
 
@@ -268,9 +268,7 @@ class Collector:
             CheckpointError: the state is of other envs, or none.
         """
         found = from_state(CollectorState, state, "collector")
-        problem = generator_problem(self.generator, found.generator)
-        if problem:
-            raise CheckpointError(f"collector.generator: {problem}")
+        check_generator("collector.generator", self.generator, found.generator)
         load_memory = self._decider.prepare_load(found.memory, self.exploration)
         load_adapter = self.adapter.prepare_load(found.adapter)
 

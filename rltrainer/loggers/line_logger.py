@@ -89,13 +89,9 @@ class LineLogger(FileLogger):
 
     def _open(self) -> FileIO:
         file = AppendedFile(self.path)
-        try:
-            end, self._keep = self._end(file), None
-            if end < file.seek(0, os.SEEK_END):
-                file.truncate(end)
-        except BaseException:
-            file.close()
-            raise
+        end, self._keep = self._end(file), None
+        if end < file.seek(0, os.SEEK_END):
+            file.truncate(end)
         return file
 
     def _beginning(self) -> bytes:

@@ -7,7 +7,7 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
-from rltrainer.seeding import generator_problem, set_generator
+from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
@@ -107,9 +107,7 @@ class _Sampling:
         if found.num_transitions != len(self.buffer):
             text = f"held {found.num_transitions} transitions when it was saved, holds {len(self.buffer)} now"
             raise CheckpointError(f"OfflineTrainerParams.buffer: {text}. A run continues on the data it began with.")
-        problem = generator_problem(self.buffer.generator, found.generator)
-        if problem:
-            raise CheckpointError(f"OfflineTrainerParams.buffer.generator: {problem}")
+        check_generator("OfflineTrainerParams.buffer.generator", self.buffer.generator, found.generator)
         load_sampler = self.buffer.drawing.prepare_sampler(state)
 
         def load() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rltrainer.errors import CheckpointError
 from rltrainer.nets.normalizer import RunningMoments
 from rltrainer.nets.unit_box import UnitBoxPolicy
-from rltrainer.seeding import generator_problem, set_generator
+from rltrainer.seeding import check_generator, set_generator
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.optimizer import Optimizer
@@ -32,9 +32,7 @@ def check_part(name: str, part: Part, saved: Any) -> None:
         CheckpointError: it does not fit; the text begins with `name`.
     """
     if isinstance(part, torch.Generator):
-        problem = generator_problem(part, saved)
-        if problem:
-            raise CheckpointError(f"{name}: {problem}")
+        check_generator(name, part, saved)
     elif isinstance(part, Tensor):
         check_like(name, part, saved, AS_SAVED)
     elif not isinstance(saved, dict):
