@@ -25,11 +25,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
-    """Raise an `OSError` as `error`, with path and cause.
-
-    Raises:
-        error: the disk is full, the place is read-only, and the like.
-    """
+    """Raise an `OSError` (a full disk, a place that is read-only) as `error`, with path and cause."""
     try:
         yield
     except OSError as cause:

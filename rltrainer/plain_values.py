@@ -75,11 +75,10 @@ class PlainReader:
         self._users, self._remedy, self._build = users, remedy, build
 
     def read(self, plain: Any, path: str) -> Any:
-        """Return the value; a list was a tuple, as what is frozen has no lists.
+        """Return the value that `to_plain` was given; a list was a tuple, as what is frozen has no lists.
 
         Args:
-            plain: what `to_plain` returned.
-            path: the owner and its field, for error texts.
+            plain, path: what `to_plain` returned, and its owner and field, for error texts.
 
         Raises:
             ParamsError: it is nothing that `to_plain` returns, or holds a name that is not known here.

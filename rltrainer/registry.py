@@ -30,10 +30,7 @@ def add_values(*values: Any) -> None:
 def register(item: T) -> T:
     """Let files name a class or function of yours: a policy, an algorithm, params, an activation, an encoder.
 
-    Also a decorator. What is registered need not be passed to `load` and `load_policy`.
-
-    Returns:
-        `item`.
+    Also a decorator: returns `item`. What is registered need not be passed to `load` and `load_policy`.
 
     Raises:
         ParamsError: it has no name, or another one has the same.

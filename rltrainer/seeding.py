@@ -52,11 +52,7 @@ def make_generator(seed: int | None, device: torch.device | str = "cpu") -> torc
 
 
 def reseed(generator: torch.Generator, owner: str, seed: int) -> None:
-    """Seed a generator of the owner's.
-
-    Raises:
-        ParamsError: the seed is no integer.
-    """
+    """Seed a generator of the owner's; a seed that is no integer is a `ParamsError`."""
     generator.manual_seed(_in_range(checked(f"{owner}.seed", "seed", seed, Integer)))
 
 

@@ -70,8 +70,7 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
     """Read a state that `write_state` wrote; the file runs nothing.
 
     Args:
-        path: the file.
-        kind: what `write_state` was told.
+        path, kind: what `write_state` was told.
         error: what to raise.
         mapped: leave the tensors in the file, for who copies them at once; they change and end with it.
         or_kind: another kind that will do.

@@ -70,6 +70,13 @@ class Transitions:
 
         return self._map(copy)
 
+    @classmethod
+    def stack(cls, batches: "list[Transitions]") -> "Transitions":
+        """Stack K batches [B] into one [K, B]."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        columns = {name: [getattr(batch, name) for batch in batches] for name in names}
+        return cls(**{n: map_tree(lambda *x: torch.stack(x), items[0], *items[1:]) for n, items in columns.items()})
+
     def _map(self, function: Any) -> Self:
         names = (f.name for f in dataclasses.fields(self))
         return type(self)(**{name: map_tree(function, getattr(self, name)) for name in names})

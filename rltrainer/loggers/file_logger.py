@@ -29,12 +29,9 @@ class FileLogger(Logger):
     unbuffered write, so that a killed process loses none.
 
     Args:
-        path: the log's file or folder.
+        path: the log's file or folder; later that of this run.
         suffix: the end of the path's name that stays behind the number.
         options: intervals and `strict`, as in `Logger`.
-
-    Attributes:
-        path: the file or folder of this run.
     """
 
     def __init__(self, path: Path, suffix: str, **options: Unpack[LoggerOptions]) -> None:

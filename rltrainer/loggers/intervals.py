@@ -50,11 +50,7 @@ class Interval:
         return last is None or position < last or position // n > last // n
 
     def check_unit(self, unit: Unit) -> None:
-        """Check that the trainer's log counts the unit of an `Every`; an int fits any.
-
-        Raises:
-            ParamsError: an `Every` in another unit.
-        """
+        """Raise a `ParamsError` for an `Every` in another unit than the trainer's log counts; an int fits any."""
         if isinstance(self.value, Every) and self.value.unit != unit:
             words = unit.replace("_", " ")
             rule = f"must be an integer or an Every in {words}s, which this trainer counts"

@@ -41,10 +41,6 @@ class MultiLoggerState:
 
 
 def read_logger_state(state: object) -> LoggerState | MultiLoggerState:
-    """Check the state of a logger.
-
-    Raises:
-        CheckpointError: it is none; the text names the field.
-    """
+    """Return the state of a logger; a `CheckpointError` names the field that makes it none."""
     is_multi = isinstance(state, dict) and state.get("logger") == "MultiLogger"
     return from_state(MultiLoggerState, state, "logger") if is_multi else from_state(LoggerState, state, "logger")

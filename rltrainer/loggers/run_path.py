@@ -11,12 +11,7 @@ Test = Callable[[Path], bool]
 
 @dataclass
 class RunPath:
-    """The files or folders of runs: the path that a user gave, and the same with numbers.
-
-    Args:
-        given: the path.
-        suffix: the end of its name that stays behind the number.
-    """
+    """The files or folders of runs: the path that a user gave, and the same with numbers before its suffix."""
 
     given: Path
     suffix: str

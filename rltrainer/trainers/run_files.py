@@ -20,11 +20,7 @@ TRunState = TypeVar("TRunState", bound=RunState)
 
 
 def write_run(path: str | Path, state: RunState, params: TrainerParams, algorithm: Algorithm) -> None:
-    """Write a checkpoint of a run.
-
-    Raises:
-        CheckpointError: it could not be written.
-    """
+    """Write a checkpoint of a run; see `write_checkpoint`."""
     state.params = _settings(params, algorithm)
     parts = {name: dict(part.state_dict()) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
     write_checkpoint(path, parts | {"trainer": to_state(state)})
@@ -33,10 +29,7 @@ def write_run(path: str | Path, state: RunState, params: TrainerParams, algorith
 def read_run(
     path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
 ) -> tuple[TRunState, list[Load]]:
-    """Read a checkpoint, and check all that it holds before anything changes.
-
-    Returns:
-        the state of the run, and what loads its parts.
+    """Return the state of a saved run, and what loads its parts: all is checked before anything changes.
 
     Raises:
         CheckpointError: a part is missing, a value is not what it must be, or a setting differs; the text names it.

@@ -137,11 +137,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._test(self.params.test_collector)
 
     def execute_epoch(self) -> EpochStats:
-        """Run one epoch, or the rest of a restored one: training steps, then a test step.
-
-        Returns:
-            its statistics.
-        """
+        """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
         if not self._is_started:
             self.reset()
         params, state, started = self.params, self.state, time.perf_counter()

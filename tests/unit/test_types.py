@@ -37,12 +37,13 @@ def test_indexing_transitions_indexes_every_field() -> None:
     assert part.extra["log_prob"].tolist() == [-4.0, -1.0]
 
 
-def test_arranging_k_batches_and_taking_one_back() -> None:
-    stacked = make_transitions(0, 6).reshape(2, 3)
+def test_stacking_k_batches_and_taking_one_back() -> None:
+    batches = [make_transitions(0, 3), make_transitions(3, 3)]
+    stacked = Transitions.stack(batches)
     assert stacked.reward.tolist() == [[0.0, 100.0, 200.0], [300.0, 400.0, 500.0]]
     assert stacked.obs["x"].shape == (2, 3, 1)
     for field in dataclasses.fields(Transitions):
-        again, before = getattr(stacked[1], field.name), getattr(make_transitions(3, 3), field.name)
+        again, before = getattr(stacked[1], field.name), getattr(batches[1], field.name)
         for a, b in zip(_leaves(again), _leaves(before), strict=True):
             assert torch.equal(a, b), field.name
 
