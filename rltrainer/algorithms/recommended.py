@@ -38,6 +38,15 @@ class OfflineFields(TypedDict):
     batch_size: int
 
 
+def offline_fields(algorithm: type[Any], envs: VectorEnv | None = None) -> OfflineFields:
+    """Return fields of `OfflineTrainerParams` that train well: `**rl.IQL.recommended()`.
+
+    256 transitions per gradient step, of which the papers take a million: TD3+BC and its BC (table 3), CQL (appendix F;
+    discrete actions have 32 on Atari), IQL.
+    """
+    return {"batch_size": 256}
+
+
 def look_at(envs: VectorEnv, algorithm: type[Any]) -> tuple[int, bool]:
     """Return the number of envs, and whether they show images.
 

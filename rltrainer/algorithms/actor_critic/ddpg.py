@@ -31,7 +31,6 @@ class DDPG(TD3):
 
     Args:
         policy: deterministic actor and one critic, `DeterministicActorCritic.for_envs(envs, num_critics=1)`.
-        params: hyperparameters; None takes the defaults.
 
     Raises:
         ParamsError: the policy has several critics.

@@ -28,12 +28,7 @@ class DiscreteSACParams(SACParams):
 
 
 class DiscreteSAC(SAC):
-    """SAC whose expectations over actions are sums over all of them instead of samples.
-
-    Args:
-        policy: categorical actor and critics.
-        params: hyperparameters; None takes the defaults.
-    """
+    """SAC whose expectations over actions are sums over all of them instead of samples."""
 
     policy_class = DiscreteActorCritic
     params_class = DiscreteSACParams

@@ -41,7 +41,6 @@ class REDQ(SAC):
     Args:
         policy: squashed Gaussian actor and critics, of which the paper has ten:
             `SquashedActorCritic.for_envs(envs, num_critics=10)`.
-        params: hyperparameters; None takes the defaults.
 
     Raises:
         ParamsError: the policy has fewer critics than a target takes.

@@ -62,10 +62,6 @@ class SACDraws:
 class SAC(OffPolicyAlgorithm):
     """Maximum-entropy actor-critic with two critics and a learned temperature.
 
-    Args:
-        policy: squashed Gaussian actor and critics.
-        params: hyperparameters; None takes the defaults.
-
     Raises:
         ParamsError: the critics have several outputs.
     """

@@ -48,10 +48,6 @@ class TD3Draws:
 class TD3(OffPolicyAlgorithm):
     """Deterministic policy gradient with two critics, a smoothed target and a delayed actor.
 
-    Args:
-        policy: deterministic actor and critics.
-        params: hyperparameters; None takes the defaults.
-
     Raises:
         ParamsError: the critics have several outputs.
     """

@@ -28,7 +28,6 @@ class TQC(SAC):
     Args:
         policy: squashed Gaussian actor, and critics of K quantiles each, `SquashedActorCritic.for_envs(envs,
             num_outputs=25)`: two of 25 are Stable-Baselines3's, the paper has five of 25.
-        params: hyperparameters; None takes the defaults.
 
     Raises:
         ParamsError: the critics have no more quantiles than are dropped.

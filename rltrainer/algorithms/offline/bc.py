@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, cast
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
-from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import PositiveFloat, Scheduled
 from rltrainer.nets import Policy
@@ -37,7 +37,6 @@ class BC(OffPolicyAlgorithm):
     Args:
         policy: any stochastic policy: `Actor`, `ActorCritic`, `SquashedActorCritic`, `GaussianActorCritic`, or your own
             with a `distribution` and an `actor`.
-        params: hyperparameters; None takes the defaults.
 
     Raises:
         ParamsError: the policy has no `distribution` or no `actor`.
@@ -47,6 +46,7 @@ class BC(OffPolicyAlgorithm):
     learns_from_rewards = False
     policy: Any  # a Policy that is Stochastic: no type says both
     params: BCParams
+    recommended = classmethod(offline_fields)
 
     def __init__(self, policy: Stochastic, params: BCParams | None = None) -> None:
         super().__init__(cast(Policy, policy), params)
@@ -54,14 +54,6 @@ class BC(OffPolicyAlgorithm):
             rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
             raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:
-        """Return fields of `OfflineTrainerParams` that train well: `**rl.BC.recommended()`.
-
-        256 transitions per gradient step (the BC of the TD3+BC paper).
-        """
-        return {"batch_size": 256}
 
     def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
         """Take one step on -log pi(action|obs)."""

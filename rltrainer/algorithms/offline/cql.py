@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
-from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
@@ -42,26 +42,14 @@ class CQLDraws(SACDraws):
 
 
 class CQL(SAC):
-    """SAC whose critics are pushed down where there is no data, so that the actor does not go there.
-
-    Args:
-        policy: squashed Gaussian actor and critics.
-        params: hyperparameters; None takes the defaults.
-    """
+    """SAC whose critics are pushed down where there is no data, so that the actor does not go there."""
 
     params_class = CQLParams
     params: CQLParams
+    recommended = classmethod(offline_fields)  # type: ignore[assignment]  # another trainer's
 
     def __init__(self, policy: SquashedActorCritic, params: CQLParams | None = None) -> None:
         super().__init__(policy, params)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
-        """Return fields of `OfflineTrainerParams` that train well: `**rl.CQL.recommended()`.
-
-        256 transitions per gradient step, of which the paper takes a million (appendix F).
-        """
-        return {"batch_size": 256}
 
     def draw(self, batch: Transitions) -> CQLDraws:
         """Draw the noise of all actions, and the uniform ones."""

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
-from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.field_rules import Flag, PositiveFloat
 from rltrainer.functional.losses import huber
 from rltrainer.nets import QNetwork
@@ -23,26 +23,14 @@ class DiscreteCQLParams(DQNParams):
 
 
 class DiscreteCQL(DQN):
-    """DQN whose values of actions outside the data are pushed down.
-
-    Args:
-        policy: the action values.
-        params: hyperparameters; None takes the defaults.
-    """
+    """DQN whose values of actions outside the data are pushed down."""
 
     params_class = DiscreteCQLParams
     params: DiscreteCQLParams
+    recommended = classmethod(offline_fields)  # type: ignore[assignment]  # another trainer's
 
     def __init__(self, policy: QNetwork, params: DiscreteCQLParams | None = None) -> None:
         super().__init__(policy, params)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
-        """Return fields of `OfflineTrainerParams` that train well: `**rl.DiscreteCQL.recommended()`.
-
-        256 transitions per gradient step, as CQL takes for continuous actions (on Atari 32).
-        """
-        return {"batch_size": 256}
 
     def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
         """Return DQN's loss + conservative_coef * (log sum_a exp Q(obs, a) - Q(obs, action)), both [B] (eq. 4)."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
-from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.field_rules import PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import expectile
 from rltrainer.nets import GaussianActorCritic
@@ -40,17 +40,13 @@ class IQLParams(OffPolicyParams):
 
 
 class IQL(OffPolicyAlgorithm):
-    """Q-learning that never asks for the value of an action outside the data, and a weighted clone as actor.
-
-    Args:
-        policy: Gaussian actor, critics and value network.
-        params: hyperparameters; None takes the defaults.
-    """
+    """Q-learning that never asks for the value of an action outside the data, and a weighted clone as actor."""
 
     policy_class = GaussianActorCritic
     params_class = IQLParams
     policy: GaussianActorCritic
     params: IQLParams
+    recommended = classmethod(offline_fields)
 
     def __init__(self, policy: GaussianActorCritic, params: IQLParams | None = None) -> None:
         super().__init__(policy, params)
@@ -62,14 +58,6 @@ class IQL(OffPolicyAlgorithm):
         self.actor_optimizer = self.make_optimizer(self.params, lr=actor_lr, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
         self.value_optimizer = self.make_optimizer(self.params, lr=self.params.value_lr, value=policy.value_network)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:
-        """Return fields of `OfflineTrainerParams` that train well: `**rl.IQL.recommended()`.
-
-        256 transitions per gradient step, of which the paper takes a million.
-        """
-        return {"batch_size": 256}
 
     def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
         """Train value, actor and critics once each, in the paper's order."""

@@ -5,7 +5,7 @@ import dataclasses
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
-from rltrainer.algorithms.recommended import OfflineFields, VectorEnv
+from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 from rltrainer.nets import DeterministicActorCritic
@@ -24,26 +24,14 @@ class TD3BCParams(TD3Params):
 
 
 class TD3BC(TD3):
-    """TD3 whose actor also imitates the data.
-
-    Args:
-        policy: deterministic actor and critics.
-        params: hyperparameters; None takes the defaults.
-    """
+    """TD3 whose actor also imitates the data."""
 
     params_class = TD3BCParams
     params: TD3BCParams
+    recommended = classmethod(offline_fields)  # type: ignore[assignment]  # another trainer's
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3BCParams | None = None) -> None:
         super().__init__(policy, params)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv | None = None) -> OfflineFields:  # type: ignore[override]  # another trainer
-        """Return fields of `OfflineTrainerParams` that train well: `**rl.TD3BC.recommended()`.
-
-        256 transitions per gradient step, of which the paper takes a million (table 3).
-        """
-        return {"batch_size": 256}
 
     def prepare(self, buffer: ReplayBuffer) -> None:
         """Take the statistics of the data; the epsilon becomes part of them, so that the policy's file holds it."""

@@ -36,12 +36,7 @@ class A2CParams(AlgorithmParams):
 
 
 class A2C(OnPolicyAlgorithm):
-    """Policy gradient with a learned value as baseline; actor and critic share one optimizer.
-
-    Args:
-        policy: actor and state-value critic.
-        params: hyperparameters; None takes the defaults.
-    """
+    """Policy gradient with a learned value as baseline; actor and critic share one optimizer."""
 
     policy_class = ActorCritic
     params_class = A2CParams

@@ -32,12 +32,7 @@ class PPOParams(A2CParams):
 
 
 class PPO(A2C):
-    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs.
-
-    Args:
-        policy: actor and state-value critic.
-        params: hyperparameters; None takes the defaults.
-    """
+    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs."""
 
     params_class = PPOParams
     params: PPOParams

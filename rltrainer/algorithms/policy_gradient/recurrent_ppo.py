@@ -40,10 +40,6 @@ class RecurrentPPO(PPO):
 
     Each env's sequence starts from what it was remembered by when the rollout began, as the policy was then: the
     repetitions of an update do not compute it anew, so that later rollouts go on from memories of older weights.
-
-    Args:
-        policy: actor and state-value critic with memory.
-        params: hyperparameters; None takes the defaults.
     """
 
     policy_class = RecurrentActorCritic  # type: ignore[assignment]  # it is let in instead of policies without memory

@@ -31,7 +31,6 @@ class REINFORCE(OnPolicyAlgorithm):
 
     Args:
         policy: any stochastic policy; a critic that it has is not trained.
-        params: hyperparameters; None takes the defaults.
     """
 
     policy_class = Actor

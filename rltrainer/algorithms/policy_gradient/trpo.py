@@ -59,7 +59,6 @@ class TRPO(A2C):
 
     Args:
         policy: actor and state-value critic, which share no encoder.
-        params: hyperparameters; None takes the defaults.
 
     Raises:
         ParamsError: actor and critic share parameters.

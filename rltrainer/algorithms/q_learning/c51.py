@@ -26,7 +26,6 @@ class C51(DQN):
 
     Args:
         policy: the distributions; its `v_min` and `v_max` must cover the discounted returns of the env.
-        params: hyperparameters; None takes the defaults.
     """
 
     policy_class = CategoricalQNetwork

@@ -7,12 +7,7 @@ from rltrainer.nets import QNetwork
 
 
 class DoubleDQN(DQN):
-    """DQN with `double=True`, whatever its params say.
-
-    Args:
-        policy: the action values.
-        params: hyperparameters; None takes the defaults.
-    """
+    """DQN with `double=True`, whatever its params say."""
 
     def __init__(self, policy: QNetwork, params: DQNParams | None = None) -> None:
         super().__init__(policy, params)

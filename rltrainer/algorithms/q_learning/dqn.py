@@ -34,12 +34,7 @@ class DQNParams(OffPolicyParams):
 
 
 class DQN(OffPolicyAlgorithm):
-    """Q-learning with a neural network, a replay buffer and a target network.
-
-    Args:
-        policy: the action values.
-        params: hyperparameters; None takes the defaults.
-    """
+    """Q-learning with a neural network, a replay buffer and a target network."""
 
     policy_class: ClassVar[type[Any]] = QNetwork
     params_class = DQNParams

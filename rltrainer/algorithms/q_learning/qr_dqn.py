@@ -22,12 +22,7 @@ class QRDQNParams(DQNParams):
 
 
 class QRDQN(DQN):
-    """DQN that learns the whole distribution of returns, as quantiles.
-
-    Args:
-        policy: the quantiles.
-        params: hyperparameters; None takes the defaults.
-    """
+    """DQN that learns the whole distribution of returns, as quantiles."""
 
     policy_class = QuantileQNetwork
     params_class = QRDQNParams
