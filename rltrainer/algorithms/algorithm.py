@@ -106,7 +106,7 @@ class Algorithm(ABC):
         self.plan = UpdatePlan()
         self.device = policy.device
         self.generator = make_generator(None, self.device)
-        self._compiled_step = CompiledStep(self, self._step, self._tensors, self._modules)
+        self._compiled_step = CompiledStep(self)
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""

@@ -10,11 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rltrainer.errors import field_error_text
-from rltrainer.nets.target import TargetNetwork
-from rltrainer.plan import PrecisionParams, UpdateCallbacks, UpdatePlan
+from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, Recorder
 from rltrainer.updates.fingerprint import Fingerprint
@@ -41,17 +40,12 @@ class CompiledStep:
     on, they are compiled or recorded anew; see `Fingerprint`.
 
     Args:
-        owner: the algorithm.
-        step: its method from tensors to an `UpdateResult`.
-        state: returns all tensors that it changes.
-        modules: returns all its networks.
+        owner: the algorithm. Its `_step` goes from tensors to an `UpdateResult`, `_tensors` returns all tensors that
+            it changes, `_modules` all its networks.
     """
 
-    def __init__(
-        self, owner: Any, step: Step, state: Callable[[], Sequence[Tensor]], modules: Callable[[], Sequence[nn.Module]]
-    ) -> None:
-        self._owner, self._step, self._state, self._modules = owner, step, state, modules
-        self._eager, self._precision = step, PrecisionParams()
+    def __init__(self, owner: Any) -> None:
+        self._owner, self._eager = owner, owner._step
         self._compiled: Step | None = None
         self._layout: list[Any] = []
         self._graph: CudaGraphs | None = None
@@ -59,6 +53,10 @@ class CompiledStep:
         self._states: dict[Hashable, tuple[str, Any]] = {}
         self._callbacks = UpdateCallbacks()
         self.is_compiled = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
+        return type(self), (self._owner,)
 
     def attach(self, plan: UpdatePlan, is_ours: bool) -> None:
         """Follow a plan from the next update on.
@@ -75,17 +73,18 @@ class CompiledStep:
         leaves_graph = plan.callbacks.on_loss is not None or plan.all_reduce is not None
         _check_cuda_graph(plan, device, is_ours, leaves_graph)
         self._callbacks = plan.callbacks
-        layout = [plan.callbacks.on_loss, plan.all_reduce, *((x.shape, x.stride(), x.dtype) for x in self._state())]
-        if plan.precision != self._precision or layout != self._layout:
-            self._precision, self._layout, self._compiled, self._states = plan.precision, layout, None, {}
-            self._eager = _with_bf16(self._step, device) if plan.precision.amp == "bf16" else self._step
+        tensors = [(x.shape, x.stride(), x.dtype) for x in self._owner._tensors()]
+        layout = [plan.precision, plan.callbacks.on_loss, plan.all_reduce, *tensors]
+        if layout != self._layout:
+            self._layout, self._compiled, self._states = layout, None, {}
+            step = self._owner._step
+            self._eager = _with_bf16(step, device) if plan.precision.amp == "bf16" else step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-            self._compiled = torch.compile(
-                _with_code_of_its_own(self._eager), options=_compiler_options(device, is_ours)
-            )
+            step = _with_code_of_its_own(self._eager)
+            self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
         choice = plan.runtime.cuda_graph
         if choice == "auto":
             choice = device.type == "cuda" and self.is_compiled and is_ours and not leaves_graph
@@ -94,19 +93,14 @@ class CompiledStep:
     def _record_with(self, recorder: Recorder | None) -> None:
         """Record the steps, if there is a recorder; look at what compiled or recorded ones depend on."""
         is_recorded = recorder is not None
-        self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._state, recorder)
-        self._fingerprint = None
-        if self.is_compiled or is_recorded:
-            targets = [module for module in self._modules() if isinstance(module, TargetNetwork)]
-            of_targets = {tensor for target in targets for tensor in target.parameters()}
-            modules = [module for module in self._modules() if module not in targets]
-            tensors = [tensor for tensor in self._state() if is_recorded or tensor not in of_targets]
-            self._fingerprint = Fingerprint(self._owner, tensors, modules, self._states, is_recorded)
+        self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
+        is_watched = self.is_compiled or is_recorded
+        self._fingerprint = Fingerprint(self._owner, self._states, is_recorded) if is_watched else None
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         """Return the number formats of the steps, for what is compared with their results."""
-        is_bf16 = self._precision.amp == "bf16"
-        return _bf16(self._owner.device) if is_bf16 else contextlib.nullcontext()
+        owner = self._owner
+        return _bf16(owner.device) if owner.plan.precision.amp == "bf16" else contextlib.nullcontext()
 
     @property
     def has_cuda_graph(self) -> bool:
@@ -175,18 +169,6 @@ class CompiledStep:
         finally:
             config.trace_autograd_ops = before
         return results
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
-        unattached: dict[str, Any] = {
-            "_eager": self._step,
-            "_compiled": None,
-            "_graph": None,
-            "_fingerprint": None,
-            "_states": {},
-            "_callbacks": UpdateCallbacks(),
-        }
-        return self.__dict__ | unattached | {"_precision": PrecisionParams(), "is_compiled": False}
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:

@@ -3,13 +3,14 @@
 import dataclasses
 import enum
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from operator import attrgetter, is_not
 from typing import Any
 
 from torch import Tensor, nn
 
 from rltrainer.nets.module_tree import ModuleTree
+from rltrainer.nets.target import TargetNetwork
 from rltrainer.updates.optimizer import Optimizer
 
 _FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgetter("training")
@@ -25,24 +26,18 @@ class Fingerprint:
     the modules and the plain attributes of the algorithm are in the name too.
 
     Args:
-        owner: the algorithm.
-        tensors: what its gradient step changes, but for target networks.
-        modules: its networks, but for target networks, which nobody changes.
+        owner: the algorithm. Its target networks, which nobody changes, are left out.
         names: of the states that were seen before; new ones are added.
         is_recorded: the step runs as a CUDA graph.
     """
 
-    def __init__(
-        self,
-        owner: Any,
-        tensors: Sequence[Tensor],
-        modules: Sequence[nn.Module],
-        names: dict[Hashable, tuple[str, Any]],
-        is_recorded: bool,
-    ) -> None:
+    def __init__(self, owner: Any, names: dict[Hashable, tuple[str, Any]], is_recorded: bool) -> None:
         self._owner, self._names, self._is_recorded = owner, names, is_recorded
-        self._tensors = [tensor for tensor in tensors if is_recorded or isinstance(tensor, nn.Parameter)]
-        self._tree = ModuleTree(modules)
+        targets = [module for module in owner._modules() if isinstance(module, TargetNetwork)]
+        left_out = {parameter for target in targets for parameter in target.parameters()}
+        parameters = [x for x in owner._tensors() if isinstance(x, nn.Parameter) and x not in left_out]
+        self._tensors = owner._tensors() if is_recorded else parameters
+        self._tree = ModuleTree([module for module in owner._modules() if module not in targets])
         self._attributes = list(map(vars, self._tree.modules))
         objects = (*self._tree.modules, *vars(owner).values())
         classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *map(type, objects)))

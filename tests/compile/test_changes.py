@@ -265,7 +265,7 @@ def test_a_parameter_that_was_replaced_is_no_longer_trained_in_silence() -> None
 
 def test_parameters_in_other_memory_are_seen() -> None:
     algorithm = make(rl.BC)
-    fingerprint = Fingerprint(algorithm, algorithm._tensors(), algorithm._modules(), {}, is_recorded=False)
+    fingerprint = Fingerprint(algorithm, {}, is_recorded=False)
     before = fingerprint()
     assert fingerprint() == before
     weight = algorithm.policy.actor[1].layers[0].weight
@@ -279,7 +279,7 @@ def test_a_method_that_is_added_to_a_class_is_another_state() -> None:
 
     algorithm = make()
     algorithm.module.part = Own()
-    fingerprint = Fingerprint(algorithm, algorithm._tensors(), algorithm._modules(), {}, is_recorded=False)
+    fingerprint = Fingerprint(algorithm, {}, is_recorded=False)
     before = fingerprint()
     Own.more = 1  # type: ignore[attr-defined]  # added
     assert fingerprint() != before
