@@ -166,20 +166,17 @@ def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int)
     Returns:
         index [K, B], and which of them are real [K, B]: the others are repetitions that pad a batch; None if all are.
     """
-    return [_shuffled(num, batch_size, generator) for _ in range(repeat)]
-
-
-def _shuffled(num: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
     num_batches = math.ceil(num / batch_size)
-    order = torch.randperm(num, generator=generator, device=generator.device)
+    orders = [torch.randperm(num, generator=generator, device=generator.device) for _ in range(repeat)]
     if num == num_batches * batch_size:
-        return order.view(num_batches, batch_size), None
+        return [(order.view(num_batches, batch_size), None) for order in orders]
     # Column j of batch k is real for j < size_k.
-    size = torch.full((num_batches, 1), num // num_batches, device=order.device)
+    size = torch.full((num_batches, 1), num // num_batches, device=generator.device)
     size[: num % num_batches] += 1
-    column = torch.arange(batch_size, device=order.device)
+    column = torch.arange(batch_size, device=generator.device)
     # No `padded[real] = order`: a device would be asked how many are real, and waited for.
-    return order[(size.cumsum(0) - size + column).clamp_(max=num - 1)], column < size
+    place, is_real = (size.cumsum(0) - size + column).clamp_(max=num - 1), column < size
+    return [(order[place], is_real) for order in orders]
 
 
 def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Sequence[Tree]:

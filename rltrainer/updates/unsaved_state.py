@@ -11,8 +11,16 @@ from torch import Tensor, nn
 from rltrainer.errors import ParamsError
 from rltrainer.updates.optimizer import Optimizer
 
-_IN_CONTAINERS = (nn.Module, Tensor, Optimizer, torch.Generator)
-_NEVER_SAVED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, np.random.Generator, random.Random)
+_SAVED = (nn.Module, Tensor, Optimizer, torch.Generator)
+_OF_OUR_GENERATOR = "Draw from self.generator."
+_NEVER_SAVED = {
+    torch.optim.Optimizer: "Use self.make_optimizer(params, name=module); any torch.optim optimizer goes into the "
+    "params' `optimizer`.",
+    torch.optim.lr_scheduler.LRScheduler: "Give the params' `lr` a schedule of progress, such as LinearSchedule.",
+    np.random.Generator: _OF_OUR_GENERATOR,
+    random.Random: _OF_OUR_GENERATOR,
+}
+"""What to do instead of holding one of these."""
 
 
 def check_all_is_saved(name: str, attributes: dict[str, Any], saved: dict[str, Any]) -> None:
@@ -26,18 +34,18 @@ def check_all_is_saved(name: str, attributes: dict[str, Any], saved: dict[str, A
     Raises:
         ParamsError: there is one; the text names the attribute and says where to put it.
     """
-    known = {id(value) for value in attributes.values() if isinstance(value, _IN_CONTAINERS)}
+    known = {id(value) for value in attributes.values() if isinstance(value, _SAVED)}
     for part in saved.values():
         if isinstance(part, nn.Module):
             known.update(map(id, (*part.modules(), *part.parameters(), *part.buffers())))
     for attribute, value in attributes.items():
         for path, item in _items(attribute, value):
-            if isinstance(item, _NEVER_SAVED):
-                _raise(f"{name}.{path}", item, _hint(item))
-            if isinstance(item, _IN_CONTAINERS) and id(item) not in known:
-                _raise(
-                    f"{name}.{path}", item, "Assign it to an attribute of its own, modules also to an nn.ModuleList."
-                )
+            hint = next((hint for kind, hint in _NEVER_SAVED.items() if isinstance(item, kind)), None)
+            if isinstance(item, _SAVED) and id(item) not in known:
+                hint = "Assign it to an attribute of its own, modules also to an nn.ModuleList."
+            if hint is not None:
+                text = f"a {type(item).__name__} here is not saved, so a resumed run would go on without it"
+                raise ParamsError(f"{name}.{path}: {text}. {hint}")
 
 
 def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -50,19 +58,3 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _items(f"{path}[{i}]", item)
     else:
         yield path, value
-
-
-def _hint(item: Any) -> str:
-    if isinstance(item, torch.optim.Optimizer):
-        return (
-            "Use self.make_optimizer(params, name=module); any torch.optim optimizer goes into the params' `optimizer`."
-        )
-    if isinstance(item, torch.optim.lr_scheduler.LRScheduler):
-        return "Give the params' `lr` a schedule of progress, such as LinearSchedule."
-    return "Draw from self.generator."
-
-
-def _raise(where: str, item: Any, hint: str) -> None:
-    raise ParamsError(
-        f"{where}: a {type(item).__name__} here is not saved, so a resumed run would go on without it. {hint}"
-    )
