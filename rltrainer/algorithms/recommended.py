@@ -1,6 +1,6 @@
 """What `Algorithm.recommended` returns: fields of trainer params that train well, where their defaults are neutral.
 
-The fields are to be splatted into the trainer's params, the sources are in each algorithm's docstring.
+The fields are to be splatted into the trainer's params, the sources are in the docstrings.
 """
 
 from typing import Any, NotRequired, TypedDict
@@ -36,6 +36,21 @@ class OfflineFields(TypedDict):
     """Fields of `OfflineTrainerParams`."""
 
     batch_size: int
+
+
+def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
+    """Return fields of `OffPolicyTrainerParams` that train well: `**rl.SAC.recommended(envs)`.
+
+    A gradient step of 256 transitions per sample, after 1,000 random ones: SAC's table 1, with the warm-up of its
+    authors' code; TD3's appendix C, which has batches of 100 (256 are its authors' later code and Stable-Baselines3).
+    For HalfCheetah and its like, 10,000 random ones (TD3's appendix C; RL Zoo).
+    """
+    return {
+        "collection_step_num_env_steps": look_at(envs, algorithm)[0],
+        "batch_size": 256,
+        "update_step_num_gradient_steps_per_sample": 1.0,
+        "warmup_num_env_steps": 1000,
+    }
 
 
 def offline_fields(algorithm: type[Any], envs: VectorEnv | None = None) -> OfflineFields:

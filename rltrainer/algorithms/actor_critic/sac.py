@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
+from rltrainer.algorithms.recommended import a_step_per_sample
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.nets import SquashedActorCritic
@@ -70,6 +70,7 @@ class SAC(OffPolicyAlgorithm):
     params_class = SACParams
     policy: SquashedActorCritic
     params: SACParams
+    recommended = classmethod(a_step_per_sample)
     has_quantiles: ClassVar[bool] = False
     """True if the critics have several outputs, quantiles of the return."""
 
@@ -86,21 +87,6 @@ class SAC(OffPolicyAlgorithm):
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
         self.temperature_optimizer = self.make_optimizer(self.params, temperature=self.temperature)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.SAC.recommended(envs)`.
-
-        A gradient step of 256 transitions per sample (the paper's table 1), after 1,000 random ones (the authors' code;
-        RL Zoo takes 10,000 for MuJoCo).
-        """
-        num_envs, _ = look_at(envs, cls)
-        return {
-            "collection_step_num_env_steps": num_envs,
-            "batch_size": 256,
-            "update_step_num_gradient_steps_per_sample": 1.0,
-            "warmup_num_env_steps": 1000,
-        }
 
     def default_target_entropy(self) -> float:
         """Return minus the number of action dimensions (appendix D)."""

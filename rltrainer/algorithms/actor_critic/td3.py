@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
+from rltrainer.algorithms.recommended import a_step_per_sample
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
@@ -56,6 +56,7 @@ class TD3(OffPolicyAlgorithm):
     params_class = TD3Params
     policy: DeterministicActorCritic
     params: TD3Params
+    recommended = classmethod(a_step_per_sample)
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
         super().__init__(policy, params)
@@ -69,21 +70,6 @@ class TD3(OffPolicyAlgorithm):
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
         self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.TD3.recommended(envs)`.
-
-        A gradient step of 256 transitions per sample, after 1,000 random ones (the paper's appendix C, which takes
-        10,000 for HalfCheetah and Ant and batches of 100; 256 is from the authors' later code and Stable-Baselines3).
-        """
-        num_envs, _ = look_at(envs, cls)
-        return {
-            "collection_step_num_env_steps": num_envs,
-            "batch_size": 256,
-            "update_step_num_gradient_steps_per_sample": 1.0,
-            "warmup_num_env_steps": 1000,
-        }
 
     def draw(self, batch: Transitions) -> TD3Draws:
         """Draw the noise on the target's action, and say whether it is the actor's turn."""
