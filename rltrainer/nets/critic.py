@@ -14,7 +14,7 @@ class Critic(nn.Module):
 
     One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's
     have K outputs, its quantiles. The members share the encoder, which has weights only where there are images or a
-    user's own module. Actions are a Box of one axis.
+    user's own module. Actions are a Box of one axis; `net` gives sizes and activation.
     """
 
     def __init__(

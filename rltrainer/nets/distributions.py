@@ -1,7 +1,7 @@
 """Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow.
 
-Every distribution has `sample(generator)`, `mode()`, `log_prob(action)` [B], `entropy()` [B] and `kl(other)` [B]. They
-compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never drawn.
+They compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never
+drawn.
 """
 
 import math
@@ -66,10 +66,8 @@ def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:
     if square != square:
         rows = preference.reshape(-1, preference.shape[-1])
         row = int(np.flatnonzero(np.isnan(rows).any(-1))[0])
-        raise NonFiniteError(
-            f"no choice can be made in row {row} of the batch: its logits or action values are {rows[row].tolist()}. "
-            "Look for NaN in the observation or in the weights."
-        )
+        text = f"no choice can be made in row {row} of the batch: its logits or action values are {rows[row].tolist()}."
+        raise NonFiniteError(f"{text} Look for NaN in the observation or in the weights.")
     return torch.from_numpy(np.asarray(preference.argmax(-1)))
 
 

@@ -94,7 +94,6 @@ class Encoder(nn.Module):
     `net.encoder` makes another module.
 
     Args:
-        observation_space: the space of one observation.
         net: says which keys of a Dict are seen (`keys`), and may make modules of the user's (`encoder`).
 
     Raises:

@@ -149,7 +149,11 @@ class Policy(nn.Module, ABC):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> TPolicy:
-        """Build the policy for the spaces of a vector env; see `for_spaces`."""
+        """Build the policy for the spaces of a vector env; see `for_spaces`.
+
+        Raises:
+            ParamsError: `envs` is no vector env.
+        """
         spaces = _spaces_of(cls, envs)
         _check_options(cls, "for_envs", (*spaces, *args), options)
         return cls(*spaces, *args, **options)
