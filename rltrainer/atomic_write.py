@@ -34,11 +34,7 @@ def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose contents take the place of a file at the end; where that fails, nothing has changed.
-
-    Raises:
-        OSError: it could not be written.
-    """
+    """Open a stream whose contents take the place of a file at the end; an `OSError` leaves all as it was."""
     path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is no regular file")

@@ -11,8 +11,8 @@ import os
 import re
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -37,10 +37,6 @@ def is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_sequence(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
 def is_finite(value: object) -> TypeGuard[float]:
     """Return whether a value is a number of Python's, no flag, and neither NaN nor infinite."""
     # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
@@ -55,7 +51,10 @@ FiniteFloat = Annotated[float, Rule("a finite number", is_finite)]
 UnitFloat = Annotated[float, Rule("a number in [0, 1]", lambda v: is_finite(v) and 0 <= v <= 1)]
 Sizes = Annotated[
     Sequence[int],
-    Rule("a sequence of positive integers", lambda v: _is_sequence(v) and all(is_int(n) and n > 0 for n in v)),
+    Rule(
+        "a sequence of positive integers",
+        lambda v: isinstance(v, Sequence) and not isinstance(v, str | bytes) and all(is_int(n) and n > 0 for n in v),
+    ),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
 AnyPath = Annotated[str | os.PathLike[str], Rule("a path", lambda v: isinstance(v, str | os.PathLike))]
@@ -131,12 +130,18 @@ def rules_of(annotation: Any) -> list[Rule]:
         return [rule for rule in get_args(annotation)[1:] if isinstance(rule, Rule)]
     if get_origin(annotation) is Literal:
         options = get_args(annotation)
-        return [
-            Rule(f"one of {', '.join(map(repr, options))}", lambda value: isinstance(value, str) and value in options)
-        ]
+        text = f"one of {', '.join(map(repr, options))}"
+        return [Rule(text, lambda value: isinstance(value, str) and value in options)]
     if get_origin(annotation) in (Union, types.UnionType):
         return [rule for member in get_args(annotation) for rule in rules_of(member)]
     return []
 
 
 _rules_once = functools.cache(rules_of)
+
+
+@functools.cache
+def field_hints(cls: type) -> dict[str, Any]:
+    """Return the annotations of a dataclass's fields by name."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(cls)}

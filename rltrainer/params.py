@@ -5,10 +5,10 @@ import functools
 import inspect
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Rule, as_python, must_be, rules_of
+from rltrainer.field_rules import Rule, as_python, field_hints, must_be, rules_of
 from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
 from rltrainer.plain_values import PlainReader, to_plain
 
@@ -100,9 +100,8 @@ class Params(ToStringMixin):
             document = json.loads(text)
             written_by, fields = document["params"], dict(document["fields"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ParamsError(
-                f"{cls.__name__}.from_json: the text is not JSON written by to_json ({error!r})"
-            ) from error
+            problem = f"the text is not JSON written by to_json ({error!r})"
+            raise ParamsError(f"{cls.__name__}.from_json: {problem}") from error
         if written_by != cls.__name__:
             raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by}")
         groups = [type(field.default) for field in dataclasses.fields(cls) if isinstance(field.default, Params)]
@@ -131,8 +130,7 @@ def _owners(parent: type[Params], field: str) -> list[str]:
 
 @functools.cache
 def _field_rules(cls: type[Params]) -> dict[str, list[Rule]]:
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: rules_of(hints[field.name]) for field in dataclasses.fields(cls)}
+    return {name: rules_of(hint) for name, hint in field_hints(cls).items()}
 
 
 def _remedy(path: str, name: str) -> str:

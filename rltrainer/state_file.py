@@ -87,20 +87,17 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
             found = metadata.get("rltrainer")
             if found not in (kind, or_kind):
                 raise error(f"{path}: expected a file of kind {kind!r}, found {found or 'no rltrainer file'!r}")
-            if int(metadata["version"]) > FORMAT_VERSION:
-                version = metadata["version"]
-                raise error(
-                    f"{path}: written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
-                )
+            if int(version := metadata["version"]) > FORMAT_VERSION:
+                text = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
+                raise error(f"{path}: {text}")
             names = set(file.keys())
             get_tensor = file.get_tensor if mapped else lambda name: file.get_tensor(name).clone()
             state = _put_tensors(json.loads(metadata["state"]), names, get_tensor)
     except error:
         raise
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OSError) as cause:
-        raise error(
-            f"{path}: not a readable {kind} file, damaged or truncated ({type(cause).__name__}: {cause})"
-        ) from cause
+        text = f"damaged or truncated ({type(cause).__name__}: {cause})"
+        raise error(f"{path}: not a readable {kind} file, {text}") from cause
     if not isinstance(state, dict):
         raise error(f"{path}: not a readable {kind} file: its state is no mapping")
     return state

@@ -5,16 +5,15 @@ what it lacks is the default.
 """
 
 import dataclasses
-import functools
 import types
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rltrainer.errors import CheckpointError
-from rltrainer.field_rules import rules_of
+from rltrainer.field_rules import field_hints, rules_of
 
 T = TypeVar("T")
 LARGEST_INT = 2**62
@@ -102,7 +101,7 @@ def _read_one_of(hints: tuple[Any, ...], value: Any, name: str) -> Any:
 
 def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
     _require(isinstance(value, dict), name, "a mapping", value)
-    hints = _hints(cls)
+    hints = field_hints(cls)
     for key in value:
         _require(key in hints, f"{name}.{key}", f"no field of {cls.__name__}", value[key])
     for field in dataclasses.fields(cls):
@@ -114,12 +113,6 @@ def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
     if problem:
         raise CheckpointError(f"{name}: {problem}")
     return result
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _require(condition: bool, name: str, expected: str, found: object) -> None:

@@ -199,9 +199,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: damaged ({type(error).__name__}: {error})") from error
     if is_newer:
-        raise CheckpointError(
-            f"{file}: written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
-        )
+        text = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
+        raise CheckpointError(f"{file}: {text}")
     if not is_sound:
         raise CheckpointError(f"{file}: not a manifest of rltrainer")
     return dict(files)

@@ -13,28 +13,26 @@ class Interval:
 
     Args:
         owner, field: the logger's class and its argument, for error texts.
-        value: what the user gave; None, where `default` is given, leaves it to the trainer.
+        value: what the user gave; None, where it is allowed, leaves it to the trainer and is 1 until `set_default`.
         units: the units that an `Every` may have; an int counts in the first.
-        default: holds for None until `set_default`.
+        may_be_none: whether None is allowed.
 
     Raises:
         ParamsError: the value is neither a positive integer nor an `Every` in one of `units`.
     """
 
     def __init__(
-        self, owner: str, field: str, value: int | Every | None, units: tuple[Unit, ...], default: Every | None = None
+        self, owner: str, field: str, value: int | Every | None, units: tuple[Unit, ...], may_be_none: bool = False
     ) -> None:
         value = as_python(value)
         is_count = is_int(value) and value > 0
-        self.is_default = value is None and default is not None
+        self.is_default = value is None and may_be_none
         if not (is_count or self.is_default or (isinstance(value, Every) and value.unit in units)):
             words = " or ".join(f"{unit.replace('_', ' ')}s" for unit in units)
             rule = f"must be a positive integer or an Every in {words}"
-            raise ParamsError(field_error_text(owner, field, rule + (", or None" if default else ""), value))
+            raise ParamsError(field_error_text(owner, field, rule + (", or None" if may_be_none else ""), value))
         self.owner, self.field, self.value = owner, field, value
-        self.every = value if isinstance(value, Every) else default or Every(1, units[0])
-        if is_int(value):
-            self.every = Every(value, units[0])
+        self.every = value if isinstance(value, Every) else Every(value or 1, units[0])
         self.last: int | None = None
         """Position of the last row; None before the first."""
 

@@ -75,7 +75,7 @@ class Logger(ABC):
         self._intervals = {
             "training": Interval(owner, "training_interval", training_interval, STEP_UNITS),
             "test": Interval(owner, "test_interval", test_interval, STEP_UNITS),
-            "update": Interval(owner, "update_interval", update_interval, UPDATE_UNITS, Every(1, "update_step")),
+            "update": Interval(owner, "update_interval", update_interval, UPDATE_UNITS, may_be_none=True),
         }
         self._gathered: dict[str, list[Part]] = {}
         self._has_place = self._has_params = False

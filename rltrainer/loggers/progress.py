@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from rltrainer.field_rules import is_int
+
 Progress = dict[str, int | float | None]
 
 COUNTS = ("epoch", "env_step", "update_step", "gradient_step")
@@ -17,10 +19,9 @@ def parse_progress(row: Mapping[str, object]) -> Progress:
     progress: Progress = {}
     for name in PROGRESS_NAMES:
         value = row.get(f"epoch/{name}", "missing")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in COUNTS and not (is_number and isinstance(value, int) and value >= 0):
+        if name in COUNTS and not (is_int(value) and value >= 0):
             raise ValueError(f"epoch/{name}: expected a count, found {value!r}")
-        if value is not None and not is_number:
+        if not (value is None or isinstance(value, float) or is_int(value)):
             raise ValueError(f"epoch/{name}: expected a number, found {value!r}")
-        progress[name] = value  # type: ignore[assignment]  # one of the three types, as just checked
+        progress[name] = value
     return progress
