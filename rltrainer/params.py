@@ -129,7 +129,7 @@ def _owners(parent: type[Params], field: str) -> list[str]:
 
 
 @functools.cache
-def _field_rules(cls: type[Params]) -> dict[str, list[Rule]]:
+def _field_rules(cls: Any) -> dict[str, list[Rule]]:
     return {name: rules_of(hint) for name, hint in field_hints(cls).items()}
 
 
