@@ -29,26 +29,17 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
 
 
 def require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
-    """Check that a policy or buffer is made for the spaces of the envs.
-
-    Raises:
-        SpaceError: it is not.
-    """
+    """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs."""
     for name in ("observation_space", "action_space"):
         found = getattr(owner, name)
-        mismatch = describe_mismatch(
-            f"Collector.{what}.{name}", getattr(adapter, name), found, with_bounds=name == "action_space"
-        )
+        where, expected = f"Collector.{what}.{name}", getattr(adapter, name)
+        mismatch = describe_mismatch(where, expected, found, with_bounds=name == "action_space")
         if mismatch:
             raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
 
 
 def require_columns(policy: Policy, declared: Extra) -> None:
-    """Check that a policy can fill the columns that a buffer declares beside its own.
-
-    Raises:
-        ParamsError: there is one that nobody would fill.
-    """
+    """Raise a `ParamsError` if a buffer declares a column beside its own that the policy cannot fill."""
     known = policy.columns if declared else {}
     for name, spec in declared.items():
         if name not in known or spec != known[name]:

@@ -153,7 +153,7 @@ class Collector:
             num_steps: env steps; rounded up to a multiple of the number of envs.
             num_episodes: whole episodes, shared among the envs; all envs start anew, and exactly this many are
                 counted and stored, so that which ones are does not depend on their lengths. No env is reset after its
-                last one, if it can be left out of steps; it starts anew with the next collection.
+                last one, if it can be left out of steps.
             random: act uniformly at random instead of asking the policy.
             explore: whether the policy explores.
             process: is given the collection [T, N] once it is known to be finite, and returns what is stored and what
@@ -209,10 +209,9 @@ class Collector:
         )
 
     def look_aside(self, num_rows: int) -> Rollout:
-        """Return what random actions lead to, before the first collection [T, N]; nothing is counted or stored.
+        """Return what random actions lead to [T, N], with random streams of their own; nothing is counted or stored.
 
-        Actions and episodes have random streams of their own, and the envs start anew afterwards, where they would have
-        started without.
+        The envs start anew afterwards, where they would have started without.
         """
         seed = derive_seed(self.generator.initial_seed(), "aside")  # drawn from nothing that others draw from
         other = copy.copy(self)

@@ -35,12 +35,7 @@ class EpisodeCounter:
             self.open = self._quota > 0
 
     def add(self, reward: Array, finished: Array | None, valid: Array | None) -> Array | None:
-        """Count one step of all envs.
-
-        Args:
-            reward: [N] or [N, A].
-            finished: [K] int64, the envs whose episode ended; None if none did.
-            valid: [N] bool, or None if every cell is valid.
+        """Count one step of all envs, with rewards [N] or [N, A]; `finished` and `valid` as in an `EnvStep`.
 
         Returns:
             which cells count [N], or None if all do: valid, and of an env whose quota is not used up.

@@ -85,7 +85,7 @@ def make_vec(
         on_env_error=on_env_error, max_restarts=max_restarts,
     )  # fmt: skip
     if backend == "envpool":
-        return EnvPoolVectorEnv(str(env), num_envs, seed, env_kwargs)
+        return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), seed)
     spec = _find_spec(env) if isinstance(env, str) else None
     chosen: str = backend
     if backend == "auto":
@@ -95,8 +95,7 @@ def make_vec(
         logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
     if chosen == "native":
         return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs), seed)
-    make = env if callable(env) else partial(_make_single, spec, env_kwargs)
-    factories = [partial(_wrapped, make, wrappers)] * num_envs
+    factories = [partial(_make_single, env if callable(env) else spec, env_kwargs, wrappers)] * num_envs
     return WorkerVectorEnv(factories, seed, **options) if chosen == "workers" else SyncVectorEnv(factories, seed)
 
 
@@ -163,17 +162,17 @@ def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any]) -> Vector
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _make_single(spec: Any, env_kwargs: dict[str, Any]) -> Env:
-    # Our own checks replace gymnasium's checking wrapper, which would cost a call per step.
-    with _translated_errors(spec.id, spec.entry_point):
-        return gym.make(spec, **{"disable_env_checker": True, **env_kwargs})
-
-
-def _wrapped(factory: Callable[[], Env], wrappers: Sequence[Callable[[Env], Env]]) -> Env:
-    env = factory()
+def _make_single(env: Any, env_kwargs: dict[str, Any], wrappers: Sequence[Callable[[Env], Env]]) -> Env:
+    """Make an env from its factory or spec, and wrap it."""
+    if callable(env):
+        made: Env = env()
+    else:
+        # Our own checks replace gymnasium's checking wrapper, which would cost a call per step.
+        with _translated_errors(env.id, env.entry_point):
+            made = gym.make(env, **{"disable_env_checker": True, **env_kwargs})
     for wrapper in wrappers:
-        env = wrapper(env)
-    return env
+        made = wrapper(made)
+    return made
 
 
 @contextmanager
@@ -185,8 +184,7 @@ def _translated_errors(env_id: str, entry_point: Any) -> Iterator[None]:
         module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
         extra = next((extra for name, extra in _EXTRAS.items() if module.startswith(name)), None)
         hint = f' Run: pip install "rltrainer[{extra}]"' if extra else ""
-        raise MissingExtraError(
-            f"make_vec.env: {env_id} needs a package that is not installed: {error}.{hint}"
-        ) from error
+        text = f"make_vec.env: {env_id} needs a package that is not installed: {error}.{hint}"
+        raise MissingExtraError(text) from error
     except gym.error.Error as error:
         raise EnvError(f"make_vec.env: {error}") from error

@@ -36,14 +36,12 @@ class ActionConverter:
         self._env_device = env_device
         self._dtype = np.dtype(space.dtype)
         self._torch_dtype = torch.from_numpy(np.empty(0, self._dtype)).dtype
-        self._is_bounded = False
         self.clips_samples = stored_dtype(space).is_floating_point
         self._rounds = isinstance(space, gym.spaces.Box) and not self.clips_samples
-        if isinstance(space, gym.spaces.Box) and np.isfinite([space.low, space.high]).any():
-            self._is_bounded = True
+        self._is_bounded = isinstance(space, gym.spaces.Box) and bool(np.isfinite([space.low, space.high]).any())
+        if isinstance(space, gym.spaces.Box):
             self._low, self._high = space.low, space.high
-            self._low_tensor = torch.from_numpy(self._low).to(env_device)
-            self._high_tensor = torch.from_numpy(self._high).to(env_device)
+            self._bounds = [torch.from_numpy(bound).to(env_device) for bound in (space.low, space.high)]
 
     def __call__(self, action: Tensor) -> Any:
         """Convert actions [N, ...]; the result shares the action's memory where nothing has to change.
@@ -58,7 +56,7 @@ class ActionConverter:
             self._check_dtype(action)
         if self._env_device is not None:
             action = action.detach().to(self._env_device, self._torch_dtype)
-            return action.clamp(self._low_tensor, self._high_tensor) if self._is_bounded else action
+            return action.clamp(*self._bounds) if self._is_bounded else action
         array: np.ndarray[Any, Any] = action.numpy() if action.is_cpu else action.cpu().numpy()
         if self._is_bounded:
             # Not into memory of our own: envs keep the last action they were given.

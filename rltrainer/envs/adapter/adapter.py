@@ -89,8 +89,7 @@ class EnvAdapter:
         self._next: ObsMemory
         self._result: EnvStep | None = None
         self.resetting: Rows | None = None
-        # The envs whose next episode begins with `advance`.
-        self._starting: Rows | None = None
+        self._starting: Rows | None = None  # the envs whose next episode begins with `advance`
         self._first_obs: Tree = None
         self._has_truncated = False
         self._resumes = False  # whether a loaded state waits for its reset
@@ -124,20 +123,13 @@ class EnvAdapter:
             self._clock.seed = seed
 
     def reset(self, first_episode: bool = False) -> None:
-        """Start all envs anew, each with the next episode that it has not stepped in yet.
-
-        Args:
-            first_episode: go back to the first episodes and their seeds.
-        """
+        """Start all envs anew, each with its next episode that nobody stepped in, or with its very first."""
         self._clock.restart(first_episode)
         self._restart()
 
     @contextlib.contextmanager
     def aside(self, seed: int) -> Iterator[None]:
-        """Let envs be stepped inside as if it never happened: in episodes seeded by `seed`, and counted elsewhere.
-
-        The next reset starts the episodes that it would have started without; it has to come before the next step.
-        """
+        """Let envs be stepped inside in episodes seeded by `seed`, which nobody counts; a reset has to follow."""
         clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
         try:
             yield
@@ -160,11 +152,9 @@ class EnvAdapter:
         return self._last_reset_by[0] is self._key
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
-        """Step all envs; `obs` keeps what was acted on until `advance`.
+        """Step all envs with what `to_env` returned; `obs` keeps what was acted on until `advance`.
 
-        Args:
-            env_action: what `to_env` returned.
-            max_episode_steps: an episode that gets as long as this is truncated; None lets it go on.
+        An episode that gets as long as `max_episode_steps` is truncated.
 
         Raises:
             SpaceError: at the first step, what the vector env returns does not fit its spaces.
@@ -181,8 +171,7 @@ class EnvAdapter:
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
         reset_rows = self.resetting
         result.valid = None if reset_rows is None else self._void(result, reset_rows)
-        if RESTARTED in info:
-            # The envs report a truncation; no transition took place.
+        if RESTARTED in info:  # as a truncation; no transition took place
             result.valid = ~info[RESTARTED]
         done = result.terminated | result.truncated
         if self._env_device is not None:
@@ -270,9 +259,8 @@ class EnvAdapter:
     def _restart(self) -> None:
         """Reset all envs, with the seeds of the episodes where the clock is."""
         is_masked = self._autoreset.is_masked
-        every = np.arange(self.num_envs)
-        seed: Any = self._clock.episode_seeds(every) if is_masked else self._clock.reset_seed()
-        obs, _ = self.envs.reset(seed=seed)
+        seeds: Any = self._clock.episode_seeds(np.arange(self.num_envs)) if is_masked else self._clock.reset_seed()
+        obs, _ = self.envs.reset(seed=seeds)
         self._last_reset_by[0] = self._key
         memory = self._now or self._allocate(obs)
         memory.write(obs)

@@ -12,7 +12,7 @@ from rltrainer.tree import Tree
 
 
 def check_obs(who: str, space: Tree, obs: Tree, batch: tuple[int, ...] = ()) -> None:
-    """Check an observation against a tree of leaf spaces.
+    """Check an observation against a tree of leaf spaces; choices may have any integer dtype.
 
     Args:
         who: what the text starts with, such as `env 3 obs`.
@@ -21,7 +21,7 @@ def check_obs(who: str, space: Tree, obs: Tree, batch: tuple[int, ...] = ()) -> 
         batch: axes in front of the space's shape: `(num_envs,)` for a vector env.
 
     Raises:
-        SpaceError: other keys, another shape or another dtype. Choices may have any integer dtype.
+        SpaceError: other keys, another shape or another dtype.
     """
     if isinstance(space, dict):
         if not isinstance(obs, dict) or set(obs) != set(space):

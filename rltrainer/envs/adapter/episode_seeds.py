@@ -29,8 +29,7 @@ class EpisodeClock:
         self.seed = seed
         self.num_envs = num_envs
         self._episode = np.zeros(num_envs, np.int64)
-        # Both are counted since the last whole reset, so that one number per step is enough.
-        self.num_steps = 0
+        self.num_steps = 0  # this and `_began` since the last whole reset, so that a step counts one number
         self._began = np.zeros(num_envs, np.int64)
         self._num_resets = 0
 

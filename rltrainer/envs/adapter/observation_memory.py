@@ -14,10 +14,10 @@ from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 @dataclass(slots=True)
 class ObsMemory:
-    """One observation of all envs, as the env's arrays or tensors and as the policy's tensors.
+    """One observation of all envs.
 
     Args:
-        obs: tree [N, ...] in the env's own currency.
+        obs: tree [N, ...], as the env's arrays or tensors.
         tensor: the same as tensors on the policy's device.
         shares: whether these are in the memory of `obs`, so that nothing is to be uploaded.
     """
@@ -65,11 +65,7 @@ class ObsMemory:
         map_tree(lambda here, there: _assign(here, rows, there), self.obs, values)
 
     def write_row(self, n: int, value: Tree) -> None:
-        """Copy one env's observation, of which nothing is known yet.
-
-        Raises:
-            SpaceError: a leaf has another shape.
-        """
+        """Copy one env's observation; raise a `SpaceError` if a leaf of it has another shape."""
         ordered = leaves(map_tree(lambda here, there: there, self.obs, value))
         for (name, here), there in zip(named_leaves(self.obs), ordered, strict=True):
             shape = tuple(here.shape[1:])

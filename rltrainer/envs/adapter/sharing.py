@@ -26,7 +26,6 @@ def _all_envs(envs: object) -> Iterator[object]:
         if isinstance(value, ANY_ENV):
             yield value
             todo += vars(value).values()
-        elif isinstance(value, list | tuple):
-            todo += [item for item in value if isinstance(item, ANY_ENV)]
-        elif isinstance(value, dict):
-            todo += [item for item in value.values() if isinstance(item, ANY_ENV)]
+        elif isinstance(value, list | tuple | dict):
+            items = value.values() if isinstance(value, dict) else value
+            todo += [item for item in items if isinstance(item, ANY_ENV)]

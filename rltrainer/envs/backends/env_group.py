@@ -168,22 +168,14 @@ class EnvGroup:
 
 
 def check_same_spaces(i: int, found: tuple[Any, Any], first: int, expected: tuple[Any, Any]) -> None:
-    """Check that env i has the same observation and action space as env `first`.
-
-    Raises:
-        SpaceError: it has not.
-    """
+    """Raise a `SpaceError` unless env i has the same observation and action space as env `first`."""
     for name, here, there in zip(("observation_space", "action_space"), expected, found, strict=True):
         if here != there:
             raise SpaceError(f"env {i} {name}: expected {here}, as env {first} has, got {there}")
 
 
 def check_reward_shape(i: int, reward: Any, first: int, expected: tuple[int, ...] | None) -> None:
-    """Check that env i rewards as many agents as env `first`.
-
-    Raises:
-        SpaceError: it does not.
-    """
+    """Raise a `SpaceError` unless env i rewards as many agents as env `first`."""
     if np.shape(reward) != expected:
         raise SpaceError(f"env {i} reward: expected shape {expected}, as env {first} has, got {describe(reward)}")
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
-from rltrainer.field_rules import as_python, is_int
+from rltrainer.field_rules import is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import map_tree
 
@@ -25,7 +25,6 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Args:
         task_id: a name of `envpool.list_all_envs()`.
         num_envs: N.
-        seed: what the adapter derives the seeds of all resets from (`base_seed`).
         options: EnvPool's own, such as `num_threads`.
 
     Raises:
@@ -33,52 +32,42 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         EnvError: EnvPool does not know the id or an option.
     """
 
-    def __init__(self, task_id: str, num_envs: int, seed: int | None, options: dict[str, Any]) -> None:
-        self.base_seed, self.num_envs = seed, num_envs
-        self._task_id, self._options = task_id, options
-        self._pool = self._make(derive_seed(seed or 0, "reset", 0))
+    def __init__(self, task_id: str, num_envs: int, options: dict[str, Any]) -> None:
+        self.num_envs, self._task_id, self._options = num_envs, task_id, options
+        self._pool = self._make(derive_seed(0, "reset", 0))
         self.single_observation_space, self.single_action_space = self._pool.observation_space, self._pool.action_space
         with _quiet_casts():
             self.observation_space = batch_space(self.single_observation_space, num_envs)
             self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self._is_first_reset = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs; without a seed, the first reset takes the first one derived from `base_seed`.
+        """Reset all envs.
 
         Raises:
             ParamsError: `options` are given, or the seed is a list.
         """
         if options:
             raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "options", "EnvPool takes none", options))
-        if seed is None and self.base_seed is not None and self._is_first_reset:
-            seed = derive_seed(self.base_seed, "reset", 0)
         if seed is not None:
-            seed = as_python(seed)
             if not is_int(seed):
                 rule = "must be one integer for all envs, or None"
                 raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "seed", rule, seed))
             self.close_extras()
             self._pool = self._make(seed)
-        self._is_first_reset = False
         obs, info = self._pool.reset()
-        return self._as_declared(obs), info
+        return map_tree(np.array, obs), info  # a copy: the memory is EnvPool's
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every env."""
         obs, reward, terminated, truncated, info = self._pool.step(actions)
-        return self._as_declared(obs), reward.astype(np.float64), terminated, truncated, info
+        return map_tree(np.array, obs), reward.astype(np.float64), terminated, truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
         """End EnvPool's threads."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-
-    def _as_declared(self, obs: Any) -> Any:
-        """Copy observations: their memory is EnvPool's."""
-        return map_tree(np.array, obs)
 
     def _make(self, seed: int) -> Any:
         try:

@@ -91,13 +91,7 @@ class Worker:
         self._arrays = arrays
 
     def send(self, when: str, command: bytes, *arguments: Any) -> None:
-        """Send a command; `receive` tells if the worker is dead.
-
-        Args:
-            when: what it does, for errors: `step 12`.
-            command: one of `worker_envs`.
-            arguments: of that command.
-        """
+        """Send a command of `worker_envs`; `receive` tells if the worker is dead, and during what: `when`."""
         if self._is_torn:
             envs = f"envs {self.envs.start} to {self.envs.stop - 1}"
             raise WorkerLostError(f"{envs}: an interrupt tore their last answer")

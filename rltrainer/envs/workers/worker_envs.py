@@ -56,13 +56,10 @@ class StepResult:
 
 
 class WorkerEnvs:
-    """The envs of one worker.
-
-    What an env raises is collected, SystemExit and KeyboardInterrupt included.
+    """The envs of one worker; what they raise is collected, SystemExit and KeyboardInterrupt included.
 
     Args:
-        factories: one per env.
-        first: the index of the first env in the vector env.
+        factories, first: see `Worker`.
         receive_file: returns the descriptor of the shared arrays, when they are to be attached.
     """
 

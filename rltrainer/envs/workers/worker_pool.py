@@ -76,12 +76,7 @@ class WorkerPool:
     def ask(
         self, when: str, command: bytes, arguments: list[tuple[Worker, tuple[Any, ...]]]
     ) -> tuple[list[tuple[Worker, Any]], set[int]]:
-        """Ask workers for the same thing, all at the same time.
-
-        Args:
-            when: what they do, for errors: `step 12`.
-            command: one of `worker_envs`.
-            arguments: by worker.
+        """Give workers the same command of `worker_envs`, all at the same time; `when` is for errors: `step 12`.
 
         Returns:
             the answers, and which envs were made anew: theirs, if their worker died, are missing among the answers.
@@ -144,11 +139,7 @@ class WorkerPool:
         self._order([worker for worker in self.workers if i in worker.envs], "the making of an env", REMAKE, i)
 
     def _forgive(self, error: RLTrainerError) -> None:
-        """Count a failure.
-
-        Raises:
-            EnvError: this one is too many.
-        """
+        """Count a failure; raise an `EnvError` if this one is too many."""
         limit = self._options.max_restarts
         if self.num_restarts >= limit:
             raise EnvError(f"{error}\n(after {self.num_restarts} restarts; max_restarts={limit})") from error

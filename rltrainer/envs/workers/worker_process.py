@@ -33,9 +33,7 @@ def run_worker(
     Args:
         signals: the commands come from here.
         pipe: their arguments.
-        factories: of the envs of this worker.
-        first: the index of the first of them in the vector env.
-        stays_awake: between two steps that follow each other at once; see `Inbox`.
+        factories, first, stays_awake: see `Worker`.
     """
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handler of SIGTERM.

@@ -21,10 +21,9 @@ from rltrainer.tree import Tree, map_tree
 
 
 class WorkerVectorEnv(MaskedVectorEnv):
-    """Steps N envs in worker processes, each a few of them; a finished env waits for a reset, as in `SyncVectorEnv`.
+    """Steps N envs in worker processes, each a few of them.
 
-    The same seeds give the same data as in this process, bit for bit. Every call returns new arrays. Actions are cast
-    to the dtype of the action space.
+    The same seeds give the same data as in this process, bit for bit. Actions are cast to the dtype of their space.
 
     An env that raises, takes longer than `step_timeout` for a step or reset, or dies with its process, raises an
     `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` it is made anew instead, and
@@ -39,7 +38,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     Args:
         factories: one per env; each returns a new env, all with equal spaces.
-        seed: what the adapter derives the seeds of all episodes from (`base_seed`).
+        seed: see `MaskedVectorEnv`.
         options: the fields of `WorkerOptions`, which `make_vec` explains.
 
     Raises:
