@@ -184,19 +184,22 @@ class Collector:
             self.rollout_buffer.begin(self._stream)
         num_rows_before, self._processed = self.num_rows, None
         switched = self._eval_mode.switch()
+        # Until all is stored: whatever breaks off half-way must not be continued by the next collection.
+        self._needs_reset, is_stored = True, False
         try:
             self._decider.begin(self.exploration, random, explore)
-            self._step_envs(num_steps)
+            try:
+                self._step_envs(num_steps)
+            except Exception:
+                self._watch.name_cause(self.rollout_buffer, num_rows_before)
+                raise
             self._store(num_rows_before, process)
-        except BaseException:
-            # Whatever broke off half-way must not be continued by the next collection.
-            self._needs_reset = True
-            if self.rollout_buffer is not None:
-                self.rollout_buffer.clear()
-            raise
+            is_stored = True
         finally:
             for module in switched:
                 module.training = True
+            if not is_stored and self.rollout_buffer is not None:
+                self.rollout_buffer.clear()
         # Envs past their quota are in the middle of episodes that nobody counts.
         self._needs_reset = num_episodes is not None
         num_valid, num_rows = self._episodes.num_valid, self.num_rows - num_rows_before
@@ -297,14 +300,6 @@ class Collector:
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
-        num_rows_before = self.num_rows
-        try:
-            self._step_rows(num_steps)
-        except Exception:
-            self._watch.name_cause(self.rollout_buffer, num_rows_before)
-            raise
-
-    def _step_rows(self, num_steps: int | None) -> None:
         adapter, decider, episodes, buffer = self.adapter, self._decider, self._episodes, self.rollout_buffer
         stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.to_env.clips_samples
         limit = self.max_episode_steps if num_steps is None else None
@@ -360,18 +355,12 @@ class Collector:
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
-        is_replay = isinstance(buffer, ReplayBuffer)  # which looks at actions itself
-        self._watch.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
+        self._watch.check_collected(rollout_buffer, num_rows_before)
         if process is not None:
             self._processed = processed(process, rollout_buffer.rollout())
-        if not isinstance(buffer, ReplayBuffer):
-            return
-        row = rollout_buffer.single_row() if process is None else None
-        try:
+        if isinstance(buffer, ReplayBuffer):
+            row = rollout_buffer.single_row() if process is None else None
             if row is not None:
                 buffer.add(*row, stream=self._stream)
             else:
                 buffer.add_rollout(self.rollout(), stream=self._stream)
-        except SpaceError:
-            self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
-            raise
