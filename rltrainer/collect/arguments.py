@@ -13,11 +13,7 @@ from rltrainer.types import Rollout
 
 
 def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
-    """Return the two counts of a collection, one of which is given, as Python's integers.
-
-    Raises:
-        ParamsError: none or both are, or one is not positive.
-    """
+    """Return the two counts of a collection as Python's integers; a `ParamsError` unless one is given, and positive."""
     if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
         return num_steps, None
     if (num_steps is None) == (num_episodes is None):

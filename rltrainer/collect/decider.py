@@ -22,10 +22,6 @@ MEMORY = "state"
 class Decider:
     """Asks a collector's policy, or draws at random, and keeps the memory of policy or exploration.
 
-    Args:
-        policy: the collector's.
-        adapter: of its envs.
-
     Attributes:
         memory: [N, S] float32; None without one, and before the first collection.
         columns: names of the columns that the buffer declares.
@@ -94,11 +90,7 @@ class Decider:
         return columns
 
     def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
-        """Check a memory that was saved, and return what loads it.
-
-        Raises:
-            CheckpointError: it is of another policy.
-        """
+        """Check that a memory that was saved is of this policy, and return what loads it."""
         initial = self._initial_memory(self._policy.exploration if exploration is None else exploration)
         if memory is not None:
             if initial is None:

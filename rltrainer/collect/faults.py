@@ -41,24 +41,16 @@ def check_rollout(rollout: Rollout, num_steps_before: int, actions: ValueRange, 
 
 
 def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
-    """Look at the action and reward of the last of so many steps; `counts` and errors as below and above."""
+    """Look at the action and reward of the last of so many steps; `counts` as below."""
     action, reward = to_array(env_action)[None], to_array(step.reward)[None]
     valid = np.ones(action.shape[:2], np.bool_) if counts is None else counts[None]
     _raise_first(_cell_faults(action, reward, valid, num_steps - 1, actions), "")
 
 
 def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, hint: str) -> None:
-    """Look at one observation of all envs.
+    """Look at one observation of all envs [N, ...], which a reset or a step returned after so many steps.
 
-    Args:
-        obs: tree [N, ...].
-        counts: [N] bool, which envs; None for all.
-        num_steps: how many steps the envs have taken.
-        is_first: whether a reset returned it.
-        hint: what follows the text.
-
-    Raises:
-        NonFiniteError: see `check_rollout`.
+    `counts` [N] bool says which envs are looked at, None all; errors as `check_rollout`'s.
     """
     for name, leaf in named_leaves(obs, "obs"):
         values = to_array(leaf)

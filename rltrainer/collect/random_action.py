@@ -33,8 +33,7 @@ def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generat
         return low_bound + torch.rand(shape, generator=generator, device=device) * (high_bound - low_bound)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         shape = (num_envs, *space.shape)
-        sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.full(space.shape, 2)
-        start = space.start if isinstance(space, spaces.MultiDiscrete) else np.zeros(space.shape, np.int64)
+        sizes, start = (space.nvec, space.start) if isinstance(space, spaces.MultiDiscrete) else (2, 0)
         uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
         choice = (uniform * torch.as_tensor(sizes, device=device)).long()
         return choice + torch.as_tensor(start, device=device)

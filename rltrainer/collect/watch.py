@@ -24,10 +24,6 @@ class Watch:
 
     What is stored is looked at as a whole, at the end of a collection; other rows when they come. All methods raise a
     `NonFiniteError` or `SpaceError` that names env, step, leaf and value; `faults` says how.
-
-    Args:
-        adapter: of the envs.
-        episodes: of the collector.
     """
 
     def __init__(self, adapter: EnvAdapter, episodes: EpisodeCounter) -> None:

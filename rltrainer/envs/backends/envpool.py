@@ -24,7 +24,6 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     Args:
         task_id: a name of `envpool.list_all_envs()`.
-        num_envs: N.
         options: EnvPool's own, such as `num_threads`.
 
     Raises:

@@ -4,7 +4,6 @@ import mmap
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ import numpy as np
 from rltrainer.envs.workers.worker_infos import MAX_NUMBERS
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree, leaves, map_tree
+
+Array = np.ndarray[Any, Any]
 
 ALIGNMENT = 64
 """Bytes of a cache line: arrays that two processes write do not share one."""
@@ -24,10 +25,8 @@ class SharedArrays:
     /dev/shm is small, as it is in most containers.
 
     Args:
-        obs_spaces: tree of leaf spaces of one env's observation.
-        action_spaces: the same of its action.
-        num_envs: N.
-        num_workers: W.
+        obs_spaces, action_spaces: trees of leaf spaces, of one env's observation and action.
+        num_envs, num_workers: N and W.
         file: the descriptor that another process made; None makes the memory.
 
     Attributes:
@@ -45,31 +44,30 @@ class SharedArrays:
     ) -> None:
         self.layout = (obs_spaces, action_spaces, num_envs, num_workers)
 
-        def batch(space: Any) -> _Spec:
-            return _Spec((num_envs, *leaf_shape(space)), np.dtype(space.dtype))
+        def batch(space: Any) -> Array:
+            return _template(space.dtype, num_envs, *leaf_shape(space))
 
-        flag = _Spec((num_envs,), np.dtype(np.bool_))
-        specs = {
+        templates = {
             "obs": map_tree(batch, obs_spaces),
             "action": map_tree(batch, action_spaces),
-            "reward": _Spec((num_envs,), np.dtype(np.float64)),
-            "terminated": flag,
-            "truncated": flag,
-            "skipped": flag,
-            "info": _Spec((num_envs, MAX_NUMBERS), np.dtype(np.float64)),
-            "current": _Spec((num_workers,), np.dtype(np.int64)),
+            "reward": _template(np.float64, num_envs),
+            "terminated": _template(np.bool_, num_envs),
+            "truncated": _template(np.bool_, num_envs),
+            "skipped": _template(np.bool_, num_envs),
+            "info": _template(np.float64, num_envs, MAX_NUMBERS),
+            "current": _template(np.int64, num_workers),
         }
-        size = sum(spec.size for spec in leaves(specs))
+        size = sum(map(_padded_size, leaves(templates)))
         self.file = _make_file(size) if file is None else file
         memory = mmap.mmap(self.file, size)
         offset = 0
 
-        def view(spec: _Spec) -> np.ndarray[Any, Any]:
+        def view(template: Array) -> Array:
             nonlocal offset
-            offset += spec.size
-            return np.ndarray(spec.shape, spec.dtype, memory, offset - spec.size)
+            offset += _padded_size(template)
+            return np.ndarray(template.shape, template.dtype, memory, offset - _padded_size(template))
 
-        arrays = map_tree(view, specs)
+        arrays = map_tree(view, templates)
         self.obs, self.action = arrays["obs"], arrays["action"]
         self.reward, self.terminated, self.truncated = arrays["reward"], arrays["terminated"], arrays["truncated"]
         self.skipped, self.info, self.current = arrays["skipped"], arrays["info"], arrays["current"]
@@ -77,16 +75,14 @@ class SharedArrays:
             self.current[:] = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+def _template(dtype: Any, *shape: int) -> Array:
+    """Return an array of this dtype and shape that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
-    @property
-    def size(self) -> int:
-        """Bytes, up to where the next array may begin."""
-        nbytes = int(np.prod(self.shape)) * self.dtype.itemsize
-        return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+def _padded_size(array: Array) -> int:
+    """Return how many bytes an array takes, up to where the next one may begin."""
+    return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _make_file(size: int) -> int:

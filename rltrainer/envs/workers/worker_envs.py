@@ -23,14 +23,9 @@ INFOS = b"i"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception in a worker, as text: not every exception survives a pickle.
+    """An exception that env `env` raised in a worker, as text: not every exception survives a pickle.
 
-    Args:
-        env: in which env it was raised.
-        type_name: its type's name.
-        message: what `str` says of it.
-        traceback: the worker's.
-        is_ours: it is one of `rltrainer.errors`, whose message says everything.
+    One that `is_ours` is of `rltrainer.errors`, whose message says everything.
     """
 
     env: int
