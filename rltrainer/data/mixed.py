@@ -63,14 +63,11 @@ class MixedBuffer(ReplayBuffer):
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         self.offline.drawing.progress = self.drawing.progress
         num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
-        parts = []
-        for buffer, size in ((self.online, batch_size - num_offline), (self.offline, num_offline)):
-            if size > 0:
-                parts.append(buffer.sample(size, n_step=n_step, gamma=gamma, num_batches=num_batches))
+        sizes = ((self.online, batch_size - num_offline), (self.offline, num_offline))
+        arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
+        parts = [buffer.sample(size, **arguments) for buffer, size in sizes if size > 0]
         if num_offline:
             parts[-1].index += self._ring.num_cells
-        if len(parts) == 1:
-            return parts[0]
         axis = parts[0].reward.dim() - 1
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in dataclasses.fields(Transitions)}
         return Transitions(**{name: map_tree(lambda *x: torch.cat(x, axis), *both) for name, both in columns.items()})
@@ -124,14 +121,12 @@ class MixedBuffer(ReplayBuffer):
             held = found.get("num_transitions") if isinstance(found, dict) else found
             text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {held!r}"
             raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
-        loads = (
-            self.online.prepare_load(state),
-            self.offline.drawing.prepare_load(found, self.offline._ring.written, is_exact=True),
-        )
+        load_online = self.online.prepare_load(state)
+        load_drawing = self.offline.drawing.prepare_load(found, self.offline._ring.written, is_exact=True)
 
         def load() -> None:
-            for part in loads:
-                part()
+            load_online()
+            load_drawing()
 
         return load
 

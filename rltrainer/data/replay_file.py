@@ -12,7 +12,7 @@ from rltrainer.atomic_write import write_errors
 from rltrainer.data.columns import EXTRA_DTYPES
 from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.ring import Ring
-from rltrainer.data.state_checks import check_leaves, check_tensor, require, tree_of
+from rltrainer.data.state_checks import check_tensor, check_tree, require
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import describe_mismatch, from_plain, to_plain
@@ -140,25 +140,22 @@ def prepare_ring(ring: Ring, state: State) -> Load:
     num_envs = ring.num_envs
     written = written_of(state, num_envs)
     num_rows = min(int(written.max()) + 1, ring.num_rows)
-    check_tensor(state, "cut", torch.bool, (num_envs,))
-    check_leaves(state, "data", ring.specs, (num_rows, num_envs))
-    final_index = check_tensor(state, "final_index", torch.int64, None)
-    check_leaves(state, "final_obs", ring.specs["obs"], (len(final_index),))
+    broken_mask = to_array(check_tensor(state, "cut", torch.bool, (num_envs,)))
+    columns = check_tree(state, "data", ring.specs, (num_rows, num_envs))
+    index = to_array(check_tensor(state, "final_index", torch.int64, None))
+    final = check_tree(state, "final_obs", ring.specs["obs"], (len(index),))
 
     is_stored = np.zeros(num_rows * num_envs, np.bool_)
     is_stored[to_array(ring.stored_cells(written))] = True
-    index = to_array(final_index)
     in_range = ((index >= 0) & (index < is_stored.size)).all()
     require(bool(in_range and (np.diff(index) > 0).all() and is_stored[index].all()), "final_index: names no cells")
-    columns = tree_of(ring.specs, state["data"])
     done = to_array(columns["terminated"] | columns["truncated"]).reshape(-1)
     done[index] = False
     require(not (done & is_stored).any(), "final_obs: lacks the final observation of an episode")
     action = to_array(columns["action"]).reshape(is_stored.size, *columns["action"].shape[2:])[is_stored]
     if not ring.actions.holds(action):
         raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
-    final = tree_of(ring.specs["obs"], state["final_obs"])
-    return lambda: ring.restore(written, to_array(state["cut"]), columns, index, final)
+    return lambda: ring.restore(written, broken_mask, columns, index, final)
 
 
 def written_of(state: State, num_envs: int) -> Array:

@@ -94,12 +94,10 @@ class Ring:
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
         self._end_traces()
-        here: Any
-        after: Any
-        if self._level is not None:
-            here, after = self._level % self.num_rows, (self._level + 1) % self.num_rows
-        else:
-            here, after = ((number % self.num_rows, self._envs) for number in (self.written, self.written + 1))
+        number: Any = self.written if self._level is None else self._level
+        here, after = number % self.num_rows, (number + 1) % self.num_rows
+        if self._level is None:
+            here, after = (here, self._envs), (after, self._envs)
         terminated, truncated = to_array(terminated), to_array(truncated)
         self._writer.write(here, after, obs, action, reward, next_obs, terminated, truncated, extra)
         if np.count_nonzero(self.final.slots[after]):

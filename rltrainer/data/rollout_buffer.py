@@ -137,16 +137,10 @@ class RolloutBuffer:
 
     def begin(self, stream: object) -> None:
         """Forget all steps; what is stored next continues them if they were of the same stream."""
-        if stream is self._stream:
-            self.clear()
-        else:
-            self.restart()
-            self._stream = stream
-
-    def restart(self) -> None:
-        """Forget all steps; what is stored next continues nothing."""
         self.clear()
-        self._starts[:] = True
+        if stream is not self._stream:
+            self._starts[:] = True
+            self._stream = stream
 
     def clear(self) -> None:
         """Forget all steps; what is stored next continues them.

@@ -4,18 +4,12 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import ReplayBufferError
-from rltrainer.tree import Tree, map_tree, named_leaves
+from rltrainer.tree import Tree, named_leaves, rebuild
 from rltrainer.types import State
 
 
-def tree_of(specs: Tree, named: dict[str, Tensor]) -> Tree:
-    """Arrange tensors, named as `named_leaves` names them, into the tree of the specs."""
-    paths = iter([path for path, _ in named_leaves(specs)])
-    return map_tree(lambda _: named[next(paths)], specs)
-
-
-def check_leaves(state: State, name: str, specs: Tree, shape: tuple[int, ...]) -> None:
-    """Check that `state[name]` holds a tensor `[*shape, ...]` per leaf of the specs.
+def check_tree(state: State, name: str, specs: Tree, shape: tuple[int, ...]) -> Tree:
+    """Return the tree of `state[name]`, which holds a tensor `[*shape, ...]` per leaf of the specs.
 
     Raises:
         ReplayBufferError: a leaf is missing or one too many, or has another shape or dtype.
@@ -24,8 +18,8 @@ def check_leaves(state: State, name: str, specs: Tree, shape: tuple[int, ...]) -
     names = list(found) if isinstance(found, dict) else found
     is_complete = isinstance(found, dict) and found.keys() == expected.keys()
     require(is_complete, f"{name}: expected the leaves {list(expected)}, found {names}")
-    for path, spec in expected.items():
-        check_tensor(state[name], path, spec.dtype, shape + spec.shape)
+    tensors = [check_tensor(state[name], path, spec.dtype, shape + spec.shape) for path, spec in expected.items()]
+    return rebuild(specs, tensors)
 
 
 def check_tensor(state: State, name: str, dtype: torch.dtype, shape: tuple[int, ...] | None) -> Tensor:

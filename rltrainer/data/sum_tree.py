@@ -39,20 +39,13 @@ class SumTree:
         """Return the sum of all leaves, a scalar."""
         return self._top.sum()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(level.nbytes for level in self._levels) + self._top.nbytes
-
-    def set(self, index: Tensor, value: Tensor | float) -> None:
+    def set(self, index: Tensor, value: Tensor) -> None:
         """Set leaves.
 
         Args:
             index: [M] int64; a leaf that is named twice gets one of its values.
-            value: [M] float64, or one number for all, not negative and finite.
+            value: [M] float64, not negative and finite.
         """
-        if not isinstance(value, Tensor):
-            value = torch.full(index.shape, value, dtype=torch.float64, device=index.device)
         for level in self._levels:
             level.view(-1).index_copy_(0, index, value)
             index = index.div(WIDTH, rounding_mode="floor")
