@@ -69,14 +69,12 @@ def require_extra(owner: str, extra: Any) -> dict[str, tuple[tuple[int, ...], to
         return {}
     if not isinstance(extra, Mapping):
         raise ParamsError(field_error_text(owner, "extra", "must be a mapping from names to (shape, dtype)", extra))
-    return {name: _declared(owner, name, declared) for name, declared in extra.items()}
-
-
-def _declared(owner: str, name: Any, declared: Any) -> tuple[tuple[int, ...], torch.dtype]:
-    rule = f"must be (shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}"
-    is_pair = isinstance(name, str) and isinstance(declared, tuple | list) and len(declared) == 2
-    if is_pair and isinstance(declared[0], tuple | list) and declared[1] in EXTRA_DTYPES.values():
-        shape, dtype = tuple(map(as_python, declared[0])), declared[1]
-        if all(is_int(n) and n >= 0 for n in shape):
-            return shape, dtype
-    raise ParamsError(field_error_text(owner, f"extra[{name!r}]", rule, declared))
+    found = {}
+    for name, declared in extra.items():
+        match declared:
+            case (tuple() | list() as sizes, torch.dtype() as dtype) if dtype in EXTRA_DTYPES.values():
+                found[name] = (tuple(map(as_python, sizes)), dtype)
+        if not isinstance(name, str) or name not in found or not all(is_int(n) and n >= 0 for n in found[name][0]):
+            rule = f"must be (shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}"
+            raise ParamsError(field_error_text(owner, f"extra[{name!r}]", rule, declared))
+    return found

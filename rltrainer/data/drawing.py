@@ -89,16 +89,13 @@ class Drawing:
         return {} if sampler is None else {"sampler": sampler.state_dict(ring.stored_cells(ring.written))}
 
     def prepare_sampler(self, state: State, written: Array | None = None, is_exact: bool = True) -> Load:
-        """Check what `sampler_state` returned, and return what loads it.
+        """Check what `sampler_state` returned, and return what loads it; for errors see `Sampler.prepare_load`.
 
         Args:
             state: what may hold the state of a sampler.
             written: how many cells each env will ever have stored when it is loaded [N]; None takes the ring's.
             is_exact: whether a state without one fits no ring with a sampler, nor the other way round. Else a sampler
                 takes the cells for new ones.
-
-        Raises:
-            ReplayBufferError: it is another sampler's, or damaged.
         """
         found, sampler = state.get("sampler"), self.ring.sampler
         if sampler is None or found is None:

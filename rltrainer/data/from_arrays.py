@@ -52,7 +52,13 @@ def cells_from_arrays(
         after, last_obs = obs, obs
         is_last = torch.arange(num_rows) == num_rows - 1
         is_unknown = ~terminated & (truncated | is_last)
-        _report_unknown(int(is_unknown.sum()), num_rows)
+        num_unknown = int(is_unknown.sum())
+        if num_unknown == num_rows:
+            text = f"none of the {num_rows} transitions has a known successor. Pass next_observations."
+            raise ReplayBufferError(f"{OWNER}: {text}")
+        if num_unknown:
+            text = "from_arrays: %d of %d transitions have no known successor and are left out"
+            logging.getLogger("rltrainer").warning(text, num_unknown, num_rows)
         kept = (~is_unknown).nonzero().squeeze(1)
         # Before a row that is left out the trace breaks: that row's observation is still the successor.
         ended = terminated | torch.cat([is_unknown[1:], is_last[-1:]])
@@ -74,15 +80,6 @@ def cells_from_arrays(
         final_obs=map_tree(lambda x: x[final_row], after),
         last_obs=map_tree(lambda x: x[-1:], last_obs),
     )
-
-
-def _report_unknown(count: int, num_rows: int) -> None:
-    if count == num_rows:
-        text = f"none of the {num_rows} transitions has a known successor. Pass next_observations."
-        raise ReplayBufferError(f"{OWNER}: {text}")
-    if count:
-        text = "from_arrays: %d of %d transitions have no known successor and are left out"
-        logging.getLogger("rltrainer").warning(text, count, num_rows)
 
 
 def _tensors(

@@ -21,14 +21,7 @@ EPSILON = 1e-6
 
 
 class PrioritySampler:
-    """Draws cells as often as their priorities to the power of alpha say.
-
-    Args:
-        num_cells: of the ring.
-        alpha: exponent of priorities.
-        beta: exponent of importance weights, or a schedule of it.
-        device: where cells are drawn.
-    """
+    """Draws cells of a ring as often as their priorities to the power of alpha say."""
 
     def __init__(self, num_cells: int, alpha: float, beta: float | Schedule, device: torch.device) -> None:
         self.alpha, self.beta = alpha, beta

@@ -95,12 +95,12 @@ class Ring:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
         self._end_traces()
         number: Any = self.written if self._level is None else self._level
-        here, after = number % self.num_rows, (number + 1) % self.num_rows
+        rows = number % self.num_rows, (number + 1) % self.num_rows
         if self._level is None:
-            here, after = (here, self._envs), (after, self._envs)
+            rows = (rows[0], self._envs), (rows[1], self._envs)
         terminated, truncated = to_array(terminated), to_array(truncated)
-        self._writer.write(here, after, obs, action, reward, next_obs, terminated, truncated, extra)
-        if np.count_nonzero(self.final.slots[after]):
+        self._writer.write(rows, obs, action, reward, next_obs, terminated, truncated, extra)
+        if np.count_nonzero(self.final.slots[rows[1]]):
             self.final.release(self._cells_at(self.written + 1))
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             done = np.flatnonzero(terminated | truncated)
@@ -122,7 +122,13 @@ class Ring:
         if self.frames is not None:
             rollout = self.frames.newest_of(rollout)
         cells = cells_of_rollout(rollout)
-        self.check(cells)
+        for name, column in self.columns.items():
+            column.check(cells.columns[name])
+        self.columns["obs"].check(cells.final_obs)
+        self.columns["obs"].check(cells.last_obs)
+        action = to_array(cells.columns["action"])[cells.source]
+        if not self.actions.holds(action):
+            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
         if stream is not self.stream:
             self.turn_to(stream)
         # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
@@ -132,21 +138,6 @@ class Ring:
         if starts.any():
             self.break_trace(starts)
         self.store(cells)
-
-    def check(self, cells: Cells) -> None:
-        """Check cells before `store`.
-
-        Raises:
-            ReplayBufferError: a leaf is missing, or has another shape or kind of number.
-            SpaceError: an action lies outside its space.
-        """
-        for name, column in self.columns.items():
-            column.check(cells.columns[name])
-        self.columns["obs"].check(cells.final_obs)
-        self.columns["obs"].check(cells.last_obs)
-        action = to_array(cells.columns["action"])[cells.source]
-        if not self.actions.holds(action):
-            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
 
     def store(self, cells: Cells) -> tuple[Array, Array]:
         """Append cells that were checked to the streams of their envs.
@@ -270,7 +261,7 @@ class Ring:
             discount=discount.masked_fill_(terminated, 0.0),
             index=cells,
             weight=torch.ones_like(reward),
-            extra={name: column.index_select(0, cells) for name, column in columns["extra"].flat.items()},
+            extra=columns["extra"].gather(cells) if columns["extra"].leaves else {},
         )
 
     def clear(self) -> None:

@@ -30,6 +30,9 @@ class RolloutBuffer:
         num_envs: N.
         observation_space, action_space, device, extra: see `ReplayBuffer`.
 
+    Attributes:
+        num_rows: steps of all envs since the last `clear`.
+
     Raises:
         ParamsError: a value breaks its rule.
         SpaceError: a space cannot be stored.
@@ -58,13 +61,12 @@ class RolloutBuffer:
         self._columns = {
             name: Storage(f"RolloutBuffer.{name}", part, shape, self.device) for name, part in specs.items()
         }
-        self._columns["valid"].rows(shape[0]).fill_(True)
+        self._valid = self._columns["valid"].leaves[0]
         self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._envs = np.arange(num_envs)
         self._final_index: list[int] = []
-        self._num_rows = 0
-        self._has_invalid = False
+        self.num_rows = 0
         self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
@@ -80,12 +82,7 @@ class RolloutBuffer:
 
     def __len__(self) -> int:
         """Return how many valid cells it holds."""
-        return int(self._columns["valid"].rows(self._num_rows).sum())
-
-    @property
-    def num_rows(self) -> int:
-        """Steps of all envs since the last `clear`."""
-        return self._num_rows
+        return int(self._valid.tensor[: self.num_rows].sum())
 
     def add(
         self,
@@ -108,30 +105,23 @@ class RolloutBuffer:
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
         """
-        row = self._num_rows
+        row = self.num_rows
         if row + 1 == self._columns["obs"].shape[0]:
             for column in self._columns.values():
                 column.grow(2 * row + 1)
-            self._columns["valid"].leaves[0].tensor[row:] = True
             self._first_row = None
         terminated, truncated = to_array(terminated), to_array(truncated)
-        accepted = None if valid is None else self._columns["valid"].leaves[0].accept(valid)
-        self._writer.write(row, row + 1, obs, action, reward, next_obs, terminated, truncated, extra)
-        if accepted is not None:
-            self._columns["valid"].leaves[0].target[row] = accepted
-            self._has_invalid = self._has_invalid or not accepted.all()
-        self._num_rows += 1
+        accepted = True if valid is None else self._valid.accept(valid)
+        self._writer.write((row, row + 1), obs, action, reward, next_obs, terminated, truncated, extra)
+        self._valid.target[row] = accepted
+        self.num_rows += 1
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated))
 
     def break_trace(self, envs: Array | None = None) -> None:
-        """End the traces: what is stored next does not continue what was stored last.
-
-        Args:
-            envs: [N] bool, which envs; None breaks all.
-        """
-        if self._num_rows:
-            first = (self._num_rows - 1) * self.num_envs
+        """End the traces; see `ReplayBuffer.break_trace`."""
+        if self.num_rows:
+            first = (self.num_rows - 1) * self.num_envs
             ended = np.isin(first + self._envs, self._final_index)
             self._end(np.flatnonzero(~ended if envs is None else ~ended & envs))
 
@@ -147,17 +137,14 @@ class RolloutBuffer:
 
         The memory is kept: later steps overwrite rollouts that were handed out.
         """
-        if self._num_rows:
+        if self.num_rows:
             self._starts[:] = False
-        if self._has_invalid:
-            self._columns["valid"].rows(self._num_rows).fill_(True)
-            self._has_invalid = False
-        self._num_rows = 0
+        self.num_rows = 0
         self._final_index.clear()
 
     def is_finite(self) -> bool:
         """Return whether all numbers are finite, also those of cells that are not valid."""
-        num_rows, columns = self._num_rows, self._columns
+        num_rows, columns = self.num_rows, self._columns
         parts = [(columns["obs"], num_rows + 1), (columns["action"], num_rows), (columns["reward"], num_rows)]
         if self._final_index:
             parts.append((self._final_obs, len(self._final_index)))
@@ -165,7 +152,7 @@ class RolloutBuffer:
 
     def holds_choices(self, actions: ValueRange) -> bool:
         """Return whether all actions lie in their space, also those of cells that are not valid."""
-        return actions.holds(to_array(self._columns["action"].leaves[0].target[: self._num_rows]))
+        return actions.holds(to_array(self._columns["action"].leaves[0].target[: self.num_rows]))
 
     def single_row(self) -> tuple[Tree, ...] | None:
         """Return the only row as the arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid.
@@ -173,7 +160,7 @@ class RolloutBuffer:
         Off policy most collections are one step. The views are made once: anew they would be a tenth of the calls of
         an env step with its gradient step.
         """
-        if self._num_rows != 1 or self._has_invalid:
+        if self.num_rows != 1 or not self._valid.target[0].all():
             return None
         if self._first_row is None:
             obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
@@ -188,11 +175,11 @@ class RolloutBuffer:
         Raises:
             ReplayBufferError: there is nothing.
         """
-        if not self._num_rows:
+        if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
         return Rollout(
-            **{name: column.rows(self._num_rows) for name, column in self._columns.items()},
-            last_obs=map_tree(lambda x: x[-1], self._columns["obs"].rows(self._num_rows + 1)),
+            **{name: column.rows(self.num_rows) for name, column in self._columns.items()},
+            last_obs=map_tree(lambda x: x[-1], self._columns["obs"].rows(self.num_rows + 1)),
             final_obs=self._final_obs.rows(len(self._final_index)),
             final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
             starts=torch.tensor(self._starts, device=self.device),
@@ -204,5 +191,5 @@ class RolloutBuffer:
         if last > self._final_obs.shape[0]:
             self._final_obs.grow(max(last, 2 * self._final_obs.shape[0]))
         for kept, leaf in zip(self._final_obs.leaves, self._columns["obs"].leaves, strict=True):
-            kept.target[first:last] = leaf.target[self._num_rows, envs]
-        self._final_index.extend(((self._num_rows - 1) * self.num_envs + envs).tolist())
+            kept.target[first:last] = leaf.target[self.num_rows, envs]
+        self._final_index.extend(((self.num_rows - 1) * self.num_envs + envs).tolist())

@@ -29,27 +29,13 @@ class RowWriter:
         self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: of the row after
 
     def write(
-        self,
-        here: Any,
-        after: Any,
-        obs: Tree,
-        action: Any,
-        reward: Any,
-        next_obs: Tree,
-        terminated: Any,
-        truncated: Any,
-        extra: dict[str, Any] | None,
+        self, at: Any, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
-        """Write one row, and its successors into another; each leaf is an array or tensor [N, ...].
+        """Write one row, and its successors into another; see `ReplayBuffer.add`.
 
         Args:
-            here: the row, or a tuple (rows, envs) of index arrays.
-            after: that of the successors.
-            extra: all declared extras; None if none are declared.
-
-        Raises:
-            ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is written.
-            SpaceError: an action lies outside its space; nothing is written.
+            at: the row, and that of the successors, both as a number or as a tuple (rows, envs) of index arrays.
+            obs, action, reward, next_obs, terminated, truncated, extra: see there.
         """
         values: tuple[Any, ...]
         if self._is_plain and extra is None:
@@ -66,14 +52,11 @@ class RowWriter:
             for (leaf, _), value in zip(self._leaves, values, strict=True)
         ]
         if self._actions is not None:
-            env_action = values[self._action_at]
-            if type(env_action) is not np.ndarray:
-                env_action = to_array(accepted[self._action_at])
+            env_action = action if type(action) is np.ndarray else to_array(accepted[self._action_at])
             if not self._actions.holds(env_action):
                 raise SpaceError(outside_text(self._action_name, self._actions, env_action, ("env",)))
-        rows = (here, after)
         for (leaf, k), value in zip(self._leaves, accepted, strict=True):
-            leaf.target[rows[k]] = value
+            leaf.target[at[k]] = value
 
 
 def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:

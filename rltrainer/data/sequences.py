@@ -21,10 +21,7 @@ def sequences_at(
         ring: where they lie.
         cells: [B] or [K, B] flat indices.
         weight: of each sequence, of the same shape; None stands for 1.
-        length: transitions that are trained on.
-        burn_in: transitions before them.
-        n_step: steps of a reward.
-        gamma: discount of one step.
+        length, burn_in, n_step, gamma: see there.
     """
     start = cells.flatten()
     ahead, counts = ring.path(start, length)
@@ -36,8 +33,8 @@ def sequences_at(
     flat = path.flatten()
     batch = ring.transitions(flat, n_step, gamma).reshape(*path.shape)
     batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
-    if MEMORY in ring.columns["extra"].flat:
-        batch.extra[MEMORY] = ring.columns["extra"].flat[MEMORY][path.select(-2, 0)]
+    if MEMORY in batch.extra:
+        batch.extra[MEMORY] = batch.extra[MEMORY].select(path.ndim - 2, 0)
     follows = ring.path(flat, 2, backwards=True)[1][1]
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return Sequences(**fields, first=~follows.view(path.shape))

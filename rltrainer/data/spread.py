@@ -3,7 +3,6 @@
 import heapq
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -14,12 +13,12 @@ from rltrainer.data.storage import Array
 
 
 def append(source: Ring, target: Ring, caller: str, chunk_size: int) -> None:
-    """Append the cells of a ring to another one of the same columns, and log a warning if not all of them fit.
+    """Append the newest cells of a ring to another one of the same columns; its own oldest give way.
 
     Args:
         source: the ring they come from.
         target: the ring they go to.
-        caller: what the warning begins with.
+        caller: what the warning begins with that is logged if not all of them fit.
         chunk_size: how many cells at once.
     """
     capacity = target.cells_per_env * target.num_envs
@@ -28,38 +27,7 @@ def append(source: Ring, target: Ring, caller: str, chunk_size: int) -> None:
         text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
         logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(source), capacity)
     target.break_trace(None)
-    for cells in spread(source, target, chunk_size):
-        kept, origin = target.store(cells)
-        if target.sampler is not None and source.sampler is not None:
-            to = torch.from_numpy(kept).to(target.device)
-            target.sampler.copied(to, source.sampler, torch.from_numpy(origin).to(source.device))
-    target.break_trace(None)
-
-
-def spread(source: Ring, target: Ring, chunk_size: int) -> Iterator[Cells]:
-    """Yield the newest cells of a ring, oldest first, for another ring's `store`.
-
-    Where both rings have as many envs, and nothing is lost by it, each env's cells go to the same env. Otherwise whole
-    traces, in the order of their ends, go to the env that holds the fewest cells, and are broken where it is full.
-
-    Args:
-        source: the ring they come from.
-        target: the ring they go to; its own oldest cells give way where there is no room.
-        chunk_size: how many cells at once.
-    """
-    capacity = target.cells_per_env * target.num_envs
-    kept = newest(source.sizes(), capacity)
-    remaining = newest(target.sizes(), capacity - int(kept.sum()))
-    fits = source.num_envs == target.num_envs and bool((kept + remaining <= target.cells_per_env).all())
-    if fits:
-        cells = np.concatenate([_newest_cells(source, env, size) for env, size in enumerate(kept.tolist())])
-        env, length = np.arange(source.num_envs), kept
-    else:
-        cells, traces = _traces(source, kept)
-        env, length = _place(traces, remaining, target.cells_per_env)
-    ended = source.final.slots.reshape(-1)[cells] > 0
-    ended[np.cumsum(length)[length > 0] - 1] = True
-    env = np.repeat(env, length)
+    cells, env, ended = _lay_out(source, target, capacity)
     columns = {name: column.flat for name, column in source.columns.items()}
     for start in range(0, len(cells), chunk_size):
         chunk, to, ends = (x[start : start + chunk_size] for x in (cells, env, ended))
@@ -68,7 +36,30 @@ def spread(source: Ring, target: Ring, chunk_size: int) -> Iterator[Cells]:
         final_obs, last_obs = (
             source.stored_successors(torch.from_numpy(at).to(source.device)) for at in (chunk[ends], last)
         )
-        yield Cells(columns, chunk, to, ends, final_obs, last_obs)
+        kept, origin = target.store(Cells(columns, chunk, to, ends, final_obs, last_obs))
+        if target.sampler is not None and source.sampler is not None:
+            stored = torch.from_numpy(kept).to(target.device)
+            target.sampler.copied(stored, source.sampler, torch.from_numpy(origin).to(source.device))
+    target.break_trace(None)
+
+
+def _lay_out(source: Ring, target: Ring, capacity: int) -> tuple[Array, Array, Array]:
+    """Return the newest cells [M], oldest first, the envs that each goes to, and whether a trace ends there.
+
+    Where both rings have as many envs, and nothing is lost by it, each env's cells go to the same env. Otherwise whole
+    traces, in the order of their ends, go to the env that holds the fewest cells, and are broken where it is full.
+    """
+    kept = newest(source.sizes(), capacity)
+    remaining = newest(target.sizes(), capacity - int(kept.sum()))
+    if source.num_envs == target.num_envs and (kept + remaining <= target.cells_per_env).all():
+        cells = np.concatenate([_newest_cells(source, env, size) for env, size in enumerate(kept.tolist())])
+        env, length = np.arange(source.num_envs), kept
+    else:
+        cells, traces = _traces(source, kept)
+        env, length = _place(traces, remaining, target.cells_per_env)
+    ended = source.final.slots.reshape(-1)[cells] > 0
+    ended[np.cumsum(length)[length > 0] - 1] = True
+    return cells, np.repeat(env, length), ended
 
 
 def newest(sizes: Array, count: int) -> Array:

@@ -46,13 +46,11 @@ class Storage:
 
     Attributes:
         leaves: one `Leaf` per tensor, in the order of the specs.
-        flat: the tree of tensors, with one flat axis of cells.
     """
 
     def __init__(self, name: str, specs: Tree, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.specs, self.shape, self.device = name, specs, shape, device
         self.leaves = [Leaf(path, spec, shape, device) for path, spec in matching_leaves(specs, specs, name)]
-        self._view()
 
     @property
     def nbytes(self) -> int:
@@ -84,9 +82,9 @@ class Storage:
 
     def gather(self, index: Tensor) -> Tree:
         """Return copies of the cells of a flat index [M], a tree [M, ...]."""
-        if isinstance(self.flat, Tensor):  # as most are
-            return self.flat.index_select(0, index)
-        return map_tree(lambda flat: flat.index_select(0, index), self.flat)
+        if isinstance(self.specs, Spec):  # as most are
+            return self.leaves[0].flat.index_select(0, index)
+        return rebuild(self.specs, [leaf.flat.index_select(0, index) for leaf in self.leaves])
 
     def grow(self, rows: int) -> None:
         """Reserve more rows; what is stored stays, views handed out before show the old memory."""
@@ -95,7 +93,6 @@ class Storage:
             stored = leaf.tensor
             leaf.allocate(self.shape)
             leaf.tensor[: len(stored)] = stored
-        self._view()
 
     def rows(self, stop: int) -> Tree:
         """Return views of the first rows."""
@@ -105,17 +102,10 @@ class Storage:
         """Return views of a row; on the CPU arrays."""
         return rebuild(self.specs, [leaf.target[i] for leaf in self.leaves])
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without the views: those of a copy are of the copy's memory."""
-        return vars(self) | {"flat": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the views anew."""
-        vars(self).update(state)
-        self._view()
-
-    def _view(self) -> None:
-        self.flat: Tree = rebuild(self.specs, [leaf.flat for leaf in self.leaves])
+    @property
+    def flat(self) -> Tree:
+        """The tree of tensors, with one flat axis of cells."""
+        return rebuild(self.specs, [leaf.flat for leaf in self.leaves])
 
 
 class Leaf:
@@ -123,6 +113,7 @@ class Leaf:
 
     Attributes:
         tensor: [*shape, ...].
+        flat: the same with one flat axis of cells.
         target: what row writes go to; on the CPU an array in the same memory.
         row_shape: the shape of a row.
         dtype: of such an array; None for a tensor on a device.
@@ -143,14 +134,9 @@ class Leaf:
             self.tensor = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
         self._view()
 
-    @property
-    def flat(self) -> Tensor:
-        """The tensor, with one flat axis of cells."""
-        return self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
-
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle the tensor only: an array would be copied apart from it, and writes to it lost."""
-        return vars(self) | {"target": None, "dtype": None}
+        return vars(self) | {"flat": None, "target": None, "dtype": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make the views of the tensor anew."""
@@ -158,6 +144,7 @@ class Leaf:
         self._view()
 
     def _view(self) -> None:
+        self.flat = self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
         array = self.tensor.numpy() if self.device.type == "cpu" else None
         self.target: Any = self.tensor if array is None else array
         self.dtype: np.dtype[Any] | None = None if array is None else array.dtype

@@ -231,6 +231,7 @@ def test_envs_that_are_filled_unequally() -> None:
 def test_the_functions_of_an_env() -> None:
     env = gym.wrappers.TimeLimit(BitFlip(4), 9)
     buffer = rl.HindsightReplayBuffer.for_env(env, 100, 2, strategy="final", seed=1)
+    rl.seed(1)
     envs = rl.make_vec(lambda: BitFlip(4), 2, backend="sync", seed=1)
     policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,))
     rl.Collector(policy, envs, buffer).collect(num_steps=100, random=True)

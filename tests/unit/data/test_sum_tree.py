@@ -53,7 +53,7 @@ def test_single_changes_leave_the_sums_of_a_tree_that_was_built_at_once(size: in
     assert torch.equal(tree.total, fresh.total)
 
 
-def test_one_number_for_several_leaves() -> None:
+def test_several_leaves_are_set_at_once() -> None:
     tree = tree_of(doubles(1.0, 2.0, 3.0))
     tree.set(torch.tensor([0, 2]), doubles(5.0, 5.0))
     assert tree.leaves.tolist() == [5.0, 2.0, 5.0]
