@@ -207,9 +207,8 @@ SAC_STEPS = {"collection_step_num_env_steps": 1, "batch_size": 128, "warmup_num_
 PENDULUM_STEPS = {
     "num_envs": 4, "collection_step_num_env_steps": 4096, "batch_size": 64, "update_step_num_repetitions": 10
 }  # fmt: skip
-BIT_FLIP = {
-    "test_episodes": 100, "collection_step_num_env_steps": 8, "batch_size": 128,
-    "update_step_num_gradient_steps_per_sample": 0.125, "warmup_num_env_steps": 1000,
+BIT_FLIP = DQN_STEPS | {
+    "test_episodes": 100, "collection_step_num_env_steps": 8, "update_step_num_gradient_steps_per_sample": 0.125,
     "compute_score_fn": success_of_bit_flip,
 }  # fmt: skip
 WIDE: dict[str, Any] = {"hidden_sizes": (128, 128)}
@@ -292,8 +291,7 @@ TASKS: dict[str, Task] = {
         "Pendulum-v1",
         agent(rl.REDQ, {"hidden_sizes": (64, 64), "num_critics": 5}, lr=1e-3, critic_lr=1e-3, actor_update_interval=5),
         -200, 6000, 500, update_step_num_gradient_steps_per_sample=5.0, **SAC_STEPS | {"warmup_num_env_steps": 500}),
-    "ppo_pendulum": on_policy(
-        "Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, **PENDULUM_STEPS),
+    "ppo_pendulum": on_policy("Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, **PENDULUM_STEPS),
     "ppo_sde_pendulum": on_policy(
         "Pendulum-v1", agent(rl.PPO, {"use_sde": True, "sde_sample_interval": 4}, **PPO_PENDULUM), -250, 200_704, 8192,
         **PENDULUM_STEPS),
