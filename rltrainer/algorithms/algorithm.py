@@ -47,6 +47,12 @@ class AlgorithmParams(Params):
     ) = dataclasses.field(default=None, compare=False)
     """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
 
+    def _must_be_left_out(self, *fields: str, why: str) -> None:
+        """Refuse values of fields that the parent's params have and that would do nothing here."""
+        for field in fields:
+            if getattr(self, field) != getattr(type(self), field):
+                self.raise_invalid(field, "must be left out", why)
+
 
 TResult = TypeVar("TResult", covariant=True)
 

@@ -1,7 +1,6 @@
 """Any `torch.optim` optimizer in the place of `Adam`."""
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn, optim
 
 from rltrainer import registry
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.field_rules import is_finite
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 
@@ -69,13 +69,10 @@ class TorchOptimizer:
     def state_dict(self) -> State:
         """Return the optimizer's moments and options; parameters are numbered in their order."""
         state = self.optimizer.state_dict()
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
-        return {
-            "rule": type(self.optimizer).__name__,
-            "state": {str(i): dict(entry) for i, entry in state["state"].items()},
-            "groups": groups,
-            "group_sizes": [len(group["params"]) for group in state["param_groups"]],
-        }
+        sizes = [len(group.pop("params")) for group in state["param_groups"]]
+        moments = {str(i): dict(entry) for i, entry in state["state"].items()}
+        rule = type(self.optimizer).__name__
+        return {"rule": rule, "state": moments, "groups": state["param_groups"], "group_sizes": sizes}
 
     def check_state_dict(self, name: str, state: State) -> None:
         """Check a whole state before it is loaded, against what a step of a copy of the optimizer remembers.
@@ -88,9 +85,8 @@ class TorchOptimizer:
         if not isinstance(groups, list) or not isinstance(moments, dict):
             raise CheckpointError(f"{name}: not the state of a torch.optim optimizer. {SAME}")
         if len(groups) != len(own["groups"]):
-            raise CheckpointError(
-                f"{name}: expected {len(own['groups'])} parameter groups, found {len(groups)}. {SAME}"
-            )
+            found = f"expected {len(own['groups'])} parameter groups, found {len(groups)}"
+            raise CheckpointError(f"{name}: {found}. {SAME}")
         is_older = "group_sizes" not in state
         if not is_older and state["group_sizes"] != own["group_sizes"]:
             sizes = f"expected {own['group_sizes']}, found {state['group_sizes']}"
@@ -110,10 +106,7 @@ class TorchOptimizer:
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned and `check_state_dict` has checked."""
-        moments = {
-            int(i): {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
-            for i, entry in state["state"].items()
-        }
+        moments = {int(i): copy.deepcopy(entry) for i, entry in state["state"].items()}
         self._load(self.optimizer, moments, state["groups"])
 
     def _moments_after_a_step(self, groups: list[State]) -> State:
@@ -137,10 +130,8 @@ class TorchOptimizer:
 
 def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False) -> None:
     """Check that a mapping has the names of another, and values like it; older releases had fewer options."""
-    if not isinstance(saved, dict) or not (
-        saved.keys() <= expected.keys() if may_lack else saved.keys() == expected.keys()
-    ):
-        names = list(saved) if isinstance(saved, dict) else saved
+    names = list(saved) if isinstance(saved, dict) else saved
+    if not isinstance(saved, dict) or saved.keys() - expected.keys() or not (may_lack or len(saved) == len(expected)):
         raise CheckpointError(f"{name}: expected {list(expected)}, found {names}. {SAME}")
     for key, value in saved.items():
         like = expected[key]
@@ -156,10 +147,6 @@ def _is_like(value: Any, like: Any) -> bool:
         return value is None or isinstance(value, bool | int | float | str)
     if isinstance(value, list | tuple) and isinstance(like, list | tuple):
         return len(value) == len(like) and all(map(_is_like, value, like))
-    if _is_number(like):
-        return _is_number(value) and math.isfinite(value)
+    if isinstance(like, int | float) and not isinstance(like, bool):
+        return is_finite(value)
     return type(value) is type(like) and not isinstance(value, Tensor)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

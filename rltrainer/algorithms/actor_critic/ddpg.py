@@ -21,9 +21,8 @@ class DDPGParams(TD3Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("target_noise", "target_noise_clip", "actor_update_interval"):
-            if getattr(self, name) != getattr(DDPGParams, name):
-                self.raise_invalid(name, "must be left out", "It is what TD3 adds to DDPG.")
+        added = ("target_noise", "target_noise_clip", "actor_update_interval")
+        self._must_be_left_out(*added, why="It is what TD3 adds to DDPG.")
 
 
 class DDPG(TD3):

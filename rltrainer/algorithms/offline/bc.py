@@ -24,9 +24,7 @@ class BCParams(OffPolicyParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("gamma", "n_step"):
-            if getattr(self, name) != getattr(OffPolicyParams, name):
-                self.raise_invalid(name, "must be left out", "Behaviour cloning uses no rewards.")
+        self._must_be_left_out("gamma", "n_step", why="Behaviour cloning uses no rewards.")
 
 
 class BC(OffPolicyAlgorithm):

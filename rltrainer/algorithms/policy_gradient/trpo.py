@@ -45,9 +45,8 @@ class TRPOParams(A2CParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("value_coef", "entropy_coef"):
-            if getattr(self, name) != getattr(A2CParams, name):
-                self.raise_invalid(name, "must be left out", "TRPO trains the critic apart, and has no entropy bonus.")
+        why = "TRPO trains the critic apart, and has no entropy bonus."
+        self._must_be_left_out("value_coef", "entropy_coef", why=why)
 
 
 class TRPO(A2C):
