@@ -95,9 +95,7 @@ class OffPolicyAlgorithm(Algorithm):
         return results[0] if is_single else UpdateResult.mean(results)
 
     def _step(self, batch: Transitions, draws: Any) -> UpdateResult:
-        obs, next_obs = (self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs))
+        obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)
         action, reward = self.policy.unscale(batch.action), self.policy.scale_reward(batch.reward)
-        is_changed = obs is not batch.obs or next_obs is not batch.next_obs or action is not batch.action
-        if is_changed or reward is not batch.reward:
-            batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action, reward=reward)
+        batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action, reward=reward)
         return self.gradient_step(batch, draws)

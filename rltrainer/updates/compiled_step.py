@@ -15,7 +15,7 @@ from torch import nn
 from rltrainer.errors import field_error_text
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
-from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, Recorder
+from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
 from rltrainer.updates.fingerprint import Fingerprint
 
 LONG_RUN = 100_000
@@ -90,7 +90,7 @@ class CompiledStep:
             choice = device.type == "cuda" and self.is_compiled and is_ours and not leaves_graph
         self._record_with(CudaRecorder(device) if choice else None)
 
-    def _record_with(self, recorder: Recorder | None) -> None:
+    def _record_with(self, recorder: CudaRecorder | None) -> None:
         """Record the steps, if there is a recorder; look at what compiled or recorded ones depend on."""
         is_recorded = recorder is not None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)

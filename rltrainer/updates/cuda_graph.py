@@ -7,7 +7,7 @@ graph launches them all at once. Knows nothing of algorithms.
 import dataclasses
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,18 +18,8 @@ NUM_WARM_UPS = 3
 """Runs before a capture, in which libraries reserve memory and the compiler compiles; neither can be captured."""
 
 
-class Recorder(Protocol):
-    """The part of recording that is special to a device."""
-
-    def warm_up(self, function: Callable[[], Any]) -> None:
-        """Run a function so that it can be captured next."""
-
-    def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Record a function; return what replays it and returns its outputs, the same tensors at each replay."""
-
-
 class CudaRecorder:
-    """Records CUDA graphs, which share one pool of memory as they never run at the same time.
+    """Records CUDA graphs, which share one pool of memory as they never run at the same time: all that needs CUDA.
 
     Args:
         device: where the function runs.
@@ -55,7 +45,11 @@ class CudaRecorder:
             current.wait_stream(stream)
 
     def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Record the kernels that a function launches; none of them runs yet."""
+        """Record the kernels that a function launches, none of which runs yet.
+
+        Returns:
+            what replays them and returns the function's outputs, the same tensors at each replay.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
             outputs = function()
@@ -80,7 +74,9 @@ class CudaGraphs:
         recorder: records it on its device.
     """
 
-    def __init__(self, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]], recorder: Recorder) -> None:
+    def __init__(
+        self, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]], recorder: CudaRecorder
+    ) -> None:
         self._function, self._state, self._recorder = function, state, recorder
         self._graphs: dict[Hashable, tuple[list[Tensor], Callable[[], Any]]] = {}
         self.is_on = True
