@@ -8,15 +8,7 @@ from rltrainer.field_rules import NonNegativeInt
 
 @dataclass
 class CollectorState:
-    """State of a collector, as `Collector.state_dict` returns it.
-
-    Args:
-        generator: of actions; a tensor of bytes.
-        adapter: where the envs are.
-        num_rows: steps that each env has taken.
-        needs_reset: whether the next collection starts the envs anew.
-        memory: of policy or exploration; a tensor [N, S], or None.
-    """
+    """State of a collector: the bytes of its generator, and with a memory a tensor [N, S]."""
 
     generator: Any
     adapter: dict[str, Any]

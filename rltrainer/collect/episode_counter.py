@@ -52,16 +52,13 @@ class EpisodeCounter:
             self._length += counted
             self.num_valid += int(counted.sum())
         if finished is not None:
-            if counted is not None:
-                # An episode that a restart broke off is not counted, and the next one must not inherit from it.
-                broken = finished[~counted[finished]]
-                self._return[broken], self._length[broken] = 0.0, 0
-                finished = finished[counted[finished]]
-            self._ended_returns.append(self._return[finished])
-            self._ended_lengths.append(self._length[finished])
+            ended = finished if counted is None else finished[counted[finished]]
+            self._ended_returns.append(self._return[ended])
+            self._ended_lengths.append(self._length[ended])
+            # Also of an episode that a restart broke off: the next one must not inherit from it.
             self._return[finished], self._length[finished] = 0.0, 0
             if self.open is not None:
-                self._quota[finished] -= 1
+                self._quota[ended] -= 1
                 self.open = self._quota > 0
         return counted
 

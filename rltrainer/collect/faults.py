@@ -13,11 +13,10 @@ from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvStep
 from rltrainer.errors import NonFiniteError, SpaceError
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, named_leaves
+from rltrainer.tree import Tree, leaves, named_leaves
 from rltrainer.types import Rollout
 
 Array = np.ndarray[Any, Any]
-
 
 Fault = tuple[int, int, str, type[Exception]]
 """A fault in the order of time, and within a row of what causes what: the row, its rank there (0 for what was acted on,
@@ -62,33 +61,28 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, h
 
 def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[Fault]:
     """Yield the first fault of each leaf."""
-    num_rows, num_envs = rollout.reward.shape
+    num_envs = rollout.reward.shape[1]
     valid, final_index = to_array(rollout.valid), to_array(rollout.final_index)
     goes_on = valid.copy()
     goes_on.reshape(-1)[final_index] = False
     # What follows a valid cell counts, even if it is not acted on.
-    is_successor = np.concatenate([np.zeros((1, num_envs), np.bool_), goes_on])
-    for name, leaf in named_leaves(rollout.obs, "obs"):
-        index = _first_bad(values := to_array(leaf), valid | is_successor[:-1])
+    no_row = np.zeros((1, num_envs), np.bool_)
+    counts = np.concatenate([valid, no_row]) | np.concatenate([no_row, goes_on])
+    for (name, leaf), last in zip(named_leaves(rollout.obs, "obs"), leaves(rollout.last_obs), strict=True):
+        values = np.concatenate([to_array(leaf), to_array(last)[None]])
+        index = _first_bad(values, counts)
         if index is not None:
             row, env = index[:2]
-            is_first = row == 0 or row * num_envs - num_envs + env in final_index
+            is_first = row == 0 or (row - 1) * num_envs + env in final_index
             when = f"reset after {num_before + row} steps" if is_first else f"step {num_before + row}"
             yield row, 0, f"env {env}, {when}: {name} = {values[index]}", NonFiniteError
-    for name, leaf in named_leaves(rollout.last_obs, "obs"):
-        index = _first_bad(values := to_array(leaf), is_successor[-1])
-        if index is not None:
-            text = f"env {index[0]}, step {num_before + num_rows}: {name} = {values[index]}"
-            yield num_rows, 0, text, NonFiniteError
     action, reward = to_array(rollout.action), to_array(rollout.reward)
     yield from _cell_faults(action, reward, valid, num_before, actions)
     for name, leaf in named_leaves(rollout.final_obs, "obs"):
-        values = to_array(leaf)
-        bad = ~np.isfinite(values) & _spread(valid.reshape(-1)[final_index], values)
-        for k, *rest in np.argwhere(bad)[:1].tolist():
-            row, env = divmod(int(final_index[k]), num_envs)
-            text = f"env {env}, step {num_before + row + 1}: {name} = {values[(k, *rest)]}"
-            yield row, 3, text, NonFiniteError
+        index = _first_bad(values := to_array(leaf), valid.reshape(-1)[final_index])
+        if index is not None:
+            row, env = divmod(int(final_index[index[0]]), num_envs)
+            yield row, 3, f"env {env}, step {num_before + row + 1}: {name} = {values[index]}", NonFiniteError
 
 
 def _cell_faults(action: Array, reward: Array, valid: Array, num_before: int, actions: ValueRange) -> Iterator[Fault]:

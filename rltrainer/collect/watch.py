@@ -61,8 +61,7 @@ class Watch:
 
     def check_first_obs(self, num_steps: int) -> None:
         """Look at the first observations of episodes that nobody stores."""
-        if not all_finite(self._adapter.obs):
-            check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
+        check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
 
     def check_masks(self, num_steps: int) -> None:
         """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask."""

@@ -107,14 +107,16 @@ class EnvAdapter:
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle the memory once: `obs` and `obs_tensor` are views of it."""
+        """Leave out `obs` and `obs_tensor`, which are the memory's."""
         return {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the views anew; other adapters of a copied env ask for the list of the copy."""
+        """Share the memory and take the views anew; other adapters of a copied env ask for the list of the copy."""
         vars(self).update(state)
         self._last_reset_by = _LAST_RESET_BY.setdefault(self.envs.unwrapped, self._last_reset_by)
         if self._now is not None:
+            for memory in (self._now, self._next):
+                memory.tensor = map_tree(torch.as_tensor, memory.obs) if memory.shares else memory.tensor
             self.obs, self.obs_tensor = self._now.obs, self._now.tensor
 
     def seed(self, seed: int) -> None:

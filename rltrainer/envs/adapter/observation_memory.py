@@ -26,16 +26,6 @@ class ObsMemory:
     tensor: Tree
     shares: bool
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        """Copy and pickle memory that is shared once."""
-        return self.obs, None if self.shares else self.tensor, self.shares
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Share the memory again."""
-        self.obs, self.tensor, self.shares = state
-        if self.shares:
-            self.tensor = map_tree(torch.as_tensor, self.obs)
-
     @classmethod
     def allocate(cls, space: Tree, num_envs: int, device: torch.device, env_device: torch.device | None) -> "ObsMemory":
         """Make memory for a tree of leaf spaces; `env_device` is None if the env returns NumPy arrays."""

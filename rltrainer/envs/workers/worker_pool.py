@@ -113,7 +113,9 @@ class WorkerPool:
             fatal = next((failure for failure in failed if failure.is_ours or not restarts), None)
             if fatal is None:
                 for failure in failed:
-                    self._remake(failure.env, _error_of(failure, when))
+                    self._forgive(_error_of(failure, when))
+                    worker = next(worker for worker in self.workers if failure.env in worker.envs)
+                    self._order([worker], "the making of an env", REMAKE, failure.env)
                     renewed.add(failure.env)
         except RLTrainerError:
             self.end(grace=0.5)
@@ -132,11 +134,6 @@ class WorkerPool:
         assert self._arrays is not None, "only an attached worker is asked for what can be done again"
         new.attach(self._arrays)
         return set(worker.envs)
-
-    def _remake(self, i: int, error: RLTrainerError) -> None:
-        """Let the worker of env i make it anew."""
-        self._forgive(error)
-        self._order([worker for worker in self.workers if i in worker.envs], "the making of an env", REMAKE, i)
 
     def _forgive(self, error: RLTrainerError) -> None:
         """Count a failure; raise an `EnvError` if this one is too many."""

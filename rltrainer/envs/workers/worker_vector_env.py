@@ -118,15 +118,14 @@ class WorkerVectorEnv(MaskedVectorEnv):
         self._close_file()
 
     def _gather_infos(self, results: list[tuple[Worker, Any]]) -> dict[str, Any]:
-        """Return the infos of a step."""
         columns = self._arrays.info
         schemas = [worker.schema if result == INFOS else None for worker, result in results]
         if len(schemas) == len(self._pool.workers) and schemas[0] and schemas.count(schemas[0]) == len(schemas):
             return schemas[0].read(columns)
         infos: dict[str, Any] = {}
-        for worker, result in results:
-            if result == INFOS and worker.schema is not None:
-                merge_infos(infos, worker.schema.read(columns[worker.rows]), worker.rows, self.num_envs)
+        for (worker, result), schema in zip(results, schemas, strict=True):
+            if schema is not None:
+                merge_infos(infos, schema.read(columns[worker.rows]), worker.rows, self.num_envs)
             elif isinstance(result, StepResult):
                 merge_infos(infos, result.infos, worker.rows, self.num_envs)
         return infos
@@ -148,11 +147,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
 
 def _stack_rewards(parts: list[tuple[Worker, Any]], num_envs: int) -> Any:
-    """Arrange rewards of several agents [N, A].
-
-    Raises:
-        SpaceError: not all envs reward as many.
-    """
+    """Arrange rewards of several agents [N, A]; raise a `SpaceError` if not all envs reward as many."""
     first, values = parts[0]
     reward = np.zeros((num_envs, *values.shape[1:]))
     for worker, values in parts:
