@@ -41,8 +41,7 @@ class Decider:
         """Prepare for a collection; memory that does not continue an episode is the initial one.
 
         Raises:
-            ParamsError: policy and exploration both have a memory, or the buffer wants to know of the policy's own
-                decisions, which others replace.
+            ParamsError: policy and exploration both have a memory, or others replace the choices that a column is of.
         """
         self._replacing, self._random, self._explore = exploration, random, explore
         acting = self._policy.exploration if exploration is None else exploration

@@ -21,16 +21,14 @@ def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generat
     """
     device = generator.device
     if isinstance(space, spaces.Discrete):
-        low, high = int(space.start), int(space.start + space.n)
-        return torch.randint(low, high, (num_envs,), generator=generator, device=device)
+        first, after = int(space.start), int(space.start + space.n)
+        return torch.randint(first, after, (num_envs,), generator=generator, device=device)
     if isinstance(space, spaces.Box):
         shape = (num_envs, *space.shape)
         if not space.is_bounded():
             return torch.randn(shape, generator=generator, device=device)
-        low_bound, high_bound = (
-            torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high)
-        )
-        return low_bound + torch.rand(shape, generator=generator, device=device) * (high_bound - low_bound)
+        low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
+        return low + torch.rand(shape, generator=generator, device=device) * (high - low)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         shape = (num_envs, *space.shape)
         sizes, start = (space.nvec, space.start) if isinstance(space, spaces.MultiDiscrete) else (2, 0)

@@ -1,6 +1,5 @@
 """Make a vector env from a gymnasium id or a factory, with the backend that suits it."""
 
-import difflib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
+from rltrainer.names import did_you_mean
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -103,8 +103,7 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
     if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, gym.Env))):
         _raise_invalid("env", "must be a gymnasium id or a factory of envs", env)
     if not isinstance(backend, str) or backend not in BACKENDS:
-        nearest = difflib.get_close_matches(str(backend), BACKENDS, n=1)
-        hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
+        hint = did_you_mean(str(backend), BACKENDS).strip()
         _raise_invalid("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
     if not isinstance(wrappers, Sequence) or isinstance(wrappers, str) or not all(map(callable, wrappers)):
         _raise_invalid("wrappers", "must be a sequence of callables from an env to an env", wrappers)

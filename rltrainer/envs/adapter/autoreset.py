@@ -31,11 +31,7 @@ class Autoreset:
 
 
 def find_autoreset(envs: VectorEnv) -> Autoreset:
-    """Find out by class where gymnasium's or ours is at the bottom, else by the metadata.
-
-    Raises:
-        EnvError: the metadata names no autoreset mode.
-    """
+    """Find out by class where gymnasium's or ours is at the bottom, else by the metadata, or raise an `EnvError`."""
     mode = envs.metadata.get("autoreset_mode")
     if mode is None:
         text = f"{envs} does not say how it resets (metadata['autoreset_mode']): taken for NEXT_STEP"

@@ -14,11 +14,7 @@ from rltrainer.tree import Tree
 def check_obs(who: str, space: Tree, obs: Tree, batch: tuple[int, ...] = ()) -> None:
     """Check an observation against a tree of leaf spaces; choices may have any integer dtype.
 
-    Args:
-        who: what the text starts with, such as `env 3 obs`.
-        space: the tree of leaf spaces.
-        obs: what the env returned.
-        batch: axes in front of the space's shape: `(num_envs,)` for a vector env.
+    Texts begin with `who`, such as `env 3 obs`; `batch` are axes in front of the space's shape, `(num_envs,)` or none.
 
     Raises:
         SpaceError: other keys, another shape or another dtype.

@@ -9,12 +9,7 @@ from rltrainer.seeding import derive_seed
 
 
 class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Changes nothing but the first reset, if that is given no seed.
-
-    Args:
-        env: the env's own vector implementation.
-        seed: what the adapter derives the seeds of all resets from (`base_seed`).
-    """
+    """Changes nothing but the first reset, if that is given no seed; the adapter derives all from `base_seed`."""
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int | None = None) -> None:
         super().__init__(env)

@@ -108,7 +108,7 @@ class Worker:
         """Wait for the answer, with `watch` called every `TICK` seconds; return the result, and what the envs raised.
 
         Raises:
-            WorkerLostError: the worker died, or an env took longer than `step_timeout`.
+            WorkerLostError: see `check`.
         """
         answer = None
         try:

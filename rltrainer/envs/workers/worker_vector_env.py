@@ -31,8 +31,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     - In the step in which an episode broke off, the env reports `truncated=True`, reward 0 and its last observation
       once more, and `infos["rltrainer_restarted"]` marks it. No transition took place: the adapter marks the cell
-      `valid=False`, so that it is never trained on, and the trace ends with the transition before it. The episode is
-      not counted.
+      `valid=False`, and the trace ends with the transition before it. The episode is not counted.
     - The next episode begins as after any other end, with the next seed of the env.
     - A reset that fails is done again with the same seed.
 
