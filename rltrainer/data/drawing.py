@@ -58,7 +58,7 @@ class Drawing:
         }
         return {"generator": generator, **self.sampler_state()}
 
-    def prepare_load(self, state: State, written: Array, is_exact: bool) -> Load:
+    def prepare_load(self, state: State, written: Array | None = None, is_exact: bool = True) -> Load:
         """Check a whole state, and return what loads it; see `prepare_sampler`.
 
         Raises:

@@ -34,7 +34,8 @@ class HindsightReplayBuffer(ReplayBuffer):
     functions are given an empty one.
 
     Args:
-        capacity, observation_space, action_space, num_envs, device, seed, extra: see `ReplayBuffer`.
+        capacity, observation_space, action_space, num_envs, device, seed, extra: see `ReplayBuffer`, for what is
+            raised too.
         compute_reward: from achieved and desired goals [M, ...] and info to rewards [M], in one call per sample. The
             achieved goals are those of the successors.
         compute_terminated: the same for where the env ends an episode, for envs that end it by success; None leaves the
@@ -44,9 +45,7 @@ class HindsightReplayBuffer(ReplayBuffer):
             "episode" from all of the trace, "final" takes the last.
 
     Raises:
-        ParamsError: a value breaks its rule.
-        SpaceError: the observations have no goals, or a space cannot be stored.
-        ReplayBufferError: the buffer would not fit into memory.
+        SpaceError: the observations have no goals.
     """
 
     sampler_nbytes = 8  # how many cells of its trace lie before and after each

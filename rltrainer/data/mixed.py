@@ -122,7 +122,7 @@ class MixedBuffer(ReplayBuffer):
             text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {held!r}"
             raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
         load_online = self.online.prepare_load(state)
-        load_drawing = self.offline.drawing.prepare_load(found, self.offline._ring.written, is_exact=True)
+        load_drawing = self.offline.drawing.prepare_load(found)
 
         def load() -> None:
             load_online()

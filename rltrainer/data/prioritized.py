@@ -76,14 +76,13 @@ class PrioritySampler:
 
     def prepare_load(self, state: State, cells: Tensor) -> Load:
         """Check a state, and return what loads it."""
-        alpha, largest = state.get("alpha"), state.get("largest")
-        require(alpha == self.alpha, f"alpha: expected {self.alpha}, found {alpha!r}")
+        largest: Any = state.get("largest")
+        require(state.get("alpha") == self.alpha, f"alpha: expected {self.alpha}, found {state.get('alpha')!r}")
         leaves = check_tensor(state, "leaves", torch.float64, tuple(cells.shape))
         require(bool((leaves.isfinite() & (leaves > 0)).all()), "leaves: must be positive and finite")
         least = float(leaves.amax()) if len(leaves) else 0.0
-        if not isinstance(largest, float) or not max(least, 1.0) <= largest < float("inf"):
-            text = f"largest: must be finite, at least 1 and as large as the largest leaf; found {largest!r}"
-            raise ReplayBufferError(text)
+        text = f"largest: must be finite, at least 1 and as large as the largest leaf; found {largest!r}"
+        require(isinstance(largest, float) and max(least, 1.0) <= largest < float("inf"), text)
         value = torch.full_like(self.largest, largest)
 
         def load() -> None:
@@ -101,14 +100,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     priorities before the first.
 
     Args:
-        capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack: see `ReplayBuffer`.
+        capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack: see `ReplayBuffer`, for
+            what is raised too.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
-
-    Raises:
-        ParamsError: a value breaks its rule.
-        SpaceError: a space cannot be stored.
-        ReplayBufferError: the buffer would not fit into memory.
     """
 
     sampler_nbytes = 9  # float64, and the sums above

@@ -125,8 +125,7 @@ class ReplayBuffer:
             action: what the envs received.
             reward: [N].
             next_obs: the true successors, also where an episode ended.
-            terminated: [N] bool.
-            truncated: [N] bool.
+            terminated, truncated: [N] bool.
             extra: all declared extras; None if none are declared.
             stream: any object that stands for the envs' unbroken run; a collector passes its own.
 

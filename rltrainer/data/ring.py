@@ -121,11 +121,11 @@ class Ring:
             raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
         if self.frames is not None:
             rollout = self.frames.newest_of(rollout)
+        for obs in (map_tree(lambda x: x.flatten(0, 1), rollout.obs), rollout.last_obs, rollout.final_obs):
+            self.columns["obs"].check(obs)
         cells = cells_of_rollout(rollout)
         for name, column in self.columns.items():
             column.check(cells.columns[name])
-        self.columns["obs"].check(cells.final_obs)
-        self.columns["obs"].check(cells.last_obs)
         action = to_array(cells.columns["action"])[cells.source]
         if not self.actions.holds(action):
             raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))

@@ -17,8 +17,6 @@ from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout
 
-FIELDS = ("action", "reward", "terminated", "truncated")
-
 
 class RolloutBuffer:
     """Gathers steps of all envs [T, N]; grows if more come than it was made for.
@@ -28,15 +26,10 @@ class RolloutBuffer:
     Args:
         num_steps: steps of each env to reserve memory for.
         num_envs: N.
-        observation_space, action_space, device, extra: see `ReplayBuffer`.
+        observation_space, action_space, device, extra: see `ReplayBuffer`, for what is raised too.
 
     Attributes:
         num_rows: steps of all envs since the last `clear`.
-
-    Raises:
-        ParamsError: a value breaks its rule.
-        SpaceError: a space cannot be stored.
-        ReplayBufferError: the buffer would not fit into memory.
     """
 
     def __init__(
@@ -64,7 +57,6 @@ class RolloutBuffer:
         self._valid = self._columns["valid"].leaves[0]
         self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
-        self._envs = np.arange(num_envs)
         self._final_index: list[int] = []
         self.num_rows = 0
         self._first_row: tuple[Any, ...] | None = None
@@ -122,7 +114,7 @@ class RolloutBuffer:
         """End the traces; see `ReplayBuffer.break_trace`."""
         if self.num_rows:
             first = (self.num_rows - 1) * self.num_envs
-            ended = np.isin(first + self._envs, self._final_index)
+            ended = np.isin(first + np.arange(self.num_envs), self._final_index)
             self._end(np.flatnonzero(~ended if envs is None else ~ended & envs))
 
     def begin(self, stream: object) -> None:
@@ -164,7 +156,8 @@ class RolloutBuffer:
             return None
         if self._first_row is None:
             obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
-            action, reward, terminated, truncated = (self._columns[name].row(0) for name in FIELDS)
+            names = ("action", "reward", "terminated", "truncated")
+            action, reward, terminated, truncated = (self._columns[name].row(0) for name in names)
             extra = self._columns["extra"].row(0) if self.extra else None
             self._first_row = obs, action, reward, next_obs, terminated, truncated, extra
         return self._first_row

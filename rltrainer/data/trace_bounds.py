@@ -11,9 +11,6 @@ class TraceBounds:
 
     Cells that were stored since the last question are looked at then, each once. A cell's number is how many cells its
     env had ever stored before it.
-
-    Args:
-        ring: where the cells lie.
     """
 
     def __init__(self, ring: Ring) -> None:

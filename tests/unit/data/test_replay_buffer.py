@@ -623,6 +623,11 @@ def test_a_rollout_that_does_not_fit_changes_nothing() -> None:
     with pytest.raises(ReplayBufferError) as error:
         buffer.add_rollout(rollout)
     assert str(error.value) == "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"
+    for name, shape in (("obs", (2, 1, 3)), ("last_obs", (1, 3)), ("final_obs", (0, 3))):
+        rollout = make_rollout([world.step() for _ in range(2)])
+        setattr(rollout, name, torch.zeros(shape))
+        with pytest.raises(ReplayBufferError, match=r"^ReplayBuffer.obs: expected float32 of shape \(., 2\), got"):
+            buffer.add_rollout(rollout)
     assert_holds(buffer, reference, 2)
 
 
