@@ -50,6 +50,5 @@ class FrameStack:
 
     def newest_of(self, rollout: Rollout) -> Rollout:
         """Return a rollout of single frames."""
-        obs, last, final = ((rollout.obs, 2), (rollout.last_obs, 1), (rollout.final_obs, 1))
-        frames = [self.newest(*each) for each in (obs, last, final)]
-        return dataclasses.replace(rollout, obs=frames[0], last_obs=frames[1], final_obs=frames[2])
+        last, final = self.newest(rollout.last_obs), self.newest(rollout.final_obs)
+        return dataclasses.replace(rollout, obs=self.newest(rollout.obs, 2), last_obs=last, final_obs=final)

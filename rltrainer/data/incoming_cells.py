@@ -72,9 +72,8 @@ def to_array(value: Array | Tensor) -> Array:
 def differ(tree: Tree, other: Tree) -> Tensor:
     """Return which of the values of two trees [M, ...] differ in any leaf, [M] bool on the first one's device."""
     pairs = zip(leaves(tree), leaves(other), strict=True)
-    return torch.stack(
-        [(a != b.to(a.device, a.dtype)).reshape(len(a), a.shape[1:].numel()).any(1) for a, b in pairs]
-    ).any(0)
+    differs = [(a != b.to(a.device, a.dtype)).reshape(len(a), a.shape[1:].numel()).any(1) for a, b in pairs]
+    return torch.stack(differs).any(0)
 
 
 def count_up(counts: Array) -> Array:

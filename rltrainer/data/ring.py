@@ -50,7 +50,7 @@ class Ring:
         cells_per_env: int,
         num_envs: int,
         device: torch.device,
-        frames: FrameStack | None = None,
+        frames: FrameStack | None,
     ) -> None:
         self.specs, self.cells_per_env, self.num_envs, self.device = specs, cells_per_env, num_envs, device
         self.num_rows = cells_per_env + 1
@@ -134,9 +134,7 @@ class Ring:
         # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
         head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
-        starts |= to_array(differ(head, map_tree(lambda x: x[0], rollout.obs)))
-        if starts.any():
-            self.break_trace(starts)
+        self.break_trace(starts | to_array(differ(head, map_tree(lambda x: x[0], rollout.obs))))
         self.store(cells)
 
     def store(self, cells: Cells) -> tuple[Array, Array]:
