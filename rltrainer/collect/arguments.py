@@ -38,9 +38,8 @@ def require_columns(policy: Policy, declared: Extra) -> None:
     """Raise a `ParamsError` if a buffer declares a column beside its own that the policy cannot fill."""
     known = policy.columns if declared else {}
     for name, spec in declared.items():
-        if name not in known or spec != known[name]:
-            can = f"{type(policy).__name__} fills {dict(known)}" if known else f"{type(policy).__name__} fills none"
-            rule = f"must be a column that somebody fills; {can}"
+        if known.get(name) != spec:
+            rule = f"must be a column that somebody fills; {type(policy).__name__} fills {dict(known) or 'none'}"
             raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))
 
 

@@ -70,14 +70,12 @@ class EpisodeCounter:
     @property
     def returns(self) -> Array:
         """Returns of the episodes that ended [E] or [E, A]."""
-        if not self._ended_returns:
-            return np.zeros((0, *self._return.shape[1:]))
-        return np.concatenate(self._ended_returns)
+        return np.concatenate([np.zeros((0, *self._return.shape[1:])), *self._ended_returns])
 
     @property
     def lengths(self) -> Array:
         """Lengths of the episodes that ended [E]."""
-        return np.concatenate(self._ended_lengths) if self._ended_lengths else np.zeros(0, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *self._ended_lengths])
 
     def longest(self) -> tuple[int, int]:
         """Return the env of a collection by episodes whose running episode is the longest, and its steps."""

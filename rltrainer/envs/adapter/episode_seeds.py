@@ -13,17 +13,11 @@ from rltrainer.seeding import derive_seed, draw_seed
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
-FAR = np.iinfo(np.int64).max
-"""A step that never comes."""
+FAR = np.iinfo(np.int64).max  # a step that never comes
 
 
 class EpisodeClock:
-    """Counts episodes and steps of N envs.
-
-    Args:
-        num_envs: N.
-        seed: what all seeds derive from; None until `seed` or the first seed that is asked for.
-    """
+    """Counts episodes and steps of N envs; all seeds derive from `seed`, which is drawn where it is None."""
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
         self.seed = seed

@@ -53,9 +53,7 @@ class StepResult:
 class WorkerEnvs:
     """The envs of one worker; what they raise is collected, SystemExit and KeyboardInterrupt included.
 
-    Args:
-        factories, first: see `Worker`.
-        receive_file: returns the descriptor of the shared arrays, when they are to be attached.
+    `receive_file` returns the descriptor of the shared arrays, when they are to be attached.
     """
 
     def __init__(self, factories: Sequence[Callable[[], Env]], first: int, receive_file: Callable[[], int]) -> None:

@@ -16,8 +16,7 @@ Array = np.ndarray[Any, Any]
 MAX_NUMBERS = 16
 """Numbers of one env's info that shared memory has room for."""
 
-_EXACT_INTS = 2**53
-"""Integers below are exact as float64."""
+_EXACT_INTS = 2**53  # integers below are exact as float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class Schema:
         """Return the schema of an info, None if it holds something else than numbers or too many of them."""
         types = tuple(map(type, info.values()))
         is_short = 0 < len(types) <= MAX_NUMBERS
-        is_plain = all(kind in (float, int, bool) or issubclass(kind, np.floating) for kind in types)
-        is_exact = all(np.dtype(kind).itemsize <= 8 for kind in types) if is_plain else False
+        is_exact = all(kind in (float, int, bool, np.float16, np.float32, np.float64) for kind in types)
         is_text = all(type(key) is str and key != "final_obs" for key in info)
         return cls(tuple(info), types) if is_short and is_exact and is_text else None
 

@@ -28,13 +28,7 @@ DONE, PAYLOAD = b".", b"+"
 def run_worker(
     signals: socket.socket, pipe: Connection, factories: Sequence[Callable[[], Env]], first: int, stays_awake: bool
 ) -> None:
-    """Serve the parent until it says QUIT or is gone.
-
-    Args:
-        signals: the commands come from here.
-        pipe: their arguments.
-        factories, first, stays_awake: see `Worker`.
-    """
+    """Serve the parent, as said above, until it says QUIT or is gone; the further arguments are those of `Worker`."""
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handler of SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
