@@ -59,11 +59,7 @@ class Drawing:
         return {"generator": generator, **self.sampler_state()}
 
     def prepare_load(self, state: State, written: Array | None = None, is_exact: bool = True) -> Load:
-        """Check a whole state, and return what loads it; see `prepare_sampler`.
-
-        Raises:
-            ReplayBufferError: it is none.
-        """
+        """Check a whole state, and return what loads it; see `prepare_sampler`, for what is raised too."""
         load_sampler = self.prepare_sampler(state, written, is_exact)
         try:
             self._set_generator(torch.Generator(self.ring.device), state)

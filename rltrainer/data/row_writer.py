@@ -37,10 +37,8 @@ class RowWriter:
             at: the row, and that of the successors, both as a number or as a tuple (rows, envs) of index arrays.
             obs, action, reward, next_obs, terminated, truncated, extra: see there.
         """
-        values: tuple[Any, ...]
-        if self._is_plain and extra is None:
-            values = (obs, action, reward, terminated, truncated, next_obs)
-        else:
+        values: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
+        if not self._is_plain or extra is not None:
             extras = _values(self._extra, {} if extra is None else extra)
             flags = (terminated, truncated)
             values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
