@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
@@ -93,10 +93,6 @@ class OffPolicyAlgorithm(Algorithm):
         results = self._compiled_step.run((batch, self.draw(batch)) for batch in batches)
         self._end_update(results)
         return results[0] if is_single else UpdateResult.mean(results)
-
-    def _refuse_policy(self, field: str, rule: str) -> NoReturn:
-        name = f"{type(self).__name__}.policy"
-        raise ParamsError(field_error_text(name, field, rule, getattr(self.policy, field)))
 
     def _step(self, batch: Transitions, draws: Any) -> UpdateResult:
         obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeFloat, PositiveInt
 from rltrainer.nets import DeterministicActorCritic
 
@@ -40,4 +41,4 @@ class DDPG(TD3):
     def __init__(self, policy: DeterministicActorCritic, params: DDPGParams | None = None) -> None:
         super().__init__(policy, params)
         if policy.num_critics != 1:
-            self._refuse_policy("num_critics", "must be 1")
+            raise ParamsError(field_error_text("DDPG.policy", "num_critics", "must be 1", policy.num_critics))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
@@ -51,9 +52,8 @@ class REDQ(SAC):
     def __init__(self, policy: SquashedActorCritic, params: REDQParams | None = None) -> None:
         super().__init__(policy, params)
         if policy.num_critics < self.params.num_target_critics:
-            self._refuse_policy(
-                "num_critics", f"must be at least num_target_critics ({self.params.num_target_critics})"
-            )
+            rule = f"must be at least num_target_critics ({self.params.num_target_critics})"
+            raise ParamsError(field_error_text("REDQ.policy", "num_critics", rule, policy.num_critics))
         self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
 
     @classmethod

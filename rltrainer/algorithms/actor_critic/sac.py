@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import a_step_per_sample
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
@@ -76,7 +77,8 @@ class SAC(OffPolicyAlgorithm):
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)
         if (policy.num_outputs > 1) != self.has_quantiles:
-            self._refuse_policy("num_outputs", "must be more than 1, quantiles" if self.has_quantiles else "must be 1")
+            name, rule = type(self).__name__, "must be more than 1, quantiles" if self.has_quantiles else "must be 1"
+            raise ParamsError(field_error_text(f"{name}.policy", "num_outputs", rule, policy.num_outputs))
         target = self.params.target_entropy
         self.target_entropy = self.default_target_entropy() if target is None else target
         self.critic = policy.critic

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import a_step_per_sample
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
 from rltrainer.nets.target import TargetNetwork
@@ -60,7 +61,8 @@ class TD3(OffPolicyAlgorithm):
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
         super().__init__(policy, params)
         if policy.num_outputs != 1:
-            self._refuse_policy("num_outputs", "must be 1")
+            name = f"{type(self).__name__}.policy"
+            raise ParamsError(field_error_text(name, "num_outputs", "must be 1", policy.num_outputs))
         self.policy.exploration = GaussianNoise(self.params.exploration_noise)
         self.actor, self.critic = policy.actor, policy.critic
         self.target_actor = TargetNetwork(policy.actor, self.params.tau)

@@ -5,6 +5,7 @@ import dataclasses
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, Scheduled
 from rltrainer.functional.distributional import midpoints, quantile_huber
 from rltrainer.nets import SquashedActorCritic
@@ -39,7 +40,8 @@ class TQC(SAC):
     def __init__(self, policy: SquashedActorCritic, params: TQCParams | None = None) -> None:
         super().__init__(policy, params)
         if policy.num_outputs <= self.params.num_dropped:
-            self._refuse_policy("num_outputs", f"must be more than num_dropped ({self.params.num_dropped})")
+            rule = f"must be more than num_dropped ({self.params.num_dropped})"
+            raise ParamsError(field_error_text("TQC.policy", "num_outputs", rule, policy.num_outputs))
         self.num_kept = (policy.num_outputs - self.params.num_dropped) * policy.num_critics
 
     def critic_loss(self, batch: Transitions, target: Tensor, draws: SACDraws) -> tuple[Tensor, Tensor]:
