@@ -79,6 +79,9 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
         error: the file is missing, damaged, of another kind or of a newer version; the text says which.
     """
     path = Path(path)
+    if path.is_dir():
+        part = path / f"{kind}.safetensors"
+        raise error(f"{path}: is a folder" + (f", a checkpoint. Pass {part}" if part.is_file() else ", no file"))
     if not path.is_file():
         raise error(f"{path}: there is no such file")
     try:
@@ -86,7 +89,8 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
             metadata = file.metadata() or {}
             found = metadata.get("rltrainer")
             if found not in (kind, or_kind):
-                raise error(f"{path}: expected a file of kind {kind!r}, found {found or 'no rltrainer file'!r}")
+                kinds = " or ".join(repr(each) for each in (kind, or_kind) if each)
+                raise error(f"{path}: expected a file of kind {kinds}, found {found or 'no rltrainer file'!r}")
             if int(version := metadata["version"]) > FORMAT_VERSION:
                 text = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
                 raise error(f"{path}: {text}")

@@ -138,4 +138,6 @@ def _names_users(plain: Any) -> bool:
 
 
 def _remedy(path: str, name: str) -> str:
-    return f"the file only names {name!r}. Pass what that is: classes=[{name}], or classes={{{name!r}: ...}}"
+    short = name.rpartition("<locals>.")[2]
+    as_list = "" if "<" in short else f"classes=[{short}], or "  # a lambda has no name to write there
+    return f"the file only names {name!r}. Pass what that is: {as_list}classes={{{name!r}: ...}}"

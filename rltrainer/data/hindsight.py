@@ -13,7 +13,7 @@ from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.trace_bounds import TraceBounds
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, a_callable, checked
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
@@ -87,7 +87,13 @@ class HindsightReplayBuffer(ReplayBuffer):
             capacity: transitions in all.
             num_envs: how many streams there are.
             options: further arguments of the class.
+
+        Raises:
+            ParamsError: it is no single env, or has no `compute_reward`.
         """
+        if not isinstance(env, gym.Env) or not ("compute_reward" in options or env.has_wrapper_attr("compute_reward")):
+            rule, hint = "must be a single gymnasium.Env with a `compute_reward`", "Or pass compute_reward=... too."
+            raise ParamsError(field_error_text("HindsightReplayBuffer.for_env", "env", rule, env, hint))
         names = [name for name in ("compute_reward", "compute_terminated") if env.has_wrapper_attr(name)]
         functions = {name: env.get_wrapper_attr(name) for name in names}
         return cls(capacity, env.observation_space, env.action_space, num_envs, **functions | options)

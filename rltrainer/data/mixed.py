@@ -38,8 +38,12 @@ class MixedBuffer(ReplayBuffer):
         for name, buffer in (("online", online), ("offline", offline)):
             if not isinstance(buffer, ReplayBuffer):
                 raise ReplayBufferError(field_error_text("MixedBuffer", name, "must be a ReplayBuffer", buffer))
-        if offline is online or len(offline) == 0 or offline.device != online.device:
-            rule = f"must be another buffer than the online one, not empty, and on {online.device}"
+        rules = {
+            "must be another buffer than the online one": offline is not online,
+            "must hold transitions": len(offline) > 0,
+            f"must be on {online.device}, as the online one is": offline.device == online.device,
+        }
+        for rule in (rule for rule, holds in rules.items() if not holds):
             raise ReplayBufferError(field_error_text("MixedBuffer", "offline", rule, offline))
         vars(self).update(vars(online))  # its memory: what is stored here is stored there
         mismatch = self._layout.mismatch(dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack))

@@ -20,8 +20,10 @@ def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.
     batch, is_single = _to_batch(f"{name}: obs", policy, obs)
     if policy.has_mask:
         parts = torch.split(policy.mask_of(batch), num_choices(policy.action_space) or 0, 1)
-        if not all(bool(part.any(1).all()) for part in parts):
-            raise SpaceError(f'{name}: obs["{ACTION_MASK}"]: allows no action')
+        is_stuck = ~torch.stack([part.any(1) for part in parts]).all(0)
+        for row in is_stuck.nonzero()[:1].flatten().tolist():
+            of_row = "" if is_single else f" in row {row}"
+            raise SpaceError(f'{name}: obs["{ACTION_MASK}"]: allows no action{of_row}')
     memory: Any = policy.initial_state(len(leaves(batch)[0])) if policy.is_recurrent or state is not None else None
     if state is not None:
         shape = None if memory is None else tuple(memory.shape[is_single:])

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from rltrainer.algorithms import Algorithm
+from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.collect import DataSource
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
@@ -53,6 +53,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         for (field, cls), value in zip(classes.items(), (algorithm, params), strict=True):
             if not isinstance(value, cls):
                 hint = f"Write {name}(algorithm, {self.params_class.__name__}(...))."
+                if isinstance(value, OnPolicyAlgorithm):
+                    hint = "Use OnPolicyTrainer and OnPolicyTrainerParams."
+                elif isinstance(value, OffPolicyAlgorithm):
+                    hint = "Use OffPolicyTrainer and OffPolicyTrainerParams, or OfflineTrainer."
                 raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))
         self.algorithm, self.params = algorithm, params
         params.check_fits(algorithm)

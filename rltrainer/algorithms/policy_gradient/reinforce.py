@@ -1,6 +1,8 @@
 """REINFORCE (Williams 1992, Simple Statistical Gradient-Following Algorithms for Connectionist RL)."""
 
 import dataclasses
+import functools
+import logging
 
 import torch
 
@@ -60,7 +62,10 @@ class REINFORCE(OnPolicyAlgorithm):
         """Return what was earned from each cell to the end of its trace, as returns and as advantages."""
         weight = rollout.valid.to(rollout.reward.dtype)
         reward = self.policy.scale_reward(rollout.reward)
-        return_ = backward_recurrence(reward, self.gamma * (~rollout.ends).to(reward.dtype))
+        ends = rollout.ends
+        if bool((rollout.valid[-1] & ~ends[-1]).any()):
+            _say_that_returns_are_cut()
+        return_ = backward_recurrence(reward, self.gamma * (~ends).to(reward.dtype))
         advantage = return_
         if self.params.standardize_return:
             advantage = standardize(return_.flatten(), weight.flatten()).view_as(return_)
@@ -75,3 +80,10 @@ class REINFORCE(OnPolicyAlgorithm):
         return UpdateResult(
             {"loss": loss.detach(), "entropy": weighted_mean(distribution.entropy(), batch.weight).detach()}
         )
+
+
+@functools.cache  # once a program
+def _say_that_returns_are_cut() -> None:
+    text = "REINFORCE: episodes go on after the rollout, and their returns lack what comes then. "
+    hint = "Collect whole ones: collection_step_num_env_steps=None, collection_step_num_episodes=..."
+    logging.getLogger("rltrainer").warning(text + hint)

@@ -241,7 +241,8 @@ def test_what_a_file_can_only_name_is_saved_and_asked_for(
         rl.load(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: {field}: the file only names '")
-    assert f"{name}'. Pass what that is: classes=[" in text
+    as_list = "" if name == "<lambda>" else f"classes=[{name}], or "
+    assert f"{name}'. Pass what that is: {as_list}classes={{'" in text
     long_name = text.split("'")[1]
     thing = options.get("activation") or options["net"].activation or options["net"].encoder
     assert isinstance(rl.load(path, classes={long_name: thing}), rl.BC)
@@ -252,8 +253,9 @@ def test_an_optimizer_factory_of_a_users(tmp_path: Path) -> None:
         return torch.optim.AdamW(parameters, weight_decay=0.1)
 
     rl.DQN(rl.QNetwork(VECTOR, DISCRETE), rl.DQNParams(optimizer=factory)).save(tmp_path / "dqn")
-    with pytest.raises(CheckpointError, match=r"DQNParams.optimizer: the file only names 'test_an_optimi"):
+    with pytest.raises(CheckpointError, match=r"DQNParams.optimizer: the file only names 'test_an_optimi") as caught:
         rl.load(tmp_path / "dqn")
+    assert "Pass what that is: classes=[factory], or classes={'test_an_optimi" in str(caught.value)
     assert rl.load(tmp_path / "dqn", classes=[factory]).params.optimizer is factory
     assert isinstance(rl.load_policy(tmp_path / "dqn"), rl.QNetwork)  # which has no optimizer
 
@@ -328,10 +330,21 @@ def test_a_policy_is_no_algorithm(tmp_path: Path) -> None:
         rl.BC(rl.Actor(VECTOR, DISCRETE)).load(tmp_path / "actor")
 
 
+def test_a_buffer_is_neither(tmp_path: Path) -> None:
+    rl.ReplayBuffer(3, VECTOR, DISCRETE).save(tmp_path / "data")
+    with pytest.raises(CheckpointError, match="data: expected a file of kind 'algorithm' or 'policy', found 'replay_b"):
+        rl.load_policy(tmp_path / "data")
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(CheckpointError, match="there is no such file"):
-            rl.load(path)
+    with pytest.raises(CheckpointError, match="none: there is no such file$"):
+        rl.load(tmp_path / "none")
+    with pytest.raises(CheckpointError, match="is a folder, no file$"):
+        rl.load(tmp_path)
+    (tmp_path / "algorithm.safetensors").touch()
+    with pytest.raises(CheckpointError) as caught:
+        rl.load(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: is a folder, a checkpoint. Pass {tmp_path}/algorithm.safetensors"
     with pytest.raises(ParamsError, match="^load_policy.path: must be a path; got 3"):
         rl.load_policy(3)  # type: ignore[arg-type]
 

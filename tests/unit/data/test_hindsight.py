@@ -242,6 +242,16 @@ def test_the_functions_of_an_env() -> None:
     assert float(is_reached.float().mean()) > 0.2
 
 
+def test_envs_that_have_no_functions() -> None:
+    plain = gym.make("CartPole-v1")
+    vector = gym.vector.SyncVectorEnv([lambda: BitFlip(4)])
+    rule = "must be a single gymnasium.Env with a `compute_reward`"
+    for env, got in (("CartPole-v1", "'CartPole-v1' (str)"), (vector, "SyncVectorEnv("), (plain, "<TimeLimit")):
+        with pytest.raises(ParamsError) as caught:
+            rl.HindsightReplayBuffer.for_env(env, 10)  # type: ignore[arg-type]
+        assert str(caught.value).startswith(f"HindsightReplayBuffer.for_env.env: {rule}; got {got}")
+
+
 @pytest.mark.parametrize("strategy", ["future", "episode"])
 def test_a_run_resumes_bit_for_bit(strategy: Any, tmp_path: Path) -> None:
     def build() -> Any:

@@ -161,9 +161,14 @@ def test_bad_parts() -> None:
     for parts, name in (((3, offline), "online"), ((online, None), "offline")):
         with pytest.raises(ReplayBufferError, match=f"MixedBuffer.{name}: must be a ReplayBuffer; got"):
             rl.MixedBuffer(*parts)  # type: ignore[arg-type]
-    for other in (online, make_buffer(4)):
-        text = "MixedBuffer.offline: must be another buffer than the online one, not empty, and on cpu; got"
-        with pytest.raises(ReplayBufferError, match=text):
+    elsewhere = fill(make_buffer(4), 100)
+    elsewhere.device = torch.device("meta")
+    for other, rule in (
+        (online, "must be another buffer than the online one"),
+        (make_buffer(4), "must hold transitions"),
+        (elsewhere, "must be on cpu, as the online one is"),
+    ):
+        with pytest.raises(ReplayBufferError, match=f"^MixedBuffer.offline: {rule}; got "):
             rl.MixedBuffer(online, other)
     foreign = rl.ReplayBuffer(5, OBS, gym.spaces.Discrete(2))
     fill(foreign, 0)

@@ -177,6 +177,8 @@ def test_masks_are_obeyed() -> None:
     assert policy.predict({"a": np.zeros(3), "action_mask": [0, 1, 0, 0, 1]}).tolist() == [1, 2]
     with pytest.raises(SpaceError, match=r'^ActorCritic.predict: obs\["action_mask"\]: allows no action$'):
         policy.predict({"a": np.zeros(3), "action_mask": [1, 1, 0, 0, 0]})
+    with pytest.raises(SpaceError, match=r'obs\["action_mask"\]: allows no action in row 1$'):
+        policy.predict({"a": np.zeros((3, 3)), "action_mask": [[1, 0, 0, 0, 1], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]})
 
 
 class Counts(rl.Actor):

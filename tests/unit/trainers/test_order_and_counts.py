@@ -289,10 +289,14 @@ def test_a_foreign_policy_is_refused() -> None:
         on_policy_trainer(training_collector=other)
 
 
-def test_a_trainer_names_the_kind_of_algorithm_it_needs() -> None:
-    trainer = on_policy_trainer()
-    with pytest.raises(ParamsError, match="OffPolicyTrainer.algorithm: must be of class OffPolicyAlgorithm; got"):
-        rl.OffPolicyTrainer(trainer.algorithm, off_policy_trainer().params)
+def test_a_trainer_names_the_kind_of_algorithm_it_needs_and_the_trainer_for_what_it_got() -> None:
+    on, off = on_policy_trainer(), off_policy_trainer()
+    with pytest.raises(ParamsError, match="^OffPolicyTrainer.algorithm: must be of class OffPolicyA.* Use OnPolicyTr"):
+        rl.OffPolicyTrainer(on.algorithm, off.params)
+    with pytest.raises(ParamsError, match="^OnPolicyTrainer.algorithm: must be of class OnPolicyAl.* Use OffPolicyTr"):
+        rl.OnPolicyTrainer(off.algorithm, on.params)
+    with pytest.raises(ParamsError, match=r"^OffPolicyTrainer.params: .* Write OffPolicyTrainer\(algorithm, OffP"):
+        rl.OffPolicyTrainer(off.algorithm, on.params)
 
 
 def test_run_training_makes_the_trainer() -> None:

@@ -9,6 +9,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import Samples
+from rltrainer.algorithms.policy_gradient.reinforce import _say_that_returns_are_cut
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 TWO = gym.spaces.Discrete(2)
@@ -57,6 +58,21 @@ def test_a_return_ends_where_its_trace_does() -> None:
     reset = make(standardize_return=False).process(rollout([1.0, 1.0, 50.0, 1.0], truncated=1, invalid=2))
     assert reset.return_.flatten()[:2].tolist() == pytest.approx([1.9, 1.0])
     assert reset.weight.flatten().tolist() == [1.0, 1.0, 0.0, 1.0]
+
+
+def test_returns_that_a_rollout_cuts_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    _say_that_returns_are_cut.cache_clear()
+    whole, cut, past = (rollout([1.0, 1.0, 1.0], truncated=0, invalid=invalid) for invalid in (None, None, 2))
+    for data in (cut, past):  # past its quota an env acts, and does not count
+        data.final_index, data.final_obs = data.final_index[:1], data.final_obs[:1]
+        data.terminated[-1] = False
+    for data in (whole, past):
+        make().process(data)
+    assert caplog.messages == []
+    for _ in range(2):
+        make().process(cut)
+    assert len(caplog.messages) == 1
+    assert "collection_step_num_episodes" in caplog.text
 
 
 def test_the_loss_by_hand() -> None:
