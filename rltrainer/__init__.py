@@ -32,8 +32,8 @@ __all__ = [
     "QuantileQNetwork", "REDQParams", "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer",
     "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams", "Samples", "ScheduledValue", "SequenceSummaryStats",
     "Sequences", "SquashedActorCritic", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger",
-    "Trainer", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdatePlan", "UpdateResult", "errors", "load",
-    "load_policy", "make_vec", "register", "rms_prop", "seed",
+    "Timing", "Trainer", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdatePlan", "UpdateResult", "errors",
+    "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

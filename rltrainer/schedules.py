@@ -44,6 +44,7 @@ class LinearSchedule:
         return self.start + (self.end - self.start) * min(progress / self.until, 1.0)
 
 
+@dataclass(frozen=True)
 class CosineSchedule(LinearSchedule):
     """Go from `start` to `end` along half a cosine wave: slow at both ends, fastest in the middle.
 

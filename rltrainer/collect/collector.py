@@ -355,12 +355,18 @@ class Collector:
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
-        self._watch.check_collected(rollout_buffer, num_rows_before)
+        is_replay = isinstance(buffer, ReplayBuffer)
+        self._watch.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
         if process is not None:
             self._processed = processed(process, rollout_buffer.rollout())
-        if isinstance(buffer, ReplayBuffer):
-            row = rollout_buffer.single_row() if process is None else None
+        if not isinstance(buffer, ReplayBuffer):
+            return
+        row = rollout_buffer.single_row() if process is None else None
+        try:
             if row is not None:
                 buffer.add(*row, stream=self._stream)
             else:
                 buffer.add_rollout(self.rollout(), stream=self._stream)
+        except SpaceError:
+            self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
+            raise

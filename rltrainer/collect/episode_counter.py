@@ -70,12 +70,13 @@ class EpisodeCounter:
     @property
     def returns(self) -> Array:
         """Returns of the episodes that ended [E] or [E, A]."""
-        return np.concatenate([np.zeros((0, *self._return.shape[1:])), *self._ended_returns])
+        none = np.zeros((0, *self._return.shape[1:]))
+        return np.concatenate(self._ended_returns) if self._ended_returns else none
 
     @property
     def lengths(self) -> Array:
         """Lengths of the episodes that ended [E]."""
-        return np.concatenate([np.zeros(0, np.int64), *self._ended_lengths])
+        return np.concatenate(self._ended_lengths) if self._ended_lengths else np.zeros(0, np.int64)
 
     def longest(self) -> tuple[int, int]:
         """Return the env of a collection by episodes whose running episode is the longest, and its steps."""

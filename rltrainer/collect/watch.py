@@ -33,18 +33,22 @@ class Watch:
         sizes = num_choices(adapter.action_space) or [1]
         self._first_flags = np.cumsum([0, *sizes[:-1]])
 
-    def check_collected(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
-        """Look at a collection, before which each env had taken so many steps."""
-        is_good = buffer.is_finite() and (self._adapter.to_env.clips_samples or buffer.holds_choices(self._actions))
-        if not is_good:
-            check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
+    def check_collected(self, buffer: RolloutBuffer, num_steps_before: int, holds_samples: bool) -> None:
+        """Look at a collection, before which each env had taken so many steps; at its actions if they are samples."""
+        looks = holds_samples and not self._adapter.to_env.clips_samples  # a replay buffer looks itself, 3 us a step
+        if not buffer.is_finite() or (looks and not buffer.holds_choices(self._actions)):
+            self.name_fault(buffer, num_steps_before)
+
+    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
+        """Raise the first fault of a collection, if it has one."""
+        check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
 
     def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
         """Raise the fault that made a policy or env fail, if there is one: a NaN has many effects."""
         if buffer is None:  # each row was looked at when it came
             return
         if buffer.num_rows:
-            check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
+            self.name_fault(buffer, num_steps_before)
         num_steps = num_steps_before + buffer.num_rows
         check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
 

@@ -1,6 +1,7 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import gymnasium as gym
 import torch
@@ -129,6 +130,29 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
         self._sampler = PrioritySampler(self._ring.num_cells, alpha, beta, self.device)
         self._ring.sampler = self._sampler
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: torch.device | str = "cpu",
+        capacity: int | None = None,
+        num_envs: int | None = None,
+        *,
+        alpha: float = 0.6,
+        beta: float | Schedule = 0.4,
+    ) -> Self:
+        """Read what any replay buffer's `save` wrote; transitions without a priority get that of new ones.
+
+        Args:
+            path, device, capacity, num_envs: see `ReplayBuffer.load`, for what is raised too.
+            alpha: how much priorities count; that of the file, if it has priorities.
+            beta: how much of that the weights undo.
+
+        Raises:
+            ReplayBufferError: the file has priorities of another `alpha`.
+        """
+        return cls._read(path, device, capacity, num_envs, alpha=alpha, beta=beta)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of transitions.

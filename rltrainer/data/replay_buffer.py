@@ -345,7 +345,6 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         capacity: int | None = None,
         num_envs: int | None = None,
-        **options: Any,
     ) -> Self:
         """Read a buffer that any replay buffer's `save` wrote; what is added next starts a new trace.
 
@@ -355,16 +354,21 @@ class ReplayBuffer:
             capacity: another than the file's; of more transitions than fit the newest are kept, and a warning is
                 logged that says how many are left out.
             num_envs: another than the file's; the traces are shared out among the envs.
-            options: what the class takes besides and a file does not hold, such as `alpha` or `compute_reward`.
 
         Returns:
             the buffer; unless capacity, envs or class differ, equal in every field and in what it samples next.
 
         Raises:
-            ReplayBufferError: the file is missing, damaged or no buffer, has priorities of another `alpha`, or the
-                buffer would not fit into memory.
+            ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
             ParamsError: an argument breaks its rule.
         """
+        return cls._read(path, device, capacity, num_envs)
+
+    @classmethod
+    def _read(
+        cls, path: str | Path, device: torch.device | str, capacity: int | None, num_envs: int | None, **options: Any
+    ) -> Self:
+        """Read a buffer; `options` are what a subclass takes besides, and no file holds."""
         path = checked(f"{cls.__name__}.load", "path", path, AnyPath)
         state, layout, smallest = read_layout(path)
         # The seed is replaced by the file's; giving one leaves the global generator alone.

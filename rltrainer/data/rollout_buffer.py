@@ -58,7 +58,7 @@ class RolloutBuffer:
         self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._final_index: list[int] = []
-        self.num_rows = 0
+        self.num_rows, self._has_invalid = 0, False
         self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
@@ -106,6 +106,7 @@ class RolloutBuffer:
         accepted = True if valid is None else self._valid.accept(valid)
         self._writer.write((row, row + 1), obs, action, reward, next_obs, terminated, truncated, extra)
         self._valid.target[row] = accepted
+        self._has_invalid |= valid is not None
         self.num_rows += 1
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated))
@@ -131,7 +132,7 @@ class RolloutBuffer:
         """
         if self.num_rows:
             self._starts[:] = False
-        self.num_rows = 0
+        self.num_rows, self._has_invalid = 0, False
         self._final_index.clear()
 
     def is_finite(self) -> bool:
@@ -152,7 +153,7 @@ class RolloutBuffer:
         Off policy most collections are one step. The views are made once: anew they would be a tenth of the calls of
         an env step with its gradient step.
         """
-        if self.num_rows != 1 or not self._valid.target[0].all():
+        if self.num_rows != 1 or self._has_invalid:
             return None
         if self._first_row is None:
             obs, next_obs = (self._columns["obs"].row(i) for i in range(2))

@@ -16,6 +16,9 @@ class ConsoleLogger(Logger):
     Args:
         stream: where to print; None is standard output.
         options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        ParamsError: an option breaks its rule.
     """
 
     def __init__(self, stream: TextIO | None = None, **options: Unpack[LoggerOptions]) -> None:

@@ -20,6 +20,9 @@ class CSVLogger(LineLogger):
     Args:
         path: the file; its folder is made. If a run has used it, `log-2.csv` and so on.
         options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
     name_in_state = "csv"

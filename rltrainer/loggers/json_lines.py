@@ -19,6 +19,9 @@ class JSONLinesLogger(LineLogger):
     Args:
         path: the file; its folder is made. If a run has used it, `log-2.jsonl` and so on.
         options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
     name_in_state = "json_lines"

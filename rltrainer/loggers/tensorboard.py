@@ -51,7 +51,7 @@ class TensorBoardLogger(FileLogger):
         events = log.Tensors(tag) if tag in log.Tags()["tensors"] else []
         # By time, because event files of one second are read in no certain order.
         for event in sorted(events, key=lambda event: event.wall_time):
-            yield f"the epoch row of step {event.step}, which is broken", event.tensor_proto.string_val[0]
+            yield f"the epoch row of step {event.step}, which is broken", b"".join(event.tensor_proto.string_val[:1])
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         scalars = {name: value for name, value in values.items() if value is not None}

@@ -134,17 +134,17 @@ class ActorCritic(Actor):
         name = type(self).__name__
         share_encoder = checked(name, "share_encoder", share_encoder, Flag)
         net = self.critic_net_params(critic_net, "share_encoder" if share_encoder else None)
+        self._shares_encoder = share_encoder
         encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
         self.critic = nn.Sequential(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardNormalizer()
 
-    def shared_features(self, obs: Tree) -> Tensor | None:
-        """Return what an encoder that actor and critic share makes of observations [B, F]; None without one."""
-        if self.actor[0] is not self.critic[0] or any(hooks_of(self.actor) + hooks_of(self.critic)):
-            return None
-        features: Tensor = self.actor[0](obs)
-        return features
+    def shared_features(self, obs: Tree) -> tuple[Tensor, ...]:
+        """Return what an encoder that actor and critic share makes of observations [B, F]; nothing without one."""
+        if not self._shares_encoder or any(hooks_of(self.actor) + hooks_of(self.critic)):
+            return ()
+        return (self.actor[0](obs),)
 
     def value(self, obs: Tree, features: Tensor | None = None) -> Tensor:
         """Return the values [B] of normalised observations [B, ...], from shared features where they are given."""
@@ -154,4 +154,4 @@ class ActorCritic(Actor):
     def evaluate(self, obs: Tree) -> tuple[Distribution, Tensor]:
         """Return what `distribution` and `value` do; an encoder that both share is passed through once."""
         features = self.shared_features(obs)
-        return self.distribution(obs, features), self.value(obs, features)
+        return self.distribution(obs, *features), self.value(obs, *features)

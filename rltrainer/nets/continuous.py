@@ -101,6 +101,9 @@ class SquashedActorCritic(ContinuousActorCritic):
         sde_sample_interval: see `Actor`.
         log_std_init: logarithm of the standard deviation that this noise starts with.
         options: see `ContinuousActorCritic`.
+
+    Raises:
+        SpaceError: the actions are no Box of one axis with finite bounds.
     """
 
     extra_specs = LOG_PROB
@@ -157,6 +160,9 @@ class GaussianActorCritic(ContinuousActorCritic):
 
     Args:
         options: see `ContinuousActorCritic`.
+
+    Raises:
+        SpaceError: the actions are no Box of one axis with finite bounds.
     """
 
     extra_specs = LOG_PROB

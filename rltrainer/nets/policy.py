@@ -87,6 +87,8 @@ class Policy(nn.Module, ABC):
         def __new__(cls, *args: Any, **options: Any) -> Self:
             """Keep what the policy is built with, for the file that it is saved in."""
             policy = super().__new__(cls)
+            if args or options:  # a copy has none
+                check_arguments(cls.__name__, cls, args, options, "option")
             policy.__dict__["_construction"] = construction(cls, args, options)
             return policy
 

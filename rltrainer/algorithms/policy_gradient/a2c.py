@@ -59,7 +59,7 @@ class A2C(OnPolicyAlgorithm):
 
     def process(self, rollout: Rollout) -> Samples:
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
-        value, next_value, _ = self.values(rollout)
+        value, next_value, _ = self._values(rollout)
         return self.samples(rollout, value, next_value)
 
     def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> Samples:
@@ -100,8 +100,8 @@ class A2C(OnPolicyAlgorithm):
 
     def before_batches(self, samples: Samples) -> dict[str, Tensor]:
         """Return how much of the returns' variance the critic explained before this update."""
-        cells = samples.flatten()
-        return {"explained_variance": explained_variance(cells.value, cells.return_, cells.weight)}
+        value, return_, weight = (x.flatten() for x in (samples.value, samples.return_, samples.weight))
+        return {"explained_variance": explained_variance(value, return_, weight)}
 
     def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
         """Return -A log pi(a|s) per cell [B] (Mnih et al. 2016, algorithm S3)."""
@@ -115,14 +115,13 @@ class A2C(OnPolicyAlgorithm):
         """Return the advantages [B], standardised if the params say so."""
         return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
 
-    def values(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return V(obs) and V(next_obs) [T, N], each observation's once, and the features of obs if they are shared."""
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
         everything = self.policy.normalize(map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs))
         features = self.policy.shared_features(everything)
-        values = self.policy.value(everything, features)
+        values = self.policy.value(everything, *features)
         value, last, final = torch.split(values, [shape.numel(), shape[1], len(rollout.final_index)])
         value = value.view(shape)
-        features = None if features is None else features[: shape.numel()]
-        return value, rollout.successors(value, last, final), features
+        return value, rollout.successors(value, last, final), [x[: shape.numel()] for x in features]

@@ -63,12 +63,12 @@ class PPO(A2C):
 
         In the number formats of the gradient steps, so that the ratio of probabilities is 1 before the first of them.
         """
-        value, next_value, features = self.values(rollout)
+        value, next_value, features = self._values(rollout)
         samples = self.samples(rollout, value, next_value)
         is_rounded = self.plan.precision.amp is not None  # in the steps, where the features are not
         with self._compiled_step.precision():
             cells = samples.flatten()
-            distribution = self.policy.distribution(cells.obs, None if is_rounded else features)
+            distribution = self.policy.distribution(cells.obs, *([] if is_rounded else features))
             samples.log_prob = distribution.log_prob(cells.action).view_as(value)
             if self.params.value_clip is not None and is_rounded:
                 samples.value = self.policy.value(cells.obs).view_as(value)  # what the critic may move from

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
 from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward, describe
-from rltrainer.errors import EnvError, RLTrainerError, SpaceError
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
 
@@ -75,7 +75,10 @@ class EnvGroup:
             rewards, terminated, truncated and infos; those of envs that were left out or failed are zeros, False, {}.
         """
         if isinstance(actions, dict | tuple):  # the rows of an array need no help
-            actions = iterate(self._action_space, actions)
+            actions = list(iterate(self._action_space, actions))
+        if not hasattr(actions, "__len__") or getattr(actions, "ndim", 1) == 0 or len(actions) != len(self.envs):
+            rule = f"must hold one action per env ({len(self.envs)})"
+            raise ParamsError(field_error_text("SyncVectorEnv.step", "actions", rule, actions))
         first, current, unchecked, num_envs = self._first, self.current, self._unchecked, len(self.envs)
         rewards: list[Any] = [np.zeros(self.reward_shape) if self.reward_shape else 0.0] * num_envs
         terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs

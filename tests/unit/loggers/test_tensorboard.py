@@ -223,6 +223,24 @@ def test_broken_progress_is_skipped(text: str, tmp_path: Path) -> None:
     logger.close()
 
 
+def test_progress_without_a_text_is_skipped(tmp_path: Path) -> None:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from torch.utils.tensorboard import SummaryWriter
+
+    logger = make(tmp_path)
+    run(logger, 1)
+    writer = SummaryWriter(str(tmp_path))
+    empty = Summary.Value(tag="epoch/progress/text_summary", tensor=TensorProto(dtype="DT_STRING"))
+    writer._get_file_writer().add_summary(Summary(value=[empty]), 300)
+    writer.close()
+    with pytest.warns(RuntimeWarning, match="skipped the epoch row of step 300, which is broken"):
+        found = logger.read_progress()
+    assert found is not None
+    assert found["epoch"] == 1
+    logger.close()
+
+
 def test_a_file_that_is_no_log_does_not_break_reading(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.0.host").write_bytes(os.urandom(64))
     assert make(tmp_path).read_progress() is None

@@ -155,3 +155,10 @@ def test_options_that_are_handed_on_are_known_by_name(cls: Any) -> None:
     with pytest.raises(ParamsError) as caught:
         cls.for_envs(envs, hiden_sizes=(3,))
     assert str(caught.value) == f"{cls.__name__}.for_envs: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
+
+
+def test_a_constructor_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ParamsError, match="^QNetwork: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"):
+        rl.QNetwork(OBS, DISCRETE, hiden_sizes=(4,))  # type: ignore[call-arg]  # on purpose
+    with pytest.raises(TypeError, match="CosineSchedule"):
+        rl.CosineSchedule(strat=1.0)  # type: ignore[call-arg]  # on purpose

@@ -120,3 +120,27 @@ def test_a_shared_encoder_sees_each_observation_of_a_rollout_once() -> None:
         expected = policy.distribution(flat.obs).log_prob(flat.action)
     torch.testing.assert_close(flat.log_prob, expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(flat.value, policy.value(flat.obs).detach(), rtol=0, atol=1e-6)
+
+
+class OwnHeads(rl.ActorCritic):
+    """Overrides what takes observations alone."""
+
+    def value(self, obs: Any) -> torch.Tensor:  # type: ignore[override]  # as users write it
+        return 2 * super().value(obs)
+
+    def distribution(self, obs: Any) -> Any:  # type: ignore[override]  # as users write it
+        return super().distribution(obs)
+
+
+@pytest.mark.parametrize("algorithm", [rl.A2C, rl.PPO])
+def test_a_policys_own_heads_are_asked(algorithm: Any) -> None:
+    envs = rl.make_vec("CartPole-v1", num_envs=2, seed=1)
+    own = algorithm(OwnHeads.for_envs(envs, hidden_sizes=(4,)))
+    collector = rl.Collector(
+        own.policy, envs, rl.RolloutBuffer(4, 2, envs.single_observation_space, envs.single_action_space)
+    )
+    collector.collect(num_steps=8)
+    rollout = collector.buffer.rollout()
+    value = own.process(rollout).value
+    torch.testing.assert_close(value.flatten(), 2 * own.policy.critic(rollout.obs.flatten(0, 1)).squeeze(-1))
+    own.update(rollout, None, 1)

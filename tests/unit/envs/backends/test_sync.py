@@ -363,3 +363,12 @@ def test_a_close_that_fails_does_not_keep_the_others_open(caplog: pytest.LogCapt
         envs.close()
     assert fakes[1].is_closed
     assert "env 0 failed during close: OSError('stuck')" in caplog.text
+
+
+@pytest.mark.parametrize("actions", [np.zeros(1, np.int64), np.zeros(3, np.int64), np.array(0), 3, None])
+def test_actions_of_another_number(actions: Any) -> None:
+    envs = SyncVectorEnv([FakeEnv] * 2)
+    envs.reset()
+    with pytest.raises(ParamsError, match=r"^SyncVectorEnv.step.actions: must hold one action per env \(2\); got "):
+        envs.step(actions)
+    envs.step(ZEROS)
