@@ -73,14 +73,15 @@ def split(work: Work, steps: int, options: dict[str, Any]) -> Split:
     envs = rl.make_vec(work.env_id, num_envs=work.num_envs, seed=1)
     trainer = ours.make_trainer(work, envs, OPTIONS | {"epoch_num_steps": work.chunk} | options)
     advance = ours.training(trainer, work.chunk)
-    advance(work.random_steps + work.chunk)
     clock, collector = Clock(), trainer.params.training_collector
     clock.wrap("env", collector.adapter, "step", "advance")
-    clock.wrap("inference", collector.policy, "decide")
+    clock.wrap("inference", collector.policy, "respond")
     clock.wrap("buffer", collector.rollout_buffer, "add", "rollout")
     if isinstance(collector.buffer, rl.ReplayBuffer):
-        clock.wrap("buffer", collector.buffer, "add_rollout", "sample")
+        clock.wrap("buffer", collector.buffer, "add", "add_rollout", "sample")
     clock.wrap("update", trainer.algorithm, "update", "observe")
+    advance(work.random_steps + work.chunk)  # what is compiled knows the wrapped methods
+    clock.seconds.clear()
     gradient_steps, started = trainer.gradient_step, time.perf_counter()
     num_steps = advance(-(-steps // work.chunk) * work.chunk)
     total = time.perf_counter() - started

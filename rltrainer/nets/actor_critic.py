@@ -142,7 +142,8 @@ class ActorCritic(Actor):
 
     def shared_features(self, obs: Tree) -> tuple[Tensor, ...]:
         """Return what an encoder that actor and critic share makes of observations [B, F]; nothing without one."""
-        if not self._shares_encoder or any(hooks_of(self.actor) + hooks_of(self.critic)):
+        is_shared = self._shares_encoder and self.actor[0] is self.critic[0]  # a look into a Sequential takes 2 us
+        if not is_shared or any(hooks_of(self.actor) + hooks_of(self.critic)):
             return ()
         return (self.actor[0](obs),)
 
