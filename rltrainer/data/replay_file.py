@@ -25,7 +25,7 @@ FILE_KIND = "replay_buffer"
 
 @dataclass(frozen=True)
 class Layout:
-    """What a buffer was made for; `capacity` is a multiple of `num_envs`."""
+    """Spaces, sizes and columns that a buffer was made for; `capacity` is a multiple of `num_envs`."""
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]

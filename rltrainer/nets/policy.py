@@ -77,7 +77,7 @@ class Policy(nn.Module, ABC):
     extra_specs: ExtraSpecs = NO_COLUMNS
     """Columns that `decide` can fill, for buffers that declare them."""
     use_sde = False
-    """Whether the memory is that of noise, which greedy actions do not depend on."""
+    """True if the memory is that of noise, which greedy actions do not depend on."""
     _lowest: Tensor | None
     _highest: Tensor | None
     _construction: str

@@ -31,7 +31,7 @@ class RunState:
     best: Best
     stop_reason: str | None
     runtime: RuntimeParams
-    """What the run's `RuntimeParams` came to."""
+    """Values that the run's `RuntimeParams` came to."""
     timing: Timing
     epochs: list[EpochStats]
     """The epochs that are done, as `timing` is of them."""

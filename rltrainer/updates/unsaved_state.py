@@ -20,7 +20,7 @@ _NEVER_SAVED = {
     np.random.Generator: _OF_OUR_GENERATOR,
     random.Random: _OF_OUR_GENERATOR,
 }
-"""What to do instead of holding one of these."""
+"""Remedies, by the kind of object that an attribute must not hold."""
 
 
 def check_all_is_saved(name: str, attributes: dict[str, Any], saved: dict[str, Any]) -> None:

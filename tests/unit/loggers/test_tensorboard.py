@@ -207,6 +207,14 @@ def test_an_event_cut_short_is_skipped(tmp_path: Path) -> None:
         assert found["epoch"] == 1
 
 
+def check_that_step_300_is_skipped(logger: TensorBoardLogger) -> None:
+    with pytest.warns(RuntimeWarning, match="skipped the epoch row of step 300, which is broken"):
+        found = logger.read_progress()
+    assert found is not None
+    assert found["epoch"] == 1
+    logger.close()
+
+
 @pytest.mark.parametrize("text", ["{", "3", "{}", "__import__('os')", "[" * 10**5])
 def test_broken_progress_is_skipped(text: str, tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
@@ -216,11 +224,7 @@ def test_broken_progress_is_skipped(text: str, tmp_path: Path) -> None:
     writer = SummaryWriter(str(tmp_path))
     writer.add_text("epoch/progress", text, 300)
     writer.close()
-    with pytest.warns(RuntimeWarning, match="skipped the epoch row of step 300, which is broken"):
-        found = logger.read_progress()
-    assert found is not None
-    assert found["epoch"] == 1
-    logger.close()
+    check_that_step_300_is_skipped(logger)
 
 
 def test_progress_without_a_text_is_skipped(tmp_path: Path) -> None:
@@ -234,11 +238,7 @@ def test_progress_without_a_text_is_skipped(tmp_path: Path) -> None:
     empty = Summary.Value(tag="epoch/progress/text_summary", tensor=TensorProto(dtype="DT_STRING"))
     writer._get_file_writer().add_summary(Summary(value=[empty]), 300)
     writer.close()
-    with pytest.warns(RuntimeWarning, match="skipped the epoch row of step 300, which is broken"):
-        found = logger.read_progress()
-    assert found is not None
-    assert found["epoch"] == 1
-    logger.close()
+    check_that_step_300_is_skipped(logger)
 
 
 def test_a_file_that_is_no_log_does_not_break_reading(tmp_path: Path) -> None:
