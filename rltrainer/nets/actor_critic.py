@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.field_rules import FiniteFloat, Flag, checked
+from rltrainer.nets.chain import Chain
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
@@ -71,7 +72,7 @@ class Actor(Policy):
         if self.use_sde:
             head = StateDependentHead(layers.out_features, leaf_shape(action_space)[0], log_std_init, False, interval)
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
-        self.actor = nn.Sequential(encoder, layers, self._initialized(head, 0.01))
+        self.actor = Chain(encoder, layers, self._initialized(head, 0.01))
 
     def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP]:
         """Return a new encoder, or the one given, and hidden layers behind it."""
@@ -136,7 +137,7 @@ class ActorCritic(Actor):
         net = self.critic_net_params(critic_net, "share_encoder" if share_encoder else None)
         self._shares_encoder = share_encoder
         encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
-        self.critic = nn.Sequential(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
+        self.critic = Chain(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardNormalizer()
 

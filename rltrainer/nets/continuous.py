@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Flag, PositiveInt, checked
+from rltrainer.nets.chain import Chain
 from rltrainer.nets.critic import Critic
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
@@ -68,7 +69,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)
-        self.actor = nn.Sequential(encoder, layers, self._make_head(layers.out_features, box))
+        self.actor = Chain(encoder, layers, self._make_head(layers.out_features, box))
         self._critic_net_params = self.critic_net_params(critic_net)
         self.critic = Critic(
             observation_space, box, self._critic_net_params, num_members=self.num_critics, num_outputs=self.num_outputs
@@ -178,7 +179,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         net = self._critic_net_params
         encoder = Encoder(observation_space, net)
         layers = net.hidden_layers(encoder.out_features)
-        self.value_network = nn.Sequential(encoder, layers, ValueHead(layers.out_features, 1))
+        self.value_network = Chain(encoder, layers, ValueHead(layers.out_features, 1))
 
     def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
         return GaussianHead(in_features, space, bounded_mean=True, min_log_std=-10.0)

@@ -31,9 +31,13 @@ class Critic(nn.Module):
         in_features = self.encoder.out_features + leaf_shape(action_space)[0]
         self.ensemble = net.ensemble(num_members, in_features, num_outputs)
 
-    def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1."""
-        return self.ensemble(torch.cat([self.encoder(obs), action], dim=-1))  # type: ignore[no-any-return]  # nn.Module
+    def forward(self, obs: Tree, action: Tensor, num_members: int | None = None) -> Tensor:
+        """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1.
+
+        With `num_members` only the first so many members are computed.
+        """
+        features = torch.cat([self.encoder(obs), action], dim=-1)
+        return self.ensemble(features, num_members)  # type: ignore[no-any-return]  # nn.Module
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the values [E, N, B], or [E, N, B, K], of actions [N, B, A] for encoded observations [B, F]."""

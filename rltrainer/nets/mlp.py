@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.nets.chain import run_through
 from rltrainer.nets.linear import MIN_PRODUCT, Linear, is_large
 from rltrainer.nets.module_tree import hooks_of
 
@@ -38,9 +39,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        for layer, activation in zip(self.layers, self.activations, strict=True):
-            x = activation(layer(x))
-        return x
+        return run_through(itertools.chain.from_iterable(zip(self.layers, self.activations, strict=True)), x)
 
 
 def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:
@@ -95,7 +94,9 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_members, 1, out_features).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [E, B, in_features] to [E, B, out_features]."""
+        """Map [E, B, in_features] to [E, B, out_features]; a shorter x is for the first members."""
+        if len(x) < len(self.weight):
+            return torch.baddbmm(self.bias[: len(x)], x, self.weight[: len(x)])
         return torch.baddbmm(self.bias, x, self.weight)
 
 
@@ -103,8 +104,8 @@ class PerMember(nn.ModuleList):
     """One activation for each of E members, which share neither its weights nor its statistics."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [E, B, features] to the same."""
-        return torch.stack([activation(member) for activation, member in zip(self, x, strict=True)])
+        """Map [E, B, features] to the same; a shorter x is for the first members."""
+        return torch.stack([activation(member) for activation, member in zip(self, x, strict=False)])
 
 
 class EnsembleMLP(nn.Module):
@@ -134,13 +135,19 @@ class EnsembleMLP(nn.Module):
             layers += [EnsembleLinear(num_members, size_in, size_out), self._make_activation(activation, size_out)]
         self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map features [B, in_features] to the outputs of each member: [E, B] of one each, else [E, B, K]."""
+    def forward(self, x: Tensor, num_members: int | None = None) -> Tensor:
+        """Map features [B, in_features] to the outputs of each member: [E, B] of one each, else [E, B, K].
+
+        Args:
+            x: the features.
+            num_members: evaluate only so many, the first; None is all.
+        """
+        members = [x] * (num_members or self.num_members)
         if self._is_quicker_one_by_one(x):
-            members = torch.stack(self._one_by_one(x))
+            outputs = torch.stack(self._one_by_one(members))
         else:
-            members = self.layers(x.expand(self.num_members, *x.shape))
-        return (members.squeeze(-1) if self.num_outputs == 1 else members).float()
+            outputs = self.layers(x.expand(len(members), *x.shape))
+        return (outputs.squeeze(-1) if self.num_outputs == 1 else outputs).float()
 
     def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
         """Return one activation for all members, or one for each where it has weights or mixes the rows of a batch."""
@@ -158,16 +165,15 @@ class EnsembleMLP(nn.Module):
         hooks = [hooks_of(layer) for layer in self.layers if isinstance(layer, EnsembleLinear)]
         return not any(map(any, hooks))
 
-    def _one_by_one(self, x: Tensor) -> list[Tensor]:
-        members = [x] * self.num_members
+    def _one_by_one(self, members: list[Tensor]) -> list[Tensor]:
         for layer in self.layers:
             if isinstance(layer, EnsembleLinear):
                 # Whatever else makes a product oneDNN's was asked for the widest layer.
                 is_small = members[0].numel() * layer.weight.shape[2] <= MIN_PRODUCT
                 product: Any = functional.linear if is_small else torch.ops.rltrainer.linear
-                parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=True)
+                parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=False)
                 members = [product(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
             else:
-                activations = layer if isinstance(layer, PerMember) else [layer] * self.num_members
-                members = [activation(member) for activation, member in zip(activations, members, strict=True)]
+                activations = layer if isinstance(layer, PerMember) else [layer] * len(members)
+                members = [activation(member) for activation, member in zip(activations, members, strict=False)]
         return members

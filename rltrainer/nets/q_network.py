@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.action_mask import excluded
+from rltrainer.nets.chain import Chain
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
@@ -81,7 +82,7 @@ class QNetwork(Policy):
         make_head = DuelingHead if checked(name, "dueling", dueling, Flag) else ValueHead
         # The head before the layers below it: the order in which initial weights are drawn.
         head = make_head(self.net_params.layer_sizes(encoder.out_features)[-1], int(action_space.n), self.num_outputs)
-        self.critic = nn.Sequential(encoder, self.net_params.hidden_layers(encoder.out_features), head)
+        self.critic = Chain(encoder, self.net_params.hidden_layers(encoder.out_features), head)
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
         """Return the action values [B, A] that choices are made by; those of actions that are not allowed are -1e8.

@@ -111,9 +111,5 @@ class TD3(OffPolicyAlgorithm):
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -mean Q_1(obs, actor(obs))."""
-        value = self.actor_value(self.critic(batch.obs, self.actor(batch.obs)))
-        return -(value * batch.weight).mean()
-
-    def actor_value(self, q: Tensor) -> Tensor:
-        """Return what the actor climbs: [B] of the critics' values [E, B]."""
-        return q[0]
+        q = self.critic(batch.obs, self.actor(batch.obs), num_members=1)[0]
+        return -(q * batch.weight).mean()

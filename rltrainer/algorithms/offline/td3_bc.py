@@ -42,7 +42,7 @@ class TD3BC(TD3):
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
         action = self.actor(batch.obs)
-        q = self.actor_value(self.critic(batch.obs, action))
+        q = self.critic(batch.obs, action, num_members=1)[0]
         scale = self.params.alpha / q.detach().abs().mean()
         imitation = (action - batch.action).square().mean(-1)
         loss: Tensor = imitation - scale * q
