@@ -185,10 +185,13 @@ def products(kind: str) -> list[tuple[int, int, int]]:
 
 
 def beside_products(kind: str) -> list[str]:
-    """Return the time of a gradient step beside its float32 matrix products alone, by the better of two libraries."""
+    """Return the time of a gradient step beside its float32 matrix products alone, by the better of two libraries.
+
+    The median of five algorithms, each made anew: where the allocator puts the networks changes a step by a tenth.
+    """
     operands = [(torch.randn(m, k), torch.randn(n, k)) for m, k, n in products(kind)]
-    trainer = ours.make_offline_trainer(WORKS[kind], 1, {})
-    algorithm, batch = trainer.algorithm, trainer.params.buffer.sample(WORKS[kind].batch_size)
+    trainers = [ours.make_offline_trainer(WORKS[kind], 1, {}) for _ in range(5)]
+    batch = trainers[0].params.buffer.sample(WORKS[kind].batch_size)
 
     def by(library: Library) -> float:
         def multiply() -> None:
@@ -198,7 +201,7 @@ def beside_products(kind: str) -> list[str]:
         with torch.no_grad(), large_products_by(library):
             return us_per_call(multiply) / 2
 
-    def update(choice: str, amp: str | None) -> float:
+    def us_per_update(algorithm: Any, choice: str, amp: str | None) -> float:
         algorithm.attach(rl.UpdatePlan(**ours.run_options(choice, amp)))
 
         def twice() -> None:
@@ -206,6 +209,9 @@ def beside_products(kind: str) -> list[str]:
                 algorithm.update(batch)
 
         return us_per_call(twice) / 2
+
+    def update(choice: str, amp: str | None) -> float:
+        return statistics.median(us_per_update(trainer.algorithm, choice, amp) for trainer in trainers)
 
     runs = {"its matrix products, MKL": by("torch"), "its matrix products, large ones oneDNN": by("onednn")}
     floor = min(runs.values())

@@ -13,7 +13,7 @@ class Chain(nn.Sequential):
 
     def forward(self, x: Any) -> Any:
         """Return what the modules, one after another, make of x."""
-        return run_through(self._modules.values(), x)  # type: ignore[arg-type]  # torch allows None, a Sequential not
+        return run_through(self._modules.values(), x)
 
 
 def run_through(modules: Iterable[nn.Module], x: Any) -> Any:

@@ -1,18 +1,16 @@
 """The policy of off-policy actor-critics with discrete actions: an actor, and critics that value every choice."""
 
-from typing import Unpack, cast
+from typing import Unpack
 
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import nn
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets.actor_critic import Actor, ActorOptions
-from rltrainer.nets.distributions import Categorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.net_params import NetParams
 from rltrainer.spaces import Space
-from rltrainer.tree import Tree
 
 
 class DiscreteActorCritic(Actor):
@@ -52,7 +50,3 @@ class DiscreteActorCritic(Actor):
         net = self.critic_net_params(critic_net)
         encoder = Encoder(observation_space, net)
         self.critic = nn.Sequential(encoder, net.ensemble(num_critics, encoder.out_features, self.num_actions))
-
-    def distribution(self, obs: Tree, features: Tensor | None = None) -> Categorical:
-        """Return the distribution over actions for normalised observations [B, ...]."""
-        return cast(Categorical, super().distribution(obs, features))

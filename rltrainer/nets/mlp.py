@@ -39,7 +39,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        return run_through(itertools.chain.from_iterable(zip(self.layers, self.activations, strict=True)), x)
+        modules = itertools.chain.from_iterable(zip(self.layers, self.activations, strict=True))
+        return run_through(modules, x)  # type: ignore[no-any-return]  # of whatever the modules make
 
 
 def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:

@@ -10,7 +10,6 @@ from torch import Tensor
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
 from rltrainer.field_rules import FiniteFloat
 from rltrainer.nets import DiscreteActorCritic
-from rltrainer.nets.distributions import Categorical
 from rltrainer.types import Transitions
 
 SHARE = 0.6
@@ -72,7 +71,7 @@ class DiscreteSAC(SAC):
             log_prob = log_prob + SHARE * mask.sum(1).log() - self.target_entropy
         return super().temperature_loss(log_prob, batch)
 
-    def soft_value(self, distribution: Categorical, q: Tensor) -> Tensor:
+    def soft_value(self, distribution: Any, q: Tensor) -> Tensor:
         """Return sum_a pi(a) (Q(a) - alpha log pi(a)) [B] of values [B, A]."""
-        log_prob = distribution.log_probs
+        log_prob: Tensor = distribution.log_probs
         return torch.sum(log_prob.exp() * (q - self.temperature() * log_prob), -1)

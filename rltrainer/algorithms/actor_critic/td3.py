@@ -111,5 +111,5 @@ class TD3(OffPolicyAlgorithm):
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -mean Q_1(obs, actor(obs))."""
-        q = self.critic(batch.obs, self.actor(batch.obs), num_members=1)[0]
+        q: Tensor = self.critic(batch.obs, self.actor(batch.obs), num_members=1)[0]
         return -(q * batch.weight).mean()

@@ -96,5 +96,5 @@ class DQN(OffPolicyAlgorithm):
 
 def chosen(output: Tensor, action: Tensor) -> Tensor:
     """Return what an output [B, A, ...] for all actions holds for those in `action` [B]: [B, ...]."""
-    index = action.view(-1, *[1] * (output.dim() - 1))
-    return output.take_along_dim(index, 1).squeeze(1)
+    index = action.view(-1, *[1] * (output.dim() - 1)).expand(-1, 1, *output.shape[2:])
+    return output.gather(1, index).squeeze(1)

@@ -47,3 +47,9 @@ def test_outputs_of_each_member() -> None:
     first, _, last = critic.ensemble.layers
     features = (torch.cat([obs, action], 1) @ first.weight[1] + first.bias[1]).relu()
     torch.testing.assert_close(q[1], features @ last.weight[1] + last.bias[1])
+
+
+def test_some_members_are_the_first_ones() -> None:
+    critic = Critic(BOX, BOX, NET, num_members=3)
+    obs, action = torch.rand(6, 2), torch.rand(6, 2)
+    torch.testing.assert_close(critic(obs, action, num_members=2), critic(obs, action)[:2])

@@ -56,6 +56,7 @@ def test_ensemble_equals_its_members(hidden_sizes: tuple[int, ...]) -> None:
     output = ensemble(x)
     assert output.shape == (3, 6)
     torch.testing.assert_close(output, torch.stack([member(ensemble, e, x) for e in range(3)]))
+    torch.testing.assert_close(ensemble(x, 2), output[:2])
 
 
 def test_members_start_apart_in_every_layer() -> None:
