@@ -16,8 +16,8 @@ class FixedCritic(nn.Module):
         self.q, self.of_samples = torch.as_tensor(q, dtype=torch.float32), torch.as_tensor(of_samples or [])
         self.encoder = nn.Identity()
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.q
+    def forward(self, obs: Tensor, action: Tensor, num_members: int | None = None) -> Tensor:
+        return self.q[:num_members]
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:
         return self.of_samples
