@@ -39,7 +39,7 @@ def require_columns(policy: Policy, declared: Extra) -> None:
     known = policy.columns if declared else {}
     for name, spec in declared.items():
         if known.get(name) != spec:
-            rule = f"must be a column that somebody fills; {type(policy).__name__} fills {dict(known) or 'none'}"
+            rule = f"must be a column that somebody fills; {type(policy).__name__} fills {dict(known)}"
             raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))
 
 

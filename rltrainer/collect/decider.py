@@ -9,7 +9,7 @@ from rltrainer.envs.adapter.episode_seeds import Rows
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.action_mask import allowed
-from rltrainer.nets.decision import Decision
+from rltrainer.nets.decision import VERSION, Decision
 from rltrainer.nets.exploration import remembers
 from rltrainer.tree import Tree
 from rltrainer.typed_state import check_like
@@ -17,6 +17,8 @@ from rltrainer.types import Load
 
 MEMORY = "state"
 """The column of the memory that a cell was acted on with."""
+UNCHOSEN = {MEMORY, *VERSION}
+"""Columns that mean the same, whoever chooses the actions."""
 
 
 class Decider:
@@ -50,7 +52,7 @@ class Decider:
             if self.memory is None or self._adapter.is_fresh:
                 self.memory = self._initial
         if self.columns and (random or (explore and acting is not None)):
-            lost = [name for name in self.columns if name != MEMORY]
+            lost = [name for name in self.columns if name not in UNCHOSEN]
             if lost:
                 rule = "must hold nothing of the policy's own choices, where random ones or exploration replace them"
                 raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
@@ -82,6 +84,8 @@ class Decider:
         columns = {}
         for name in self.columns:
             value = memory if name == MEMORY and memory is not None else decision.extra.get(name)
+            if value is None and name in VERSION:
+                value = torch.full((self._adapter.num_envs,), self._policy.version)
             if value is None:
                 rule = f"must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
                 raise ParamsError(f"{type(self._policy).__name__}.decide: {rule}")

@@ -14,6 +14,9 @@ NO_COLUMNS: ExtraSpecs = {}
 LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
 """What a policy that samples can tell: the log-probability (density) of the action, in the scale of the networks."""
 
+VERSION: ExtraSpecs = {"version": ((), torch.int64)}
+"""Which weights an action was chosen with: `Policy.version`."""
+
 
 @dataclass(slots=True)
 class Decision:

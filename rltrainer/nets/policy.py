@@ -19,7 +19,7 @@ from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_err
 from rltrainer.field_rules import AnyPath, Flag, Sizes, checked, instance_of
 from rltrainer.names import check_arguments
 from rltrainer.nets.action_mask import allowed, require_mask
-from rltrainer.nets.decision import NO_COLUMNS, Decision, ExtraSpecs
+from rltrainer.nets.decision import NO_COLUMNS, VERSION, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.net_params import NetParams
@@ -70,6 +70,7 @@ class Policy(nn.Module, ABC):
         has_mask: whether observations say which actions are allowed.
         net_params: `net` with everything filled in: what a subclass builds its networks from.
         unseen_keys: the parts of a Dict observation that the networks which act do not see.
+        version: which weights these are, as whoever brings them to a copy counts them; 0 where nobody does.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
@@ -122,6 +123,7 @@ class Policy(nn.Module, ABC):
         self.reward_normalizer: RewardNormalizer | None = None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
+        self.version = 0
         lowest, highest = _finite_bounds(action_space)
         # Not in the state: they follow from the space, and files of policies have never held them.
         self.register_buffer("_lowest", lowest, persistent=False)
@@ -185,10 +187,13 @@ class Policy(nn.Module, ABC):
 
     @property
     def columns(self) -> ExtraSpecs:
-        """Columns of a buffer that a collector can fill: `extra_specs`, and `state`, what was remembered before."""
+        """Columns of a buffer that a collector can fill.
+
+        `extra_specs`; `state`, what was remembered before; `version`.
+        """
         state = self.initial_state(1)
         memory: ExtraSpecs = {} if state is None else {"state": (tuple(state.shape[1:]), state.dtype)}
-        return {**self.extra_specs, **memory}
+        return {**self.extra_specs, **memory, **VERSION}
 
     @abstractmethod
     def decide(

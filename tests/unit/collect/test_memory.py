@@ -237,6 +237,22 @@ def test_stochastic_policies_tell_log_probabilities(cls: Any) -> None:
     torch.testing.assert_close(rollout.extra["log_prob"].flatten(), expected)
 
 
+@pytest.mark.parametrize("kind", [rl.RolloutBuffer, rl.ReplayBuffer])
+def test_cells_tell_which_weights_chose_them(kind: Any) -> None:
+    envs = counting_envs(2)
+    policy = rl.QNetwork.for_envs(envs)
+    policy.exploration = rl.EpsilonGreedy(0.5)  # and random actions too: what they were chosen without is no secret
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    buffer = kind(4, num_envs=2, **dict(zip(("observation_space", "action_space"), spaces, strict=True)),
+                  extra={"version": ((), torch.int64)})  # fmt: skip
+    one = rl.Collector(policy, envs, buffer)
+    for version, is_random in ((0, True), (1, False), (7, False)):
+        policy.version = version
+        one.collect(num_steps=4, random=is_random)
+        assert one.rollout().extra["version"].tolist() == [[version] * 2] * 2
+        assert one.rollout().extra["version"].dtype == torch.int64
+
+
 def test_log_probabilities_are_not_computed_for_buffers_without_the_column() -> None:
     envs = counting_envs(2)
     policy = tiny_actor_critic(envs)
