@@ -4,7 +4,7 @@ from rltrainer import errors, registry
 from rltrainer.algorithms import *
 from rltrainer.collect import *
 from rltrainer.data import *
-from rltrainer.envs import ActionMask, make_vec
+from rltrainer.envs import ActionMask, PixelObservation, make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import *
 from rltrainer.nets import *
@@ -28,7 +28,7 @@ __all__ = [
     "MultiLogger", "NetParams", "OffPolicyAlgorithm", "OffPolicyParams", "OffPolicyTrainer",
     "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams", "OnPolicyAlgorithm", "OnPolicyTrainer",
     "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Optimizer", "OrnsteinUhlenbeckNoise",
-    "PPOParams", "Policy", "PrecisionParams", "PrioritizedReplayBuffer", "QNetwork", "QRDQNParams",
+    "PPOParams", "PixelObservation", "Policy", "PrecisionParams", "PrioritizedReplayBuffer", "QNetwork", "QRDQNParams",
     "QuantileQNetwork", "REDQParams", "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer",
     "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams", "Samples", "ScheduledValue", "SequenceSummaryStats",
     "Sequences", "SquashedActorCritic", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger",
