@@ -8,10 +8,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from rltrainer.errors import field_error_text
-from rltrainer.field_rules import Flag, checked
+from rltrainer.field_rules import Flag, Rule, checked
 from rltrainer.interval import Every
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
@@ -21,7 +21,15 @@ from rltrainer.means import Number, Part, floats, gather, merge
 from rltrainer.typed_state import to_state
 from rltrainer.types import Load, State
 
-Kind = Literal["training", "test", "update", "epoch"]
+Kind = str
+"""Of a row: "training", "test", "update" or "epoch", as trainers write them, or a name of one's own."""
+KindName = Annotated[
+    str,
+    Rule(
+        "a name of letters, digits and _ other than 'params'",
+        lambda v: isinstance(v, str) and v.isidentifier() and v != "params",
+    ),
+]
 Row = Mapping[str, int | float | None]
 
 
@@ -41,8 +49,8 @@ class Logger(ABC):
     with the kind of row after each collection, update step and test step, and `log_epoch` at the end of an epoch, which
     also flushes. A row is written if its interval was crossed since the last row of its kind;
     the first is always written. It holds the means of all that was gathered since the row before. Names in the log
-    carry the kind: `training/return`, `test/score`, `update/loss`. `step`, the x axis of all rows, counts env steps,
-    offline gradient steps.
+    carry the kind: `training/return`, `test/score`, `update/loss`. A row of another kind than those is written whenever
+    it is logged. `step`, the x axis of all rows, counts env steps, offline gradient steps.
 
     A run that is not resumed never mixes with another one's rows: where its path is used already, it takes the next
     free number (`runs/cartpole-2`, `log-2.csv`). Who calls no `begin_run` continues the log.
@@ -97,7 +105,8 @@ class Logger(ABC):
 
     def is_due(self, kind: Kind, step: int, update_step: int = 0, gradient_step: int | None = None) -> bool:
         """Return whether `log` would write a row."""
-        return kind == "epoch" or self._intervals[kind].is_due(self._position(kind, step, update_step, gradient_step))
+        interval = self._intervals.get(kind)
+        return interval is None or interval.is_due(self._position(kind, step, update_step, gradient_step))
 
     def begin_run(self, update_interval: Every, *, is_new: bool = True) -> None:
         """Begin a run at a path that no run has used, or go on with one.
@@ -141,11 +150,7 @@ class Logger(ABC):
                 self._write_params(params)
 
     def gather(
-        self,
-        kind: Literal["training", "update"],
-        values: Mapping[str, Number],
-        weight: float = 1,
-        weights: Mapping[str, float] | None = None,
+        self, kind: Kind, values: Mapping[str, Number], weight: float = 1, weights: Mapping[str, float] | None = None
     ) -> None:
         """Take numbers in; the next row of this kind holds the means of all since the last.
 
@@ -168,8 +173,10 @@ class Logger(ABC):
             gradient_step: gradient steps made so far; None takes them for as many as update steps.
 
         Raises:
+            ParamsError: the kind is no name.
             TypeError: a value is not a number.
         """
+        kind = checked(f"{type(self).__name__}.log", "kind", kind, KindName)
         if self.is_due(kind, step, update_step, gradient_step):
             self._log(kind, values, step, self._position(kind, step, update_step, gradient_step))
 

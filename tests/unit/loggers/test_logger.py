@@ -79,6 +79,28 @@ def test_every_test_step_is_logged_by_default_also_at_step_0() -> None:
     assert [step for _, step, _ in logger.rows] == [0, 2048, 4096]
 
 
+def test_a_row_of_a_kind_of_ones_own_is_always_written() -> None:
+    logger = ListLogger(training_interval=1000)
+    for step in (1, 2, 2):
+        assert logger.is_due("system", step)
+        logger.gather("system", {"memory": float(step)})
+        logger.log("system", {"cpu": 0.5}, step)
+    assert logger.rows == [
+        ("system", step, {"system/cpu": 0.5, "system/memory": float(step)}) for step in (1, 2, 2)
+    ]  # fmt: skip
+    assert logger.is_due("training", 2)
+
+
+@pytest.mark.parametrize("kind", ["", "my kind", "a/b", "1st", "params", -1, True, None, ["system"], float("nan")])
+def test_a_kind_is_a_name(kind: Any) -> None:
+    logger = ListLogger()
+    with pytest.raises(ParamsError) as caught:
+        logger.log(kind, {"a": 1.0}, 0)
+    rule = "must be a name of letters, digits and _ other than 'params'"
+    assert str(caught.value) == f"ListLogger.log.kind: {rule}; got {kind!r} ({type(kind).__name__})"
+    assert logger.rows == []
+
+
 def test_due_asks_without_changing_anything() -> None:
     logger = ListLogger(training_interval=100, update_interval=Every(2, "update_step"))
     assert logger.is_due("training", 0)
