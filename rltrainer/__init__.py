@@ -4,7 +4,7 @@ from rltrainer import errors, registry
 from rltrainer.algorithms import *
 from rltrainer.collect import *
 from rltrainer.data import *
-from rltrainer.envs import ActionMask, PixelObservation, make_vec
+from rltrainer.envs import ActionMask, PixelObservation, frame_skip, make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import *
 from rltrainer.nets import *
@@ -33,7 +33,7 @@ __all__ = [
     "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams", "Samples", "ScheduledValue", "SequenceSummaryStats",
     "Sequences", "SquashedActorCritic", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger",
     "Timing", "Trainer", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdatePlan", "UpdateResult", "errors",
-    "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
+    "frame_skip", "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

@@ -16,7 +16,7 @@ from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.watch import Watch
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
-from rltrainer.envs import EnvAdapter
+from rltrainer.envs import EnvAdapter, frame_skip
 from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
@@ -46,6 +46,7 @@ class Collector:
 
     Attributes:
         num_rows: steps that each env has taken since its first episode began.
+        frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
@@ -73,7 +74,7 @@ class Collector:
         self.policy, self.exploration = policy, exploration
         self.max_episode_steps = max_episode_steps
         self.adapter = EnvAdapter(envs, policy.device)
-        self.num_envs = self.adapter.num_envs
+        self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
         self._decider = Decider(policy, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None

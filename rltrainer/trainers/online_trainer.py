@@ -128,8 +128,10 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return wants_to_stop(params, self._test(params.test_collector))
 
     def _settings(self) -> dict[str, float]:
-        """Return how much the collector explores, by name, and how many envs it has lost, if it has."""
+        """Return frames, if env steps take several, how much the collector explores, and how many envs it has lost."""
         collector = self.params.training_collector
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
         told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
+        if (skip := getattr(collector, "frame_skip", 1)) != 1:
+            told["frames"] = self.env_step * skip
         return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})

@@ -40,6 +40,11 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
+    @property
+    def frame_skip(self) -> int:
+        """The frames of one env step; 1 where EnvPool's env has no such option."""
+        return getattr(self._pool.spec.config, "frame_skip", 1)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all envs.
 
