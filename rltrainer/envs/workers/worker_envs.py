@@ -4,7 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,6 +33,16 @@ class Failure:
     message: str
     traceback: str
     is_ours: bool
+
+    @classmethod
+    def of(cls, env: int, error: BaseException) -> Self:
+        """Return the failure that an exception is."""
+        try:
+            message = str(error)
+        except Exception:
+            message = "(the exception's __str__ failed)"
+        trace = "".join(traceback.format_exception(error))
+        return cls(env, type(error).__name__, message, trace, isinstance(error, RLTrainerError))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,14 @@ class WorkerEnvs:
         self._group.current[0] = -1
         return result, self._failures
 
+    def unsendable(self, error: Exception) -> Failure:
+        """Return what the parent is told where an answer cannot be pickled."""
+        text = (
+            f"env {self._first}, or another env of its worker process, returned something that cannot be sent from "
+            f"process to process, in its info, attribute or frame: {type(error).__name__}: {error}"
+        )
+        return Failure(self._first, "EnvError", text, "", True)
+
     def _describe(self) -> tuple[Any, ...]:
         """Make the envs; return spaces, metadata and render mode of the first, and where this code comes from."""
         self._group.make(self._factories)
@@ -122,9 +140,4 @@ class WorkerEnvs:
 
     def _fail(self, i: int, error: BaseException) -> None:
         """Remember what env i raised."""
-        try:
-            message = str(error)
-        except Exception:
-            message = "(the exception's __str__ failed)"
-        trace = "".join(traceback.format_exception(error))
-        self._failures.append(Failure(i, type(error).__name__, message, trace, isinstance(error, RLTrainerError)))
+        self._failures.append(Failure.of(i, error))

@@ -14,8 +14,9 @@ import numpy as np
 
 from rltrainer import errors
 from rltrainer.envs.backends.env_group import Env, failure_text
+from rltrainer.envs.workers.child import GRACE, WorkerLostError, end_workers
 from rltrainer.envs.workers.shared_arrays import SharedArrays
-from rltrainer.envs.workers.worker import GRACE, Worker, WorkerLostError, end_workers
+from rltrainer.envs.workers.worker import Worker
 from rltrainer.envs.workers.worker_envs import DESCRIBE, REMAKE, RESET, STEP, Failure
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
@@ -48,7 +49,7 @@ class WorkerPool:
 
     def __init__(self, factories: Sequence[Callable[[], Env]], options: WorkerOptions) -> None:
         self.num_restarts, self._options, self._factories = 0, options, list(factories)
-        self._context = _make_context(options.start_method)
+        self._context = make_context(options.start_method)
         self._arrays: SharedArrays | None = None
         self.workers: list[Worker] = []
         self._owner = os.getpid()
@@ -160,12 +161,13 @@ class WorkerPool:
         return results
 
 
-def _make_context(start_method: str | None) -> BaseContext:
+def make_context(start_method: str | None, owner: str = "make_vec") -> BaseContext:
+    """Return how processes start; a `ParamsError` that names the owner if that is not possible here."""
     methods = multiprocessing.get_all_start_methods()
     method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
     if method not in methods:
         rule = f"must be one of {', '.join(map(repr, methods))}, or None"
-        raise ParamsError(field_error_text("make_vec", "start_method", rule, start_method))
+        raise ParamsError(field_error_text(owner, "start_method", rule, start_method))
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one

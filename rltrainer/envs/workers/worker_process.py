@@ -1,8 +1,8 @@
-"""The program of a worker process: it does with its envs what the parent says.
+"""The program of a worker process: it does what the parent says with what it holds there, envs or a collector.
 
 The parent sends a command of one byte through a socket, and the arguments of all but STEP and QUIT through a pipe. The
 answer is DONE, INFOS (DONE, with infos in shared memory), or PAYLOAD and then (result, failures) through the pipe.
-Observations, actions, rewards and flags are in shared memory.
+Observations, actions, rewards and flags of a vector env's workers are in shared memory.
 """
 
 import multiprocessing
@@ -13,54 +13,65 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from rltrainer.envs.backends.env_group import Env
+from rltrainer.envs.workers.by_value import dumps
 from rltrainer.envs.workers.signals import Inbox
-from rltrainer.envs.workers.worker_envs import INFOS, QUIT, STEP, Failure, WorkerEnvs
+from rltrainer.envs.workers.worker_envs import INFOS, QUIT, STEP, Failure
 
 DONE, PAYLOAD = b".", b"+"
 
 
+class Server(Protocol):
+    """What answers in a worker process: made with the arguments of its `Child`, and with `receive_file` by name."""
+
+    def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
+        """Do what the parent says; return the result and what was raised; raises nothing."""
+
+    def unsendable(self, error: Exception) -> Failure:
+        """Return what the parent is told where an answer cannot be pickled."""
+
+    def close(self) -> None:
+        """Close the envs; never raises."""
+
+
 def run_worker(
-    signals: socket.socket, pipe: Connection, factories: Sequence[Callable[[], Env]], first: int, stays_awake: bool
+    signals: socket.socket, pipe: Connection, server: Callable[..., Server], arguments: Any, stays_awake: bool
 ) -> None:
-    """Serve the parent, as said above, until it says QUIT or is gone; the further arguments are those of `Worker`."""
+    """Serve the parent, as said above, until it says QUIT or is gone; the further arguments are those of `Child`.
+
+    `receive_file` returns the descriptor that the parent sent with a command.
+    """
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handler of SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
-    envs = WorkerEnvs(factories, first, lambda: socket.recv_fds(signals, 1, 1)[1][0])
+    holder = server(*arguments, receive_file=lambda: socket.recv_fds(signals, 1, 1)[1][0])
     inbox = Inbox(signals, stays_awake)
     try:
         while (command := inbox.receive()) not in (b"", QUIT):
-            result, failures = envs.answer(command, *(() if command == STEP else pipe.recv()))
+            result, failures = holder.answer(command, *(() if command == STEP else pipe.recv()))
             if not failures and (result is None or result == INFOS):
                 signals.send(result or DONE)
             else:
-                data = _packed(result, failures, first)
+                data = _packed(result, failures, holder)
                 signals.send(PAYLOAD)
                 pipe.send_bytes(data)
     except (EOFError, ConnectionError):
         pass  # the parent is gone
     finally:
-        envs.close()
+        holder.close()
 
 
-def _packed(result: Any, failures: Sequence[Failure], first: int) -> Any:
+def _packed(result: Any, failures: Sequence[Failure], holder: Server) -> bytes:
     try:
-        return ForkingPickler.dumps((result, failures))
+        return dumps((result, failures))
     except Exception as error:
-        text = (
-            f"env {first}, or another env of its worker process, returned something that cannot be sent from process "
-            f"to process, in its info, attribute or frame: {type(error).__name__}: {error}"
-        )
-        return ForkingPickler.dumps((None, [Failure(first, "EnvError", text, "", True)]))
+        return dumps((None, [holder.unsendable(error)]))
 
 
 def _end_with_parent(ppid: int) -> None:

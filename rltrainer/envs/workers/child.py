@@ -1,0 +1,205 @@
+"""The parent's side of a process of ours: starts it, asks it, finds out what became of it, ends it."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from rltrainer.envs.workers.by_value import dumps
+from rltrainer.envs.workers.signals import Inbox
+from rltrainer.envs.workers.worker_envs import QUIT, STEP, Failure
+from rltrainer.envs.workers.worker_process import DONE, PAYLOAD, run_worker
+from rltrainer.errors import EnvError
+
+TICK = 0.25
+"""Seconds after which a parent that waits for an answer looks whether its workers are alive."""
+
+GRACE = 3.0
+"""Seconds that workers have to close their envs."""
+
+
+class WorkerLostError(EnvError):
+    """A worker process died, or one of its envs hangs."""
+
+
+class Child:
+    """A process that answers one command after the other, as `run_worker` says.
+
+    A subclass says in errors who it is, and shows by a number in shared memory that it gets on.
+
+    Args:
+        context: how the process starts.
+        server, arguments: the class of what answers there, and what it is made with.
+        timeout: seconds in which a number that shows progress must change while a command is done; None for any time.
+        stays_awake: both sides, for the next command; see `Inbox`.
+
+    Attributes:
+        is_busy: whether it owes an answer.
+
+    Raises:
+        EnvError: the process cannot be started.
+    """
+
+    timeout_name = "step_timeout"
+
+    def __init__(
+        self,
+        context: BaseContext,
+        server: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        stays_awake: bool,
+    ) -> None:
+        self.is_busy, self._is_torn, self._timeout = False, False, timeout
+        self._seen: int | None = None  # progress, and since when
+        self._signals, their_signals = socket.socketpair()
+        self._pipe, their_pipe = context.Pipe()
+        self._signals.settimeout(TICK if timeout is None else min(TICK, timeout / 4))
+        self._inbox = Inbox(self._signals, stays_awake)
+        child_arguments = (their_signals, their_pipe, server, arguments, stays_awake)
+        self._process: Any = context.Process(target=run_worker, args=child_arguments, daemon=True)  # type: ignore[attr-defined]  # every context has it
+        try:
+            self._process.start()
+        except BaseException as error:
+            self._close_connections()
+            if not isinstance(error, Exception):
+                raise
+            raise EnvError(self._start_text(error)) from error
+        finally:
+            # Only the worker holds its ends then, and its death is the end of file here.
+            their_signals.close()
+            their_pipe.close()
+
+    def send(self, when: str, command: bytes, *arguments: Any, file: int | None = None) -> None:
+        """Send a command; `receive` tells if the process is dead, and during what: `when`.
+
+        Args:
+            when: what it does, for errors.
+            command: one byte; arguments follow it, but for STEP and QUIT.
+            arguments: of the command.
+            file: a descriptor that the command will ask for.
+        """
+        if self._is_torn:
+            raise WorkerLostError(f"{self._who()}: an interrupt tore the last answer")
+        if self.is_busy:  # with what an interrupt kept the parent from receiving
+            self.receive()
+        self._when, self._command, self.is_busy = when, command, True
+        self._seen, self._since = None, time.monotonic()
+        with contextlib.suppress(OSError):  # of a dead worker, which `receive` tells
+            self._signals.send(command)
+            if command != STEP:
+                self._pipe.send_bytes(dumps(arguments))
+            if file is not None:
+                socket.send_fds(self._signals, [b"."], [file])
+
+    def receive(self, watch: Callable[[], None] = lambda: None) -> tuple[Any, Sequence[Failure]]:
+        """Wait for the answer, with `watch` called every `TICK` seconds; return the result, and what was raised there.
+
+        Raises:
+            WorkerLostError: see `check`.
+        """
+        answer = None
+        try:
+            while answer is None:
+                try:
+                    answer = self._inbox.receive()
+                except TimeoutError:
+                    self.check()
+                    watch()
+            if not answer:
+                raise EOFError
+            result: Any = None if answer == DONE else answer
+            failures: Sequence[Failure] = ()
+            if answer == PAYLOAD:
+                self._is_torn = True
+                result, failures = self._pipe.recv()
+                self._is_torn = False
+        except (EOFError, ConnectionError):
+            raise WorkerLostError(self._death_text()) from None
+        self.is_busy = False
+        return result, failures
+
+    def check(self) -> None:
+        """Raise a `WorkerLostError` if a process that has not answered is dead, or does not get on."""
+        if not self._process.is_alive():
+            raise WorkerLostError(self._death_text())
+        progress = self._progress()
+        if self._timeout is None or progress is None or connection.wait([self._signals], 0):
+            return  # it has time, or has answered, and waits for its turn to be heard
+        now = time.monotonic()
+        if progress != self._seen:
+            self._seen, self._since = progress, now
+        elif now - self._since >= self._timeout:
+            limit = f"{self.timeout_name}={self._timeout:g} seconds"
+            raise WorkerLostError(f"{self._who(progress)} hung: {self._when} took longer than {limit}")
+
+    def _progress(self) -> int | None:
+        """Return a number that changes while the process gets on; None where it need not."""
+        return None
+
+    def _who(self, progress: int | None = None) -> str:
+        """Name the process, or what in it the progress is of."""
+        raise NotImplementedError
+
+    def _start_text(self, error: Exception) -> str:
+        """Say that it cannot be started."""
+        raise NotImplementedError
+
+    def _how_it_died(self) -> tuple[str, bool]:
+        """Return what became of the process, and if that is how failed imports end."""
+        self._process.join(1.0)
+        code = self._process.exitcode
+        if code is None:
+            return "closed the connection to the parent", False
+        if code < 0:
+            names = {int(number): number.name for number in signal.Signals}
+            return f"was killed by {names.get(-code, f'signal {-code}')}", False
+        return f"exited with code {code}", True
+
+    def _death_text(self) -> str:
+        """Say how the process died, and when."""
+        return f"{self._who()} {self._how_it_died()[0]} during {self._when}"
+
+    def _close_connections(self) -> None:
+        self._signals.close()
+        self._pipe.close()
+
+
+START_HINT = (
+    "; the worker's own error is printed above. Its process must be able to import the module that makes the envs: "
+    "a script starts its work under `if __name__ == '__main__':`, and a notebook imports its envs from a file"
+)
+
+
+def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
+    """End processes and empty the list, in at most two seconds more than they have to close their envs; never raises.
+
+    A fork of the process `owner` that started them has copies of these objects, and ends nothing.
+    """
+    if os.getpid() != owner:
+        return
+    ending, workers[:] = list(workers), []
+    try:
+        for worker in ending:
+            with contextlib.suppress(OSError):
+                worker._signals.send(QUIT)
+        deadline = time.monotonic() + grace
+        for end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
+            for worker in ending:
+                if worker._process.exitcode is None:
+                    end(worker._process)
+            for worker in ending:
+                worker._process.join(max(0.0, deadline - time.monotonic()))
+            deadline = time.monotonic() + 1.0
+        for worker in ending:
+            worker._close_connections()
+            if worker._process.exitcode is not None:
+                worker._process.close()
+    except Exception as error:
+        logging.getLogger("rltrainer").warning("ending the worker processes failed: %r", error)
