@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, PositiveFloat, Rule, Scheduled, UnitFloat, checked
+from rltrainer.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
+from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.params import Params
 from rltrainer.plain_values import construction, to_plain
@@ -25,7 +26,7 @@ from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer, OptimizerFactory
-from rltrainer.updates.part_state import check_part, load_part, part_state
+from rltrainer.updates.part_state import check_part, fitting_state, load_part, part_state
 from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.unsaved_state import check_all_is_saved
 
@@ -235,14 +236,33 @@ class Algorithm(ABC):
         with write_errors(Path(path), CheckpointError):
             write_state(path, "algorithm", state)
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
         """Restore the algorithm from a file that `save` wrote; the file runs nothing.
+
+        Args:
+            path: the file.
+            strict: False loads of any algorithm's file what fits: each tensor of a network by name, shape and dtype,
+                each optimizer as a whole. The rest stays as it is.
+
+        Returns:
+            the names of what was left out; without any, unless `strict=False`.
 
         Raises:
             CheckpointError: the file is missing or damaged, or of another algorithm or shapes; nothing was changed.
         """
-        path = checked(f"{type(self).__name__}.load", "path", path, AnyPath)
-        self.load_state_dict(read_state(path, "algorithm", CheckpointError))
+        name, left_out = type(self).__name__, IncompatibleKeys([], [], [])
+        path, strict = checked(f"{name}.load", "path", path, AnyPath), checked(f"{name}.load", "strict", strict, Flag)
+        state = read_state(path, "algorithm", CheckpointError)
+        if not strict:
+            state, left_out = self.fitting_state(state)
+        self.load_state_dict(state)
+        return left_out
+
+    def fitting_state(self, state: State) -> tuple[State, IncompatibleKeys]:
+        """Return a whole state, of another one what fits, and the names of what was left out."""
+        saved = {name: value for name, value in state.items() if name not in ("algorithm", "construction")}
+        parts, left_out = fitting_state(self._parts(), saved)
+        return {"algorithm": type(self).__name__, **parts}, left_out
 
     def check_faults(self, wait: bool = True) -> None:
         """Raise if a gradient was not finite. Each update does so at its end; on CUDA it may be one of the next.

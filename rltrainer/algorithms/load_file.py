@@ -1,5 +1,6 @@
 """Algorithms and policies from files that say what they hold; nothing in a file is imported or run."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,21 @@ from torch import Tensor
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.data.columns import require_device
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
-from rltrainer.field_rules import AnyPath, checked
+from rltrainer.field_rules import AnyPath, Flag, checked
+from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.plain_values import PlainReader
 from rltrainer.registry import Named, users_names
 from rltrainer.state_file import read_state
 from rltrainer.types import State
-from rltrainer.updates.part_state import check_part, load_part
 
 META = torch.device("meta")
 """Holds shapes without numbers."""
 
 
-def load(path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu") -> Algorithm:
+def load(
+    path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
+) -> Algorithm:
     """Return the algorithm that `algorithm.save` wrote, ready to go on training. The file runs nothing.
 
     Policy, networks, normalisers, params and optimizers are built as the file says, from names that are known: those of
@@ -31,45 +34,51 @@ def load(path: str | Path, *, classes: Named = (), device: str | torch.device = 
         path: the file; the `algorithm.safetensors` of a checkpoint is one too.
         classes: classes and functions of yours that the file names, or a dict from the names to what they stand for.
         device: where the networks live.
+        strict: False loads what fits, where classes have changed since; a warning names what was left out.
 
     Raises:
         CheckpointError: the file is missing or damaged, holds no algorithm, does not say what it is built with, or
             names what is not known; the text says what to do.
     """
-    file = _File(path, "load", classes, device)
+    file = _File(path, "load", classes, device, strict)
     if "algorithm" not in file.state:
         raise CheckpointError(f"{file.path}: holds a policy without an algorithm. Load it with rl.load_policy.")
     algorithm: Algorithm = file.build(file.state["construction"], Algorithm)
+    state, left_out = (file.state, None) if strict else algorithm.fitting_state(file.state)
     try:
-        algorithm.load_state_dict(file.state)
+        algorithm.load_state_dict(state)
     except CheckpointError as error:
         raise CheckpointError(f"{file.path}: {error}") from error
+    file.warn(left_out)
     return algorithm
 
 
-def load_policy(path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu") -> Policy:
+def load_policy(
+    path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
+) -> Policy:
     """Return the policy that `policy.save` wrote, or that of an algorithm's file, ready to act: in eval mode.
 
     Args:
         path: the file.
         classes: see `load`.
         device: where the networks live.
+        strict: see `load`.
 
     Raises:
         CheckpointError: see `load`.
     """
-    file = _File(path, "load_policy", classes, device)
+    file = _File(path, "load_policy", classes, device, strict)
     policy: Policy = file.build(file.policy_construction, Policy)
-    check_part(f"{file.path}: policy", policy, file.state.get("policy"))
-    load_part(policy, file.state["policy"])
+    file.warn(policy.load(file.path, strict=strict))
     return policy.eval()
 
 
 class _File:
     """A file that was read, and what is built as it says."""
 
-    def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device) -> None:
+    def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device, strict: bool) -> None:
         self.path = Path(checked(reader, "path", path, AnyPath))
+        self._strict = checked(reader, "strict", strict, Flag)
         self._reader = PlainReader(users_names(classes), _remedy, self._make)
         self._device = self._target = require_device(reader, device)
         self.state: State = read_state(self.path, "algorithm", CheckpointError, or_kind="policy")
@@ -84,6 +93,11 @@ class _File:
             self._check_size()
             return self._read(plain, kind, self._device)
 
+    def warn(self, left_out: IncompatibleKeys | None) -> None:
+        """Name what was not loaded, if anything."""
+        if left_out is not None and any(left_out):
+            warnings.warn(f"{self.path}: not all of it was loaded; {left_out.describe()}", stacklevel=3)
+
     def _check_size(self) -> None:
         """Check how many numbers the networks take before there is memory for them."""
         try:
@@ -96,7 +110,7 @@ class _File:
         saved = self.state.get("policy")
         tensors = [value for value in saved.values() if isinstance(value, Tensor)] if isinstance(saved, dict) else []
         found, expected = (sum(map(Tensor.numel, each)) for each in (tensors, policy.state_dict().values()))
-        if found < expected:
+        if found < (expected if self._strict else expected / 2):  # so a small file asks for little memory
             raise CheckpointError(f"{self.path}: its policy takes {expected} numbers, and it holds {found}")
 
     def _read(self, plain: Any, kind: type[Any], device: torch.device) -> Any:

@@ -5,6 +5,7 @@ from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCri
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.discrete import DiscreteActorCritic
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
+from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork
@@ -13,6 +14,6 @@ from rltrainer.nets.value_distributions import CategoricalQNetwork, QuantileQNet
 
 __all__ = [
     "Actor", "ActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic", "DiscreteActorCritic",
-    "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "NetParams", "OrnsteinUhlenbeckNoise",
-    "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SquashedActorCritic",
+    "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys", "NetParams",
+    "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SquashedActorCritic",
 ]  # fmt: skip

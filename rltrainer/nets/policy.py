@@ -22,13 +22,14 @@ from rltrainer.nets.action_mask import allowed, require_mask
 from rltrainer.nets.decision import NO_COLUMNS, VERSION, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
+from rltrainer.nets.module_state import IncompatibleKeys, load_module
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer
 from rltrainer.nets.predict import predict
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK, Space
-from rltrainer.state_file import write_state
+from rltrainer.state_file import read_state, write_state
 from rltrainer.tree import Tree
 
 Options = ParamSpec("Options")
@@ -323,6 +324,17 @@ class Policy(nn.Module, ABC):
         path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         with write_errors(Path(path), CheckpointError):
             write_state(path, "policy", {"construction": self.to_plain(), "policy": dict(self.state_dict())})
+
+    def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
+        """Restore the policy from its file or from an algorithm's; see `Algorithm.load`.
+
+        Raises:
+            CheckpointError: see `Algorithm.load`; nothing was changed.
+        """
+        name = f"{type(self).__name__}.load"
+        path, strict = checked(name, "path", path, AnyPath), checked(name, "strict", strict, Flag)
+        saved = read_state(path, "policy", CheckpointError, or_kind="algorithm").get("policy")
+        return load_module(f"{path}: policy", self, saved, strict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without the way back to a trainer, and without the makers of networks that are made."""

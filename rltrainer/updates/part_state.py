@@ -1,21 +1,19 @@
 """States of parts: one check and one load per kind, so that loading a state cannot fail half-way."""
 
-import copy
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError
-from rltrainer.nets.normalizer import RunningMoments
-from rltrainer.nets.unit_box import UnitBoxPolicy
+from rltrainer.nets.module_state import AS_SAVED, IncompatibleKeys, check_module, fitting_module_state
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.optimizer import Optimizer
 
 Part = nn.Module | Optimizer | Tensor | torch.Generator
-AS_SAVED = "Build the networks as they were when saved."
 
 
 def part_state(part: Part) -> Any:
@@ -40,7 +38,7 @@ def check_part(name: str, part: Part, saved: Any) -> None:
     elif isinstance(part, Optimizer):
         part.check_state_dict(name, saved)
     else:
-        _check_module(name, part, saved)
+        check_module(name, part, saved)
 
 
 def load_part(part: Part, saved: Any) -> None:
@@ -54,30 +52,24 @@ def load_part(part: Part, saved: Any) -> None:
         part.load_state_dict(saved)
 
 
-def _check_module(name: str, module: nn.Module, saved: State) -> None:
-    own = module.state_dict()
-    for key in [*own, *saved]:
-        if key not in saved or key not in own:
-            where = "saved state" if key not in saved else "policy"
-            raise CheckpointError(f"{name}.{key}: missing in the {where}. {AS_SAVED}")
-        if key.endswith("_extra_state"):
-            _try_extra_state(f"{name}.{key}", module.get_submodule(key[: -len("._extra_state")]), saved[key])
+def fitting_state(parts: Mapping[str, Part], saved: State) -> tuple[State, IncompatibleKeys]:
+    """Return a whole state of parts, what was saved where that fits, and the names of what was left out.
+
+    Of networks each tensor is taken that fits; optimizers and generators are taken as a whole.
+    """
+    state, left_out = {}, IncompatibleKeys([], [], [])
+    for name, part in parts.items():
+        if name not in saved:
+            state[name] = part_state(part)
+            left_out.missing_keys.append(name)
+        elif isinstance(part, nn.Module):
+            state[name] = fitting_module_state(part, saved[name], f"{name}.", left_out)
         else:
-            check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED)
-    for path, part in module.named_modules():
-        prefix = f"{path}." if path else ""
-        if isinstance(part, RunningMoments):
-            for key in (f"{prefix}var", f"{prefix}count"):
-                if (saved[key] < 0).any():
-                    raise CheckpointError(f"{name}.{key}: is negative")
-        problem = part.other_bounds(saved, prefix) if isinstance(part, UnitBoxPolicy) else None
-        if problem:
-            raise CheckpointError(f"{name}.{problem}. {AS_SAVED}")
-
-
-def _try_extra_state(name: str, module: nn.Module, saved: Any) -> None:
-    """Try it on a copy: what else a module keeps, and whether it likes a state, only the module knows."""
-    try:
-        cast(Any, copy.deepcopy(module)).set_extra_state(saved)
-    except Exception as error:
-        raise CheckpointError(f"{name}: does not fit ({type(error).__name__}: {error})") from error
+            state[name] = saved[name]
+            try:
+                check_part(name, part, saved[name])
+            except CheckpointError:
+                state[name] = part_state(part)
+                left_out.mismatched_keys.append(name)
+    left_out.unexpected_keys.extend(name for name in saved if name not in parts)
+    return state, left_out

@@ -54,6 +54,7 @@ best: float | None = again.best_score
 assert again.epochs[0].test_stats is not None
 mean: float = again.epochs[0].test_stats.returns.mean()
 loaded: rl.Algorithm = rl.load("best.safetensors", classes=[dict], device=torch.device("cpu"))
+left_out: list[str] = loaded.load("best.safetensors", strict=False).missing_keys
 deployed: rl.Policy = rl.load_policy("best.safetensors", classes={"Own": dict}, device="cpu")
 print(deployed.predict(np.zeros(4), explore=True), deployed(torch.zeros(1, 4)))
 deployed.save("policy.safetensors")

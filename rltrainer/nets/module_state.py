@@ -1,0 +1,126 @@
+"""States of networks that are read: checked as a whole before anything is loaded; or reduced to what fits."""
+
+import copy
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor, nn
+
+from rltrainer.errors import CheckpointError
+from rltrainer.nets.normalizer import RunningMoments
+from rltrainer.typed_state import check_like
+from rltrainer.types import State
+
+AS_SAVED = "Build the networks as they were when saved."
+_EXTRA = "_extra_state"
+
+
+class IncompatibleKeys(NamedTuple):
+    """Names of what `load(path, strict=False)` left out, as PyTorch's `load_state_dict` returns them; three lists."""
+
+    missing_keys: list[str]
+    """What the file does not hold; it stays as it was."""
+    unexpected_keys: list[str]
+    """What only the file holds."""
+    mismatched_keys: list[str]
+    """What both hold, of another shape or kind; it stays as it was. PyTorch raises here."""
+
+    def describe(self) -> str:
+        """Return a sentence that names all of them; empty if everything was loaded."""
+        texts = ("missing in the file", "only in the file", "of another shape or kind")
+        lists = zip(texts, self, strict=True)
+        return "; ".join(f"{text}: {', '.join(names)}" for text, names in lists if names)
+
+
+def check_module(name: str, module: nn.Module, saved: Any) -> None:
+    """Check a whole state of a network before it is loaded.
+
+    Raises:
+        CheckpointError: it does not fit; the text begins with `name`.
+    """
+    if not isinstance(saved, dict):
+        raise CheckpointError(f"{name}: expected a mapping, found {saved!r}")
+    own = module.state_dict()
+    for key in [*own, *saved]:
+        if key not in saved or key not in own:
+            where = "saved state" if key not in saved else "policy"
+            raise CheckpointError(f"{name}.{key}: missing in the {where}. {AS_SAVED}")
+        if key.endswith(_EXTRA):
+            _try_extra_state(f"{name}.{key}", module, key, saved[key])
+        else:
+            check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED)
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(part, RunningMoments):
+            for key in (f"{prefix}var", f"{prefix}count"):
+                if (saved[key] < 0).any():
+                    raise CheckpointError(f"{name}.{key}: is negative")
+        if problem := _other_bounds(part, saved, prefix):
+            raise CheckpointError(f"{name}.{problem}. {AS_SAVED}")
+
+
+def load_module(name: str, module: nn.Module, saved: Any, strict: bool) -> IncompatibleKeys:
+    """Load a saved state into a network, or what of it fits, and return the names of what was left out.
+
+    Raises:
+        CheckpointError: see `check_module`; nothing was changed.
+    """
+    left_out = IncompatibleKeys([], [], [])
+    if not strict:
+        saved = fitting_module_state(module, saved, "", left_out)
+    check_module(name, module, saved)
+    module.load_state_dict(saved)
+    return left_out
+
+
+def fitting_module_state(module: nn.Module, saved: Any, prefix: str, left_out: IncompatibleKeys) -> Any:
+    """Return a whole state of a network: what was saved where that fits, and elsewhere what it holds now.
+
+    A normaliser's mean, variance and count are taken together or not at all; bounds of actions stay the policy's.
+
+    Args:
+        module: the network.
+        saved: what was saved; whether it is sound is for `check_module` to say.
+        prefix: of the names.
+        left_out: gets the names of what does not fit.
+    """
+    if not isinstance(saved, dict):
+        return saved
+    own = dict(module.state_dict())
+    fitting = {key for key in own if key in saved and _fits(module, key, own[key], saved[key])}
+    for path, part in module.named_modules():
+        inner = f"{path}." if path else ""
+        together = {f"{inner}{name}" for name, _ in part.named_buffers(recurse=False)}
+        is_torn = isinstance(part, RunningMoments) and not together <= fitting
+        if is_torn or _other_bounds(part, saved, inner):
+            fitting -= together
+    left_out.missing_keys.extend(prefix + key for key in own if key not in saved)
+    left_out.unexpected_keys.extend(prefix + key for key in saved if key not in own)
+    left_out.mismatched_keys.extend(prefix + key for key in own if key in saved and key not in fitting)
+    return {key: saved[key] if key in fitting else value for key, value in own.items()}
+
+
+def _fits(module: nn.Module, key: str, own: Any, saved: Any) -> bool:
+    if key.endswith(_EXTRA):
+        try:
+            _try_extra_state(key, module, key, saved)
+        except CheckpointError:
+            return False
+        return True
+    if not isinstance(saved, Tensor):
+        return True  # it is damaged, and no matter of shapes
+    return bool(own.shape == saved.shape and own.dtype == saved.dtype)
+
+
+def _other_bounds(module: nn.Module, saved: State, prefix: str) -> str | None:
+    """Return a sentence if actions have other bounds for a policy than for what was saved."""
+    asks = getattr(module, "other_bounds", None)
+    return None if asks is None else asks(saved, prefix)
+
+
+def _try_extra_state(name: str, module: nn.Module, key: str, saved: Any) -> None:
+    """Try it on a copy: what else a module keeps, and whether it likes a state, only the module knows."""
+    part = module.get_submodule(key[: -len(_EXTRA)].removesuffix("."))
+    try:
+        cast(Any, copy.deepcopy(part)).set_extra_state(saved)
+    except Exception as error:
+        raise CheckpointError(f"{name}: does not fit ({type(error).__name__}: {error})") from error
