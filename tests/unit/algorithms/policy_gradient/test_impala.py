@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from benchmarks.one_update_old import OneUpdateOld
 from rltrainer.errors import ParamsError
 from tests.fakes import counting_envs, tiny_actor_critic
 
@@ -99,60 +100,46 @@ def test_the_loss_by_hand() -> None:
     assert metrics["rho"] == pytest.approx(2.5 / 3)
 
 
-class Sometimes(rl.Collector):
-    """Acts with a copy of the policy, which takes over its weights when it is told to."""
-
-    def __init__(self, policy: rl.Policy, envs: Any, buffer: Any = None) -> None:
-        self.actor = copy.deepcopy(policy)
-        super().__init__(self.actor, envs, buffer)
-        self.policy = policy
-
-    def take_over(self) -> None:
-        self.actor.load_state_dict(self.policy.state_dict())
-        self.actor.version += 1
-
-
-def agent_and_collector() -> tuple[rl.IMPALA, Sometimes]:
+def agent_and_collector(kind: Any) -> tuple[rl.IMPALA, Any]:
     envs = counting_envs(2)
-    agent = rl.IMPALA(tiny_actor_critic(envs, normalize_obs=True, normalize_reward=True))
+    agent = rl.IMPALA(tiny_actor_critic(envs, normalize_obs=True, normalize_reward=True), rl.IMPALAParams(lr=0.1))
     extra = {name: agent.policy.columns[name] for name in ("log_prob", "version")}
     buffer = rl.RolloutBuffer(8, 2, envs.single_observation_space, envs.single_action_space, extra=extra)
-    one = Sometimes(agent.policy, envs, buffer)
+    one = kind(agent.policy, envs, buffer)
     one.seed(3)
     return agent, one
 
 
 def test_what_the_policy_of_now_has_done_is_learned_from_as_a2c_does() -> None:
-    impala, one = agent_and_collector()
-    a2c = rl.A2C(copy.deepcopy(impala.policy), rl.A2CParams(lr=6e-4, entropy_coef=0.01))
+    impala, one = agent_and_collector(rl.Collector)
+    a2c = rl.A2C(copy.deepcopy(impala.policy), rl.A2CParams(lr=0.1, entropy_coef=0.01))
     for _ in range(5):
-        one.take_over()
         one.collect(num_steps=16)
-        data = one.rollout()
-        of_both = [agent.update(data, None, 1).floats() for agent in (impala, a2c)]
-        rho = of_both[0].pop("rho")
-        assert rho == pytest.approx(1.0, abs=1e-6)
-        assert of_both[0] == pytest.approx(of_both[1], rel=1e-4, abs=1e-6)
+        of_impala, of_a2c = (agent.update(one.rollout(), None, 1).floats() for agent in (impala, a2c))
+        assert of_impala.pop("rho") == pytest.approx(1.0, abs=1e-6)
+        assert of_impala == pytest.approx(of_a2c, rel=1e-3, abs=1e-5)
     for parameter, same in zip(impala.policy.parameters(), a2c.policy.parameters(), strict=True):
-        torch.testing.assert_close(parameter, same, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(parameter, same, rtol=1e-3, atol=1e-4)
 
 
 def test_what_an_older_policy_has_done_counts_by_its_probabilities_then() -> None:
-    agent, one = agent_and_collector()
-    one.take_over()
-    one.collect(num_steps=16)
-    agent.optimizer.schedule = rl.LinearSchedule(0.1, 0.1)
-    for _ in range(5):  # on data that gets older and older
-        agent.update(one.rollout(), None, 1)
-    with torch.no_grad():
-        agent.policy.actor[2].linear.bias.add_(torch.tensor([3.0, 0.0]))
-        samples = agent.process(one.rollout())
-        probability = agent.policy.distribution(samples.flatten().obs).log_prob(one.rollout().action.flatten()).exp()
-    ratio = probability / one.rollout().extra["log_prob"].flatten().exp()
-    result = agent.update(one.rollout(), None, 1).floats()
-    assert result["rho"] == pytest.approx(float(ratio.clamp(max=1.0).mean()), rel=1e-5)
-    assert result["rho"] < 0.9
-    assert samples.extra["version"].unique().tolist() == [1]
+    agent, one = agent_and_collector(OneUpdateOld)
+    policies = []
+    for step in range(4):
+        policies.append(copy.deepcopy(agent.policy))
+        one.sync()
+        one.collect(num_steps=16)
+        data = one.rollout()
+        with torch.no_grad():
+            then, now = (
+                policy.distribution(policy.normalize(data.obs.flatten(0, 1))).log_prob(data.action.flatten())
+                for policy in (policies[max(step - 1, 0)], agent.policy)
+            )
+        torch.testing.assert_close(data.extra["log_prob"].flatten(), then)
+        assert data.extra["version"].unique().tolist() == [step + 1]
+        rho = float((now - then).exp().clamp(max=1.0).mean())
+        assert agent.update(data, None, 1).floats()["rho"] == pytest.approx(rho, rel=1e-5)
+    assert rho < 0.95
 
 
 def detour(algorithm: Any) -> float:
