@@ -8,7 +8,7 @@ from rltrainer.envs import ActionMask, PixelObservation, frame_skip, make_vec
 from rltrainer.interval import Every
 from rltrainer.loggers import *
 from rltrainer.nets import *
-from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdatePlan
+from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.registry import register
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
@@ -33,8 +33,8 @@ __all__ = [
     "RecurrentPPO", "ReplayBuffer", "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams", "Samples",
     "ScheduledValue", "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "TD3BCParams", "TD3Params",
     "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer", "TrainerParams", "Transitions",
-    "UpdateCallbacks", "UpdatePlan", "UpdateResult", "errors", "frame_skip", "load", "load_policy", "make_vec",
-    "register", "rms_prop", "seed",
+    "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "errors", "frame_skip", "load", "load_policy",
+    "make_vec", "register", "rms_prop", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)
