@@ -6,12 +6,13 @@ from typing import Any, Self
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.collect import CollectStats
+from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.trainers.run_state import RunState
-from rltrainer.types import UpdateResult
+from rltrainer.types import Rollout, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -88,9 +89,17 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     def _is_warmup(self) -> bool:
         return self.env_step < self.params.warmup_num_env_steps
 
-    def _update(self, collected: CollectStats) -> UpdateResult | None:
+    def _process(self) -> Process | None:
+        return self._hooks.process
+
+    def _batch(self) -> Rollout | None:
+        return self.params.training_collector.rollout() if self._hooks.look_at_batch else None
+
+    def _update(self, batch: Rollout | None) -> UpdateResult | None:
         algorithm, buffer, batch_size = self.algorithm, self.buffer, self.params.batch_size
-        num_due, results = self._num_due(collected), []
+        num_due, results = self._num_due(self._collected), []
+        if num_due:
+            self._hooks.begin_update()
         while num_due > 0:
             num_batches = min(num_due, buffer.max_num_batches(batch_size))
             transitions = algorithm.sample(buffer, batch_size, num_batches if num_batches > 1 else None)

@@ -1,6 +1,7 @@
 """Offline training: the same algorithms, on a buffer that does not change."""
 
 import dataclasses
+import time
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
@@ -9,10 +10,11 @@ from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
+from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import from_state
-from rltrainer.types import Load, State, UpdateResult
+from rltrainer.types import Load, State, Transitions, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -30,6 +32,10 @@ class OfflineTrainerParams(TrainerParams):
             self.raise_invalid("buffer", "must hold transitions", "It is empty.")
         if isinstance(self.buffer, MixedBuffer):
             self.raise_invalid("buffer", "must be one buffer", "Append one of the two to the other with extend.")
+        for hook in self.hooks:
+            if hook.every is not None and hook.every.unit == "env_step":
+                hint = f"{type(hook).__name__}.every is {hook.every}, and nobody counts env steps offline."
+                self.raise_invalid("hooks", "must have no interval in env steps", hint)
 
     @property
     def planned_num_steps(self) -> int:
@@ -84,11 +90,17 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         super()._set_up()
         self.algorithm.prepare(self.params.buffer)
 
-    def _update(self, collected: None) -> UpdateResult:
-        algorithm, buffer = self.algorithm, self.params.buffer
-        transitions = algorithm.sample(buffer, self.params.batch_size)
-        result = algorithm.update(transitions)
-        buffer.update_priorities(transitions.index, result.td_error)
+    def _collect(self, record: EpochRecord) -> Transitions:
+        began = time.perf_counter()
+        transitions = self.algorithm.sample(self.params.buffer, self.params.batch_size)
+        record.timing.update += time.perf_counter() - began
+        processed: Transitions = self._hooks.process_batch(transitions)
+        return processed
+
+    def _update(self, batch: Transitions) -> UpdateResult:
+        self._hooks.begin_update()
+        result = self.algorithm.update(batch)
+        self.params.buffer.update_priorities(batch.index, result.td_error)
         return result
 
 

@@ -4,11 +4,10 @@ import dataclasses
 import math
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
-from rltrainer.collect import CollectStats
 from rltrainer.data import RolloutBuffer
 from rltrainer.field_rules import PositiveInt
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
-from rltrainer.types import UpdateResult
+from rltrainer.types import Rollout, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -78,8 +77,12 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
             collector.attach_buffer(buffer)
 
-    def _update(self, collected: CollectStats) -> UpdateResult | None:
-        if collected.num_collected_steps == 0:
+    def _batch(self) -> Rollout:
+        rollout: Rollout = self._hooks.process_batch(self.params.training_collector.rollout())
+        return rollout
+
+    def _update(self, batch: Rollout) -> UpdateResult | None:
+        if self._collected.num_collected_steps == 0:
             return None
-        rollout = self.params.training_collector.rollout()
-        return self.algorithm.update(rollout, self.params.batch_size, self.params.update_step_num_repetitions)
+        self._hooks.begin_update()
+        return self.algorithm.update(batch, self.params.batch_size, self.params.update_step_num_repetitions)

@@ -2,16 +2,19 @@
 
 import dataclasses
 import logging
+from abc import abstractmethod
 from typing import TypeVar
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats, DataSource
+from rltrainer.collect.data_source import Process
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.trainers.callbacks import compute_score, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
+from rltrainer.types import Rollout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,6 +84,8 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     """Collects in each training step and leaves the update to its subclasses."""
 
     step_unit = "env_step"
+    _collected: CollectStats
+    """Statistics of the last collection step."""
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         collector = self.params.training_collector
@@ -101,17 +106,27 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         logging.getLogger("rltrainer").info(text)
         self._log.say(text)
 
-    def _collect(self, record: EpochRecord) -> CollectStats:
-        params, state = self.params, self.state
+    def _collect(self, record: EpochRecord) -> Rollout | None:
+        params, state, collector = self.params, self.state, self.params.training_collector
         num_steps, num_episodes = params.collection_step_num_env_steps, params.collection_step_num_episodes
-        params.training_collector.sync()
-        stats = params.training_collector.collect(num_steps, num_episodes, random=self._is_warmup)
+        collector.sync()
+        stats = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
+        self._collected = stats
+        self._hooks.note_collection(stats)
         state.counters.env_step += stats.num_env_steps
         record.add_collection(stats)
         self._log.collected(state, stats, self._settings)
         if self._passes_test(stats):
             state.stop_reason = "stop_fn"
-        return stats
+        return self._batch()
+
+    def _process(self) -> Process | None:
+        """Return what makes newly collected data into what is stored."""
+        return None
+
+    @abstractmethod
+    def _batch(self) -> Rollout | None:
+        """Return what hooks see of the last collection; None if none looks."""
 
     @property
     def _is_warmup(self) -> bool:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError, ReplayBufferError, stable_repr
+from rltrainer.hooks import HookRunner
+from rltrainer.hooks.hook_runner import NO_HOOKS
 from rltrainer.params import Params
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.trainer_params import TrainerParams
@@ -35,8 +37,9 @@ def read_run(
         CheckpointError: a part is missing, a value is not what it must be, or a setting differs; the text names it.
     """
     states = read_checkpoint(path, mapped=("buffer",))
-    parts = {"algorithm": algorithm, **params.parts()}
-    # A logger may be added or left out on a resume.
+    parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
+    states.setdefault("hooks", NO_HOOKS)
+    # A logger may be added or left out on a resume, and so may hooks, as far as they only read.
     if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
         raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
     try:

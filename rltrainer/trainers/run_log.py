@@ -7,6 +7,7 @@ from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
+from rltrainer.means import floats
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import EpochStats
@@ -79,11 +80,23 @@ class RunLog:
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
-    def tested(self, state: RunState, stats: CollectStats, score: float) -> None:
-        """Take in a test step."""
-        self._bar.show({"score": score, "best": state.best.score})
+    def take_in(self, kind: Literal["training", "update"], values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+        """Take a hook's numbers into the means of the next row of this kind, and show some on the bar.
+
+        A run without env steps has no rows of training: they go into those of updates.
+        """
+        if self._logger is not None and values:
+            self._logger.gather(kind if self._unit == "env_step" else "update", values)
+        if shown and self._bar.wants_values():
+            self._bar.show(floats(shown))
+
+    def tested(
+        self, state: RunState, stats: CollectStats, score: float, more: Mapping[str, Any], shown: Mapping[str, Any]
+    ) -> None:
+        """Take in a test step, with a hook's numbers."""
+        self._bar.show({"score": score, "best": state.best.score, **floats(shown)})
         values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
-        self._write("test", state, lambda: values)
+        self._write("test", state, lambda: {**values, **floats(more)})
 
     def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None, is_last: bool) -> None:
         """Take in the end of an epoch."""

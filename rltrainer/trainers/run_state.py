@@ -38,6 +38,12 @@ class RunState:
     record: EpochRecord | None
     """The epoch that is under way."""
     log: LastEpisodes = dataclasses.field(default_factory=LastEpisodes)
+    score: float | None = None
+    """The score of the last test step."""
+    training_step: NonNegativeInt = 0
+    """The training steps that have begun."""
+    stop_request: str | None = None
+    """The stop reason of a hook that has asked for the end."""
 
     @classmethod
     def new(cls, runtime: RuntimeParams, **own: Any) -> Self:
@@ -52,10 +58,15 @@ class RunState:
         """Return whether a first epoch has; up to the initial test step a run continues by beginning."""
         return self.counters.epoch > 0
 
+    @property
+    def stop_cause(self) -> str | None:
+        """The stop reason, also where a hook has asked for the end and the last test step is to come."""
+        return self.stop_reason or self.stop_request
+
     def begin_epoch(self) -> EpochRecord:
         """Return the record of a new epoch, or of the one that is under way."""
         if self.record is None:
-            self.stop_reason = None  # an epoch by hand, after the end
+            self.stop_reason = self.stop_request = None  # an epoch by hand, after the end
             self.counters.epoch += 1
             self.record = EpochRecord(self.counters.epoch)
         return self.record

@@ -3,20 +3,22 @@
 Knows nothing of where data comes from, nor of what an update does with it; its subclasses do.
 """
 
+import dataclasses
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rltrainer.algorithms import Algorithm
 from rltrainer.collect import DataSource
-from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
 from rltrainer.seeding import derive_seed
+from rltrainer.trainers.arguments import check_classes
 from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.run_files import read_run, write_run
+from rltrainer.trainers.run_hooks import RunHooks
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
@@ -49,19 +51,12 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     """The unit of logs and progress."""
 
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
-        name, classes = type(self).__name__, {"algorithm": self.algorithm_class, "params": self.params_class}
-        for (field, cls), value in zip(classes.items(), (algorithm, params), strict=True):
-            if not isinstance(value, cls):
-                hint = f"Write {name}(algorithm, {self.params_class.__name__}(...))."
-                if isinstance(value, OnPolicyAlgorithm):
-                    hint = "Use OnPolicyTrainer and OnPolicyTrainerParams."
-                elif isinstance(value, OffPolicyAlgorithm):
-                    hint = "Use OffPolicyTrainer and OffPolicyTrainerParams, or OfflineTrainer."
-                raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))
+        check_classes(self, algorithm, params)
         self.algorithm, self.params = algorithm, params
         params.check_fits(algorithm)
         self.state = self.run_state_class.new(params.runtime)
         self._log = RunLog(params, algorithm, self.step_unit)
+        self._hooks = RunHooks(algorithm, params, self._log, self.state)
         self._share_done = 0.0
         self._is_started = self._continues = False
         if params.resume_from_log and params.logger is not None:
@@ -126,14 +121,19 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 collector.close()
             raise
         finally:
-            self._log.close_bar(self.params)
+            try:
+                self._log.close_bar(self.params)
+            finally:
+                self._hooks.close()
         return self.state.info()
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
         self.state, self._share_done = self.run_state_class.new(self.state.runtime), 0.0
+        self._hooks.reset()
         self._seed()
         self._set_up()
+        self._hooks.open()
         self._start_collecting(reset_collectors, reset_collector_buffers)
         self._is_started, self._continues = True, False
         self._log.begin(self.params, is_new=True)
@@ -144,19 +144,24 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
         if not self._is_started:
             self.reset()
-        params, state, started = self.params, self.state, time.perf_counter()
+        params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
+        hooks.open()
         record, counters = state.begin_epoch(), state.counters
         with running_as(state.runtime, params.runtime):
-            while state.stop_reason is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
+            while state.stop_cause is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
                 call(params, "training_fn", counters.epoch, counters.env_step)
-                collected = self._collect(record)
+                hooks.begin_training_step()
+                state.training_step += 1
+                batch = self._collect(record)
+                hooks.log_batch(batch)
                 if state.stop_reason is None:  # else the data, and then a test step, were good enough
                     began = time.perf_counter()
-                    result = self._update(collected)
+                    result = self._update(batch)
                     if result is not None:
                         state.add_update(result, record, time.perf_counter() - began)
                         self._log.updated(state, result)
                     record.num_training_steps += 1
+                    hooks.end_training_step(batch, result, record.num_steps(self.step_unit) >= params.epoch_num_steps)
                     call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                 self._note_progress()
                 self._log.advance(state)
@@ -165,6 +170,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             score = self._test(params.test_collector)
             if wants_to_stop(params, score):
                 state.stop_reason = "stop_fn"
+        state.stop_reason = state.stop_cause
         record.timing.total += time.perf_counter() - started
         stats = state.end_epoch(record)
         is_last = state.stop_reason is not None or self.epoch >= params.max_epochs
@@ -204,18 +210,18 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if state.has_begun:
             self._log.begin(self.params, is_new=False)
 
+    @abstractmethod
     def _collect(self, record: EpochRecord) -> Any:
-        """Collect what the next update learns from, if it is not there already; return what `_update` is given."""
-        return None
+        """Collect what the next update learns from, or sample it; return what hooks see of it."""
 
     @abstractmethod
-    def _update(self, collected: Any) -> UpdateResult | None:
+    def _update(self, batch: Any) -> UpdateResult | None:
         """Make the update step of a training step; None if there is nothing to learn."""
 
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
-        policy = self.algorithm.policy
-        self.algorithm.attach(self.params.update_plan(self._progress, self.state.runtime, policy))
+        plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
+        self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.follow(self.state)))
         self.state.runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
@@ -254,10 +260,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             except BaseException:
                 state.best = before  # what was not saved is not the best that there is
                 raise
+        state.score = score
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score
             state.record.timing.test += time.perf_counter() - started
-        self._log.tested(state, stats, score)
+        self._log.tested(state, stats, score, *self._hooks.log_test(stats))
         return score
 
     def _resume_from_log(self, logger: Logger) -> None:

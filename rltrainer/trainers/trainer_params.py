@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of
+from rltrainer.hooks import HookRunner, TrainerHook
 from rltrainer.loggers import Logger
 from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
-from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
+from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
 from rltrainer.trainers.threads import choose_num_threads
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
@@ -27,6 +28,13 @@ Array = np.ndarray[Any, Any]
 ReductionFn = Annotated[Callable[[Array], Array], a_callable("(returns [E, A]) -> returns [E]")]
 AnyCollector = Annotated[DataSource, Rule("a Collector", lambda value: isinstance(value, DataSource))]
 AnyLogger = Annotated[Logger, instance_of(Logger)]
+Hooks = Annotated[
+    Sequence[TrainerHook],
+    Rule(
+        "a list or tuple of TrainerHook objects",
+        lambda v: isinstance(v, list | tuple) and all(isinstance(each, TrainerHook) for each in v),
+    ),
+]
 
 
 def live(default: Any) -> Any:
@@ -77,8 +85,8 @@ class TrainerParams(Params):
     """Show a progress bar."""
     seed: NonNegativeInt | None = None
     """Seeds actions, buffers, minibatches, noise and envs, each by a stream of its own; an object's own seed wins."""
-    update: Annotated[UpdateParams, instance_of(UpdateParams)] = UpdateParams()
-    """The way from gradients to steps: limits of their size."""
+    hooks: Hooks = live(())
+    """Called at points of the run in this order; see `TrainerHook`."""
     precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
@@ -88,6 +96,8 @@ class TrainerParams(Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "hooks", tuple(self.hooks))  # frozen; a list could change under a run
+        HookRunner(type(self).__name__, self.hooks)
         if self.test_collector is None:
             for field in ("stop_fn", "test_fn", "save_best_fn", "compute_score_fn"):
                 if getattr(self, field) is not None:
@@ -104,7 +114,12 @@ class TrainerParams(Params):
 
     def parts(self) -> dict[str, Any]:
         """Return the objects with a state of their own by name; a checkpoint holds a file for each."""
-        return {**self.collectors(), **({} if self.logger is None else {"logger": self.logger})}
+        parts: dict[str, Any] = {**self.collectors()}
+        if self.logger is not None:
+            parts["logger"] = self.logger
+        if self.hooks:
+            parts["hooks"] = HookRunner(type(self).__name__, self.hooks)
+        return parts
 
     def check_fits(self, algorithm: Algorithm) -> None:
         """Check what collectors and data have to do with the algorithm.
@@ -127,7 +142,6 @@ class TrainerParams(Params):
             num_gradient_steps=self.planned_num_gradient_steps,
             runtime=dataclasses.replace(runtime, num_threads=num_threads, matrix_library=library),
             precision=self.precision,
-            update=self.update,
             rollouts_vary=self.rollouts_vary,
         )
 

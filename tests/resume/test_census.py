@@ -27,6 +27,8 @@ EXCEPTIONS = {
     r"_bar\b": "what is shown",
     r"_ring\._table$": "derived from how much is stored, made anew when needed",
     r"exploration\._kept": "bounds of the action space as tensors, made at the first use",
+    r"\._hooks\._(context|runner)\.": "of the training step under way, and whether hooks are set up",
+    r"^trainer\._collected\b": "of the training step under way",
     r"_continues$|_is_started$": "that the next run continues is what restoring means",
     r"_decider\._(acting|initial|replacing|random|explore)$": "set at the start of every collection",
     r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",

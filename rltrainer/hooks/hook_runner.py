@@ -1,0 +1,212 @@
+"""The hooks of a run, called point by point, and their state in its checkpoints."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
+from rltrainer.plan import UpdateCallbacks
+from rltrainer.seeding import derive_seed
+from rltrainer.types import Load, State, UpdateResult
+
+INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
+"""Points inside a gradient step."""
+OF_LOSSES = ("post_loss", "optimizer")
+SHOW = "log_pbar"
+NO_HOOKS: State = {"changing": [], "states": {}}
+"""The state of a run without hooks."""
+
+
+class HookRunner:
+    """Calls each point of the hooks that override it, in their order.
+
+    Args:
+        owner: the params that hold the hooks, for error texts.
+        hooks: the hooks.
+
+    Raises:
+        ParamsError: two hooks have one name, or one hook is there twice.
+    """
+
+    def __init__(self, owner: str, hooks: Sequence[TrainerHook]) -> None:
+        self._owner, self._is_open = owner, False
+        self._hooks = _named(owner, hooks)
+        self._at = {point: [hook for hook in hooks if overrides(hook, point)] for point in POINTS}
+        self._minibatch: Any = None
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def has(self, *points: str) -> bool:
+        """Return whether any hook overrides one of these points."""
+        return any(self._at[point] for point in points)
+
+    def open(self, ctx: TrainerContext) -> None:
+        """Set the hooks up, unless they are."""
+        if not self._is_open:
+            self._is_open = True
+            self.act("setup", ctx)
+
+    def close(self, ctx: TrainerContext) -> None:
+        """Shut all hooks down that were set up, whatever one of them raises; the first error goes on."""
+        errors: list[BaseException] = []
+        for hook in self._at["shutdown"] if self._is_open else []:
+            try:
+                self._call(hook, "shutdown", ctx)
+            except BaseException as error:  # the others still have files and threads to close
+                errors.append(error)
+        self._is_open = False
+        if errors:
+            raise errors[0]
+
+    def reset(self) -> None:
+        """Let all hooks forget an earlier run."""
+        for hook in self._hooks.values():
+            hook.reset()
+
+    def seed(self, seed: int) -> None:
+        """Seed each hook's random numbers by its name."""
+        for name, hook in self._hooks.items():
+            hook.seed(derive_seed(seed, name))
+
+    def act(self, point: str, ctx: TrainerContext, *args: Any) -> None:
+        """Call an operation of each hook."""
+        for hook in self._at[point]:
+            found = self._call(hook, point, ctx, *args)
+            if found is not None:
+                raise self._wrong_return(hook, point, "must return None", found)
+
+    def replaced(self, point: str, ctx: TrainerContext, data: Any) -> Any:
+        """Return data as the hooks make it, each from what the one before it returned."""
+        for hook in self._at[point]:
+            found = self._call(hook, point, ctx, data)
+            if found is not None and type(found) is not type(data):
+                raise self._wrong_return(hook, point, f"must return a {type(data).__name__} or None", found)
+            data = data if found is None else found
+        return data
+
+    def logged(self, point: str, ctx: TrainerContext, *args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the numbers of each hook to log, and those among them that the progress bar shows."""
+        values: dict[str, Any] = {}
+        shown: dict[str, Any] = {}
+        for hook in self._at[point]:
+            found = self._call(hook, point, ctx, *args)
+            if found is None:
+                continue
+            if not isinstance(found, Mapping) or not all(map(_is_item, found.items())):
+                raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
+            own = {name: value for name, value in found.items() if name != SHOW}
+            values |= own
+            shown |= own if found.get(SHOW) else {}
+        return values, shown
+
+    def callbacks(self, ctx: "UpdateContext") -> UpdateCallbacks:
+        """Return who listens inside an update: nobody where no hook overrides a point there."""
+        if not self.has(*INSIDE):
+            return UpdateCallbacks()
+
+        def before(minibatch: Any) -> Any:
+            ctx.begin_gradient_step()
+            self._minibatch = self.replaced("process_optim_batch", ctx, minibatch)
+            return self._minibatch
+
+        def on_loss(name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
+            ctx.losses[name] = loss
+            self.act("post_loss", ctx, self._minibatch)
+            losses, is_taken = {name: loss}, False
+
+            def step_now() -> None:
+                nonlocal is_taken
+                if not is_taken:
+                    step(losses[name])
+                is_taken = True
+
+            for hook in self._at["optimizer"]:
+                found = self._call(hook, "optimizer", ctx, losses, step_now)
+                if found is not None:
+                    if not isinstance(found, dict) or [*found] != [name] or not isinstance(found[name], Tensor):
+                        rule = f"must return a dict of the loss {name!r}, or None"
+                        raise self._wrong_return(hook, "optimizer", rule, found)
+                    losses = found
+            return losses[name]
+
+        def after(minibatch: Any, result: UpdateResult) -> None:
+            ctx.end_gradient_step(result)
+            self.act("post_optim", ctx)
+            if self._at["post_optim_log"]:
+                ctx.take_in("update", *self.logged("post_optim_log", ctx, minibatch))
+            self._minibatch = None
+
+        return UpdateCallbacks(before=before, on_loss=on_loss if self.has(*OF_LOSSES) else None, after=after)
+
+    def state_dict(self) -> State:
+        """Return the state of each hook by its name, and the names of those that change what is learned."""
+        return {"changing": self._changing(), "states": {name: h.state_dict() for name, h in self._hooks.items()}}
+
+    def prepare_load(self, state: State) -> Load:
+        """Check the states of hooks, and return what loads them; hooks that only read may come and go.
+
+        Raises:
+            CheckpointError: hooks that change what is learned differ, or a state is none of its hook's.
+        """
+        changing, states = state.get("changing"), state.get("states")
+        if not isinstance(changing, list) or not isinstance(states, dict):
+            raise CheckpointError("hooks: expected their states, found something else")
+        if changing != self._changing():
+            text = f"{self._owner}.hooks that change what is learned were {changing} when it was saved"
+            raise CheckpointError(f"{text} and are {self._changing()} now. Only hooks that read may come and go.")
+        loads = [hook.prepare_load(states[name]) for name, hook in self._hooks.items() if name in states]
+
+        def load() -> None:
+            for each in loads:
+                each()
+
+        return load
+
+    def _changing(self) -> list[str]:
+        return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]
+
+    def _call(self, hook: TrainerHook, point: str, *args: Any) -> Any:
+        try:
+            return getattr(hook, point)(*args)
+        except Exception as error:
+            error.add_note(f"{self._owner}.hooks: {type(hook).__name__}.{point} raised this.")
+            raise
+
+    def _wrong_return(self, hook: TrainerHook, point: str, rule: str, found: object) -> TypeError:
+        return TypeError(field_error_text(f"{self._owner}.hooks", f"{type(hook).__name__}.{point}", rule, found))
+
+
+class UpdateContext(TrainerContext, Protocol):
+    """What the runner asks of a context besides, while gradient steps are taken."""
+
+    def begin_gradient_step(self) -> None:
+        """Forget the losses of the one before."""
+
+    def end_gradient_step(self, result: UpdateResult) -> None:
+        """Count it."""
+
+    def take_in(self, kind: Any, values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+        """Take numbers into the log's next row of this kind, and show some on the bar."""
+
+
+def _is_item(item: tuple[Any, Any]) -> bool:
+    name, value = item
+    return isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+
+
+def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
+    """Return the hooks by the names that their states are saved under."""
+    named: dict[str, TrainerHook] = {}
+    for hook in hooks:
+        kind = type(hook).__name__
+        number = sum(type(each).__name__ == kind and each.name is None for each in named.values()) + 1
+        name = hook.name or (kind if number == 1 else f"{kind} {number}")
+        if name in named or any(each is hook for each in named.values()):
+            hint = "Give each hook of a trainer a name of its own, and each trainer hooks of its own."
+            raise ParamsError(field_error_text(owner, "hooks", "must have different names", name, hint))
+        named[name] = hook
+    return named

@@ -1,0 +1,118 @@
+"""A run as its hooks see it, over the state that the loop counts in."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.collect import CollectStats
+from rltrainer.interval import Every, Unit
+from rltrainer.trainers.run_log import RunLog
+from rltrainer.trainers.run_state import RunState
+from rltrainer.trainers.trainer_params import TrainerParams
+from rltrainer.types import UpdateResult
+
+
+class RunContext:
+    """The `TrainerContext` of a trainer's hooks."""
+
+    def __init__(self, algorithm: Algorithm, params: TrainerParams, log: RunLog, state: RunState) -> None:
+        self.algorithm, self.params, self.state, self._log = algorithm, params, state, log
+        self.losses: dict[str, Tensor] = {}
+        self.result: UpdateResult | None = None
+        self.collect_stats: CollectStats | None = None
+        self._num_steps_within = 0
+        self._is_epochs_end = False
+        self._since = self._step_began = self._counts()
+
+    @property
+    def epoch(self) -> int:
+        """The epochs that have begun."""
+        return self.state.counters.epoch
+
+    @property
+    def env_step(self) -> int:
+        """The env steps of training; 0 offline."""
+        return self.state.counters.env_step
+
+    @property
+    def update_step(self) -> int:
+        """The update steps that are done."""
+        return self.state.counters.update_step
+
+    @property
+    def gradient_step(self) -> int:
+        """The gradient steps that are done, those of the update step under way too."""
+        return self.state.counters.gradient_step + self._num_steps_within
+
+    @property
+    def training_step(self) -> int:
+        """The training steps that have begun."""
+        return self.state.training_step
+
+    @property
+    def score(self) -> float | None:
+        """The score of the last test step; None before one."""
+        return self.state.score
+
+    def count(self, unit: Unit) -> float:
+        """Return how many of a unit are done; see `TrainerContext`."""
+        if unit == "second":
+            return time.monotonic()
+        if unit == "epoch":
+            return self.epoch - (not self._is_epochs_end)
+        return int(getattr(self, unit))
+
+    def crossed(self, every: Every) -> bool:
+        """Return whether an interval has become due; see `TrainerContext`."""
+        return every.crossed(self._since[every.unit], self.count(every.unit))
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after this training step and a last test step."""
+        if self.state.stop_request is None:
+            self.state.stop_request = f"hook: {reason}"
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Take numbers into the means of the next row of the log."""
+        self.take_in("training", values, {})
+
+    def take_in(self, kind: Literal["training", "update"], values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+        """Take numbers into the log's next row of this kind, and show some on the bar."""
+        self._log.take_in(kind, values, shown)
+
+    def begin_training_step(self) -> None:
+        """Forget the last one, and look at intervals from here on."""
+        self.result = self.collect_stats = None
+        self._is_epochs_end = False
+        self._step_began = self._since = self._counts()
+
+    def end_update(self, result: UpdateResult | None, is_epochs_end: bool) -> None:
+        """Note the outcome of an update step, whose gradient steps the run has counted by now."""
+        self.result = result
+        self._num_steps_within, self._since, self._is_epochs_end = 0, self._step_began, is_epochs_end
+
+    def begin_gradient_step(self) -> None:
+        """Forget the losses of the one before."""
+        self.losses.clear()
+        self._since = self._counts()
+
+    def end_gradient_step(self, result: UpdateResult) -> None:
+        """Count it."""
+        self._num_steps_within += result.num_gradient_steps
+
+    def note_test(self) -> None:
+        """Look at intervals since the epoch of this test step began."""
+        self._since, record = self._counts(), self.state.record
+        if record is not None:
+            num_gradient_steps = sum(update.num_gradient_steps for update in record.updates)
+            self._since["env_step"] -= record.num_env_steps
+            self._since["training_step"] -= record.num_training_steps
+            self._since["update_step"] = max(self.update_step - record.num_training_steps, 0)
+            self._since["gradient_step"] -= num_gradient_steps
+            self._since["epoch"] = self.epoch - 1
+            self._since["second"] -= record.timing.total
+
+    def _counts(self) -> dict[Unit, float]:
+        return {unit: self.count(unit) for unit in get_args(Unit)}

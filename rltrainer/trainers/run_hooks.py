@@ -1,0 +1,86 @@
+"""The hooks of a run, called with its context; nothing is done where there are none."""
+
+from functools import partial
+from typing import Any
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.collect import CollectStats
+from rltrainer.collect.data_source import Process
+from rltrainer.hooks import HookRunner
+from rltrainer.plan import UpdateCallbacks
+from rltrainer.trainers.run_context import RunContext
+from rltrainer.trainers.run_log import RunLog
+from rltrainer.trainers.run_state import RunState
+from rltrainer.trainers.trainer_params import TrainerParams
+from rltrainer.types import UpdateResult
+
+
+class RunHooks:
+    """What the loop calls at the points of its hooks."""
+
+    def __init__(self, algorithm: Algorithm, params: TrainerParams, log: RunLog, state: RunState) -> None:
+        self._runner = HookRunner(type(params).__name__, params.hooks)
+        self._new_context = partial(RunContext, algorithm, params, log)
+        self._context = self._new_context(state)
+
+    def follow(self, state: RunState) -> UpdateCallbacks:
+        """Let the context tell of this state from now on; return who listens inside updates."""
+        self._context = self._new_context(state)
+        return self._runner.callbacks(self._context)
+
+    def reset(self) -> None:
+        """Let the hooks forget an earlier run."""
+        self._runner.reset()
+
+    def open(self) -> None:
+        """Set the hooks up, unless they are."""
+        self._runner.open(self._context)
+
+    def close(self) -> None:
+        """Shut down those that were set up."""
+        self._runner.close(self._context)
+
+    def begin_training_step(self) -> None:
+        """Look at intervals from here on."""
+        if self._runner:
+            self._context.begin_training_step()
+
+    def note_collection(self, stats: CollectStats) -> None:
+        """Note the outcome of a collection step."""
+        self._context.collect_stats = stats
+
+    @property
+    def process(self) -> Process | None:
+        """What makes newly collected cells into what is stored; None where no hook does."""
+        return self.process_batch if self._runner.has("batch_process") else None
+
+    @property
+    def look_at_batch(self) -> bool:
+        """Whether a hook looks at newly collected data before or after the update."""
+        return self._runner.has("pre_steps_log", "post_steps_log")
+
+    def process_batch(self, batch: Any) -> Any:
+        """Return new data as the hooks make it."""
+        return self._runner.replaced("batch_process", self._context, batch) if self._runner else batch
+
+    def log_batch(self, batch: Any) -> None:
+        """Log what hooks say of new data."""
+        if self._runner:
+            self._context.take_in("training", *self._runner.logged("pre_steps_log", self._context, batch))
+
+    def begin_update(self) -> None:
+        """Call the point before the first gradient step of an update step."""
+        if self._runner:
+            self._runner.act("pre_optim_steps", self._context)
+
+    def end_training_step(self, batch: Any, result: UpdateResult | None, is_last: bool) -> None:
+        """Call the points at the end of a training step; `is_last` of its epoch."""
+        if self._runner:
+            self._context.end_update(result, is_last)
+            self._runner.act("post_steps", self._context)
+            self._context.take_in("training", *self._runner.logged("post_steps_log", self._context, batch))
+
+    def log_test(self, stats: CollectStats) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what hooks log of a test step, and what of that they show on the bar."""
+        self._context.note_test()
+        return self._runner.logged("test_log", self._context, stats)

@@ -1,0 +1,296 @@
+"""The points of hooks: their order, what they are given, what they may return, and what they cost."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from rltrainer.hooks.hook import POINTS
+from tests.resume.runs import RUNS, _feed, build
+
+EVERY_STEP = [
+    "batch_process", "pre_steps_log", "pre_optim_steps",
+    *(2 * ["process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log"]),
+    "post_steps", "post_steps_log",
+]  # fmt: skip
+
+
+class Recording(rl.TrainerHook):
+    """Notes each point under its own name, and changes nothing."""
+
+    def __init__(self, calls: list[str], name: str | None = None) -> None:
+        self.calls, self.name = calls, name
+
+
+def note(point: str) -> Any:
+    def noted(self: Recording, *args: Any) -> None:
+        self.calls.append(point if self.name is None else f"{self.name}.{point}")
+
+    return noted
+
+
+for point in POINTS:
+    setattr(Recording, point, note(point))
+
+
+def with_hooks(run: str, *hooks: rl.TrainerHook, **changes: Any) -> Any:
+    """Return the trainer of a small run, with hooks."""
+    trainer = build(run, max_epochs=changes.pop("max_epochs", 3))
+    params = dataclasses.replace(trainer.params, hooks=hooks, **changes)
+    return params.create_trainer(trainer.algorithm)
+
+
+class Times(rl.TrainerHook):
+    def __init__(self, factor: float, addend: float = 0.0) -> None:
+        self.factor, self.addend = factor, addend
+
+    def batch_process(self, ctx: rl.TrainerContext, batch: Any) -> Any:
+        return dataclasses.replace(batch, reward=batch.reward * self.factor + self.addend)
+
+
+class Rewards(rl.TrainerHook):
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def pre_steps_log(self, ctx: rl.TrainerContext, batch: Any) -> Any:
+        self.seen.append(float(batch.reward.mean()))
+
+
+def trained(trainer: Any) -> str:
+    """Return a hash of all that the run of a trainer has made of its algorithm."""
+    trainer.run()
+    hasher = hashlib.sha256()
+    _feed(hasher, trainer.algorithm.state_dict())
+    return hasher.hexdigest()
+
+
+def test_order_of_one_training_step_with_two_gradient_steps() -> None:
+    calls: list[str] = []
+    trainer = with_hooks(
+        "a2c", Recording(calls), max_epochs=1, epoch_num_steps=10, batch_size=5, update_step_num_repetitions=1,
+        test_collector=None,
+    )  # fmt: skip
+    trainer.run()
+    assert trainer.gradient_step == 2
+    assert calls == ["setup", *EVERY_STEP, "shutdown"]
+
+
+def test_at_each_point_the_hooks_run_in_their_order() -> None:
+    calls: list[str] = []
+    a, b = Recording(calls, "A"), Recording(calls, "B")
+    with_hooks("a2c", a, b, max_epochs=1).run()
+    assert calls[::2] == [f"A.{call.partition('.')[2]}" for call in calls[1::2]]
+    assert calls[1::2] == [f"B.{call.partition('.')[2]}" for call in calls[::2]]
+    assert calls.count("A.test_log") == 2  # the initial test step's, and the epoch's
+
+
+def test_points_of_several_losses() -> None:
+    seen: list[list[str]] = []
+    hook = rl.TrainerHook()
+    hook.post_loss = lambda ctx, minibatch: seen.append([*ctx.losses])  # type: ignore[method-assign]  # an override
+    with_hooks("sac", hook, max_epochs=2, test_collector=None).run()
+    assert seen[:4] == [["critic"], ["critic", "actor"], ["critic", "actor", "temperature"], ["critic"]]
+
+
+@pytest.mark.parametrize(("swapped", "expected"), [(False, 7.0), (True, 8.0)])
+@pytest.mark.parametrize("run", ["ppo", "sac", "offline_sac"])
+def test_a_chain_of_hooks_changes_the_reward(run: str, swapped: bool, expected: float) -> None:
+    """Reward 3: times 2, then plus 1, is 7; the other way round 8."""
+    hooks, rewards = [Times(2.0), Times(1.0, 1.0)], Rewards()
+    trainer = with_hooks(run, Times(0.0, 3.0), *(hooks[::-1] if swapped else hooks), rewards, max_epochs=2)
+    algorithm, learned = trainer.algorithm, list[float]()
+    method = "process" if run == "ppo" else "update"
+    given = getattr(algorithm, method)
+    setattr(algorithm, method, lambda batch: learned.append(float(batch.reward.mean())) or given(batch))
+    trainer.run()
+    assert set(rewards.seen) == {expected}
+    if run == "sac":  # its batches hold sums of two steps' rewards
+        assert trainer.buffer.sample(16, n_step=1).reward.unique().tolist() == [expected]
+    else:
+        assert set(learned) == {expected}
+
+
+def test_what_a_point_may_not_return_is_named() -> None:
+    class Text(rl.TrainerHook):
+        def batch_process(self, ctx: rl.TrainerContext, batch: Any) -> Any:
+            return "text"
+
+    text = r"OnPolicyTrainerParams.hooks.Text.batch_process: must return a Rollout or None; got 'text' \(str\)"
+    with pytest.raises(TypeError, match=text):
+        with_hooks("ppo", Text()).run()
+
+
+@pytest.mark.parametrize(
+    ("point", "found", "rule"),
+    [
+        ("pre_steps_log", 3, "must return a mapping from names to numbers, or None"),
+        ("post_steps_log", {"a": "b"}, "must return a mapping from names to numbers, or None"),
+        ("post_optim_log", {"a": torch.zeros(2)}, "must return a mapping from names to numbers, or None"),
+        ("test_log", {1: 2.0}, "must return a mapping from names to numbers, or None"),
+        ("post_steps", 1, "must return None"),
+        ("pre_optim_steps", False, "must return None"),
+        ("process_optim_batch", 1, "must return a Samples or None"),
+        ("optimizer", {"critic": 1.0}, "must return a dict of the loss 'loss', or None"),
+    ],
+)
+def test_each_point_says_what_it_must_return(point: str, found: Any, rule: str) -> None:
+    hook = rl.TrainerHook()
+    setattr(hook, point, lambda *args: found)
+    with pytest.raises(TypeError, match=rf"OnPolicyTrainerParams.hooks.TrainerHook.{point}: {rule}"):
+        with_hooks("a2c", hook).run()
+
+
+def test_an_error_names_hook_and_point() -> None:
+    class Failing(rl.TrainerHook):
+        def post_optim(self, ctx: rl.TrainerContext) -> None:
+            raise ZeroDivisionError
+
+    calls: list[str] = []
+    with pytest.raises(ZeroDivisionError) as raised:
+        with_hooks("dqn", Failing(), Recording(calls)).run()
+    assert raised.value.__notes__ == ["OffPolicyTrainerParams.hooks: Failing.post_optim raised this."]
+    assert calls[-1] == "shutdown"
+
+
+def test_all_hooks_are_shut_down_and_the_first_error_goes_on() -> None:
+    first, second, calls = rl.TrainerHook(), rl.TrainerHook(), list[str]()
+
+    def fail(*args: Any) -> None:
+        raise OSError("disk")
+
+    first.shutdown = fail  # type: ignore[method-assign]  # an override on the object
+    second.shutdown = lambda ctx: calls.append("second")  # type: ignore[method-assign]  # as above
+    with pytest.raises(OSError, match="disk"):
+        with_hooks("ppo", first, second, max_epochs=1).run()
+    assert calls == ["second"]
+
+
+def test_during_warm_up_the_points_of_updates_do_not_run() -> None:
+    calls: list[str] = []
+    with_hooks("dqn", Recording(calls), max_epochs=1, epoch_num_steps=10, warmup_num_env_steps=10).run()
+    assert [call for call in calls if call != "test_log"] == [
+        "setup", "batch_process", "pre_steps_log", "post_steps", "post_steps_log", "shutdown",
+    ]  # fmt: skip
+
+
+def test_a_stop_that_is_asked_for_comes_after_a_last_test_step() -> None:
+    class Stopping(rl.TrainerHook):
+        def post_steps(self, ctx: rl.TrainerContext) -> None:
+            if ctx.training_step == 3:
+                ctx.request_stop("enough")
+                ctx.request_stop("too late")
+
+    trainer = with_hooks("ppo", Stopping())
+    info = trainer.run()
+    assert info.stop_reason == "hook: enough"
+    assert (info.epoch, info.env_step) == (2, 30)  # 10 of the second epoch's 20
+    assert info.epochs[-1].test_stats is not None
+    assert trainer.run().stop_reason == "hook: enough"  # another run, from its start
+
+
+def test_intervals_are_crossed_as_their_multiples_are() -> None:
+    class Noting(rl.TrainerHook):
+        every = rl.Every(1000, "env_step")
+
+        def __init__(self) -> None:
+            self.at: list[tuple[int, int, int]] = []
+
+        def post_steps(self, ctx: rl.TrainerContext) -> None:
+            if ctx.crossed(self.every):
+                self.at.append((ctx.env_step, ctx.training_step, ctx.update_step))
+
+    hook = Noting()
+    with_hooks("ppo", hook, max_epochs=1, epoch_num_steps=4200, collection_step_num_env_steps=300).run()
+    assert [env_step for env_step, *_ in hook.at] == [1200, 2100, 3000, 4200]
+    assert hook.at[0] == (1200, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("unit", "n", "expected"), [("training_step", 2, [2, 4]), ("epoch", 1, [2, 4]), ("gradient_step", 4, [2, 4])]
+)
+def test_intervals_in_other_units(unit: Any, n: int, expected: list[int]) -> None:
+    """Two epochs of two training steps, of two gradient steps each."""
+    at: list[int] = []
+    hook, tests = rl.TrainerHook(), list[int]()
+    every = rl.Every(n, unit)
+
+    def post_steps(ctx: rl.TrainerContext) -> None:
+        at.extend([ctx.training_step] * ctx.crossed(every))
+
+    def test_log(ctx: rl.TrainerContext, stats: Any) -> None:
+        tests.extend([ctx.training_step] * ctx.crossed(every))
+
+    hook.post_steps, hook.test_log = post_steps, test_log  # type: ignore[method-assign]  # overrides on the object
+    with_hooks("a2c", hook, max_epochs=2, batch_size=5, update_step_num_repetitions=1).run()
+    assert at == expected
+    assert tests == [2, 4]
+
+
+def test_gradient_steps_are_counted_within_an_update() -> None:
+    at: list[tuple[int, bool]] = []
+    hook, every = rl.TrainerHook(), rl.Every(3, "gradient_step")
+    hook.post_optim = lambda ctx: at.append((ctx.gradient_step, ctx.crossed(every)))  # type: ignore[method-assign]  # an override
+    with_hooks("ppo", hook, max_epochs=1, epoch_num_steps=10, batch_size=5, update_step_num_repetitions=2).run()
+    assert at == [(1, False), (2, False), (3, True), (4, False)]
+
+
+def test_a_hooks_step_is_the_only_one() -> None:
+    """A hook that takes the step itself, twice asked, does what no hook does."""
+    hook = rl.TrainerHook()
+    hook.optimizer = lambda ctx, losses, step: step() or step()  # type: ignore[method-assign]  # an override
+    assert trained(with_hooks("ppo", hook)) == trained(with_hooks("ppo"))
+
+
+def test_a_replaced_loss_is_the_one_that_is_minimised() -> None:
+    hook = rl.TrainerHook()
+    hook.optimizer = lambda ctx, losses, step: {n: 0.0 * loss for n, loss in losses.items()}  # type: ignore[method-assign]  # an override
+    trainer = with_hooks("a2c", hook, max_epochs=1)
+    before = {name: p.detach().clone() for name, p in trainer.algorithm.policy.named_parameters()}
+    trainer.run()
+    for name, parameter in trainer.algorithm.policy.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_hooks_that_only_read_change_no_bit(run: str) -> None:
+    assert trained(with_hooks(run, Recording([]), max_epochs=2)) == trained(with_hooks(run, max_epochs=2))
+
+
+def test_numbers_reach_the_log_as_means(tmp_path: Any) -> None:
+    hook, logger = rl.TrainerHook(), rl.JSONLinesLogger(tmp_path / "log")
+    hook.post_optim_log = lambda ctx, minibatch: {"step": ctx.gradient_step, "log_pbar": True}  # type: ignore[method-assign]  # an override
+    hook.post_steps_log = lambda ctx, batch: {"width": torch.tensor(float(ctx.training_step))}  # type: ignore[method-assign]  # an override
+    hook.test_log = lambda ctx, stats: {"half": ctx.score / 2}  # type: ignore[method-assign]  # an override
+    with_hooks("a2c", hook, max_epochs=1, batch_size=5, update_step_num_repetitions=1, logger=logger).run()
+    rows = [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
+    assert [row["update/step"] for row in rows if "update/step" in row] == [1.5, 3.5]  # means of 1 and 2, 3 and 4
+    test = [row for row in rows if "test/half" in row]
+    assert [row["test/half"] for row in test] == [row["test/score"] / 2 for row in test]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "text"),
+    [
+        ([1], r"OnPolicyTrainerParams.hooks: must be a list or tuple of TrainerHook objects; got \[1\] \(list\)"),
+        ([rl.TrainerHook], "must be a list or tuple of TrainerHook objects"),
+        (rl.TrainerHook(), "must be a list or tuple of TrainerHook objects"),
+        ([Recording([], "a"), Recording([], "a")], r"must have different names; got 'a' \(str\)"),
+        (2 * [rl.TrainerHook()], "must have different names"),
+    ],
+)
+def test_hooks_of_another_kind_are_refused(hooks: Any, text: str) -> None:
+    trainer = build("ppo")
+    with pytest.raises(ParamsError, match=text):
+        dataclasses.replace(trainer.params, hooks=hooks)
+
+
+def test_an_interval_that_nobody_counts_is_refused() -> None:
+    hook = rl.TrainerHook()
+    hook.every = rl.Every(10, "env_step")
+    with pytest.raises(ParamsError, match="OfflineTrainerParams.hooks: must have no interval in env steps"):
+        with_hooks("offline_sac", hook)

@@ -1,0 +1,115 @@
+"""The state of hooks in checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError
+from rltrainer.types import Load, State
+from tests.resume.runs import digest
+from tests.unit.hooks.test_points import Recording, Times, with_hooks
+
+
+class Counting(rl.TrainerHook):
+    """Counts its training steps."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name, self.count = name, 0
+
+    def post_steps(self, ctx: rl.TrainerContext) -> None:
+        self.count += 1
+
+    def reset(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> State:
+        return {"count": self.count}
+
+    def prepare_load(self, state: State) -> Load:
+        if not isinstance(state.get("count"), int):
+            raise CheckpointError("Counting.count: expected a number")
+
+        def load() -> None:
+            self.count = state["count"]
+
+        return load
+
+
+def saved(path: Path, *hooks: rl.TrainerHook) -> Any:
+    """Return the trainer of a run that was saved after its first epoch."""
+    trainer = with_hooks("ppo", *hooks)
+    trainer.reset()
+    trainer.execute_epoch()
+    trainer.save(path)
+    return trainer
+
+
+def test_each_hook_gets_its_own_state_back(tmp_path: Path) -> None:
+    hooks = [Counting(), Counting(), Counting("third")]
+    trainer = saved(tmp_path / "run", *hooks)
+    hooks[1].count, hooks[2].count = 7, 9
+    trainer.save(tmp_path / "run")
+    resumed = [Counting("third"), Counting(), Counting()]  # in another order: their names stay
+    again = with_hooks("ppo", *resumed)
+    again.restore(tmp_path / "run")
+    assert [hook.count for hook in resumed] == [9, 2, 7]
+    again.run()
+    assert [hook.count for hook in resumed] == [13, 6, 11]
+
+
+def test_a_run_begins_with_hooks_that_know_nothing() -> None:
+    hook = Counting()
+    trainer = with_hooks("ppo", hook, max_epochs=1)
+    trainer.run()
+    trainer.run()
+    assert hook.count == 2
+
+
+def test_a_resumed_run_with_hooks_is_the_unbroken_one(tmp_path: Path) -> None:
+    whole = with_hooks("ppo", Times(2.0), Counting())
+    whole.run()
+    saved(tmp_path / "run", Times(2.0), Counting())
+    resumed = with_hooks("ppo", Times(2.0), Counting())
+    resumed.restore(tmp_path / "run")
+    resumed.run()
+    assert digest(resumed) == digest(whole)
+
+
+def test_hooks_that_only_read_may_come_and_go(tmp_path: Path) -> None:
+    class Reading(rl.TrainerHook):
+        def post_steps(self, ctx: rl.TrainerContext) -> None:
+            return None
+
+    saved(tmp_path / "with", Reading(), Counting())
+    saved(tmp_path / "without")
+    for path, hooks in (("with", []), ("without", [Counting()])):
+        resumed = with_hooks("ppo", *hooks)
+        resumed.restore(tmp_path / path)
+        assert resumed.run().epoch == 3
+
+
+@pytest.mark.parametrize(("before", "after"), [([Times(2.0)], []), ([], [Times(2.0)]), ([Times(2.0)], [Recording([])])])
+def test_hooks_that_change_what_is_learned_may_not(before: list[Any], after: list[Any], tmp_path: Path) -> None:
+    saved(tmp_path / "run", *before)
+    trainer = with_hooks("ppo", *after)
+    started = digest(trainer)
+    names = [type(hook).__name__ for hook in before], [type(hook).__name__ for hook in after]
+    text = (
+        f"OnPolicyTrainerParams.hooks that change what is learned were {names[0]} when it was saved and are {names[1]}"
+    )
+    with pytest.raises(CheckpointError) as raised:
+        trainer.restore(tmp_path / "run")
+    assert text in str(raised.value)
+    assert digest(trainer) == started
+
+
+def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
+    trainer = saved(tmp_path / "run", Counting())
+    trainer.params.hooks[0].count = "many"
+    trainer.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="Counting.count: expected a number"):
+        with_hooks("ppo", Counting()).restore(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook has not"):
+        rl.TrainerHook().prepare_load({"count": 1})
