@@ -30,6 +30,7 @@ from bit_flip import BitFlip
 from catch import Catch
 from identity import Identity
 from no_velocities import NoVelocities
+from one_update_old import OneUpdateOld
 
 HERE = Path(__file__).parent
 COMPILED = ", compiled"
@@ -106,7 +107,7 @@ def agent(algorithm: Any, policy: dict[str, Any] | None = None, policy_class: An
 
 def online(
     env: Any, make: Make, stop: float, steps: int, epoch: int, *, goal: Goal | None = None, num_envs: int = 1,
-    test_episodes: int = 20, make_buffer: Any = None, num_seeds: int = 5, **options: Any,
+    test_episodes: int = 20, make_buffer: Any = None, collector: Any = rl.Collector, num_seeds: int = 5, **options: Any,
 ) -> Task:  # fmt: skip
     """Return a task: train until a test step reaches `stop`, at most `steps` env steps; off policy with a buffer."""
 
@@ -118,7 +119,7 @@ def online(
         buffer = make_buffer(steps, *spaces) if make_buffer else None
         params_class = rl.OffPolicyTrainerParams if make_buffer else rl.OnPolicyTrainerParams
         params = params_class(
-            training_collector=rl.Collector(learner.policy, envs, buffer),
+            training_collector=collector(learner.policy, envs, buffer),
             test_collector=rl.Collector(learner.policy, test_envs), test_step_num_episodes=test_episodes,
             max_epochs=steps // epoch, epoch_num_steps=epoch, initial_test=False, stop_fn=lambda score: score >= stop,
             seed=seed, **options, **QUIET,
@@ -248,6 +249,9 @@ TASKS: dict[str, Task] = {
     "a2c_cartpole": on_policy(
         "CartPole-v1", agent(rl.A2C, lr=rl.LinearSchedule(2e-3), gae_lambda=0.95), 475, 200_000, 4000,
         collection_step_num_env_steps=64, batch_size=None),
+    "impala_cartpole": on_policy(  # the defaults
+        "CartPole-v1", agent(rl.IMPALA), 475, 300_000, 5000, collector=OneUpdateOld, collection_step_num_env_steps=160,
+        batch_size=None),
     "trpo_cartpole": on_policy(
         "CartPole-v1", agent(rl.TRPO, gamma=0.98, damping=1e-3), 475, 100_352, 4096, **PPO_STEPS),
     "recurrent_ppo_no_velocities": no_velocities(rl.RecurrentPPO, {"cell": "lstm"}),
@@ -373,6 +377,7 @@ def table(rows: dict[str, Any]) -> str:
         "return in that data. TD3+BC's alpha (10, the paper has 2.5) was chosen on seeds 1 to 5 and runs on 6 to 10.",
         "The images are those of `benchmarks/catch.py`, channels last (hwc) or first (chw); the best return is 1.",
         "CartPole without velocities is `benchmarks/no_velocities.py`; the best return is 500.",
+        "IMPALA's data is one update old: `benchmarks/one_update_old.py`.",
         "The masked task is `benchmarks/identity.py`: 70 actions, 55 of them not allowed; the best return is 100.",
         "Runs went two at a time, so the seconds are rough.",
         "PPO on HalfCheetah-v4, published: 1867 +- 48, the model card of CleanRL's `ppo_fix_continuous_action`, seed 2",

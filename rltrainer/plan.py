@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from rltrainer.field_rules import Flag, PositiveInt
+from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule
 from rltrainer.params import Params
 from rltrainer.types import UpdateResult
 
@@ -27,6 +27,45 @@ class RuntimeParams(Params):
     matrix_library: Literal["auto", "torch", "onednn"] = "auto"
     """Library of large float32 products on the CPU while the trainer runs: "torch" leaves them to PyTorch, which has
     MKL. "auto" takes oneDNN on AMD's processors with AVX-512, and "torch" on Intel's and on those that say no maker."""
+
+
+NormType = Annotated[
+    float,
+    Rule(
+        "a number of at least 1, or infinity",
+        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v >= 1,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class UpdateParams(Params):
+    """The way from a gradient to a step, for each optimizer by itself.
+
+    Where a limit is given here, the metrics of updates tell each gradient's norm before it is clipped: `grad_norm`, or
+    `critic_grad_norm` and so on of several optimizers. A limit that nothing reaches only tells.
+
+    Raises:
+        ParamsError: a value breaks its field's rule, or both limits are given.
+    """
+
+    max_grad_norm: PositiveFloat | None = None
+    """Gradients are scaled down to this norm; None leaves it to the algorithm's own `max_grad_norm`."""
+    grad_norm_type: NormType = 2.0
+    """The p of the norm, of the algorithm's own limit too: 2 is the Euclidean one, infinity the largest number."""
+    max_grad_value: PositiveFloat | None = None
+    """Every number of a gradient is clipped to [-max_grad_value, max_grad_value], instead of any limit of its norm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_grad_norm is not None and self.max_grad_value is not None:
+            rule = f"must be None beside max_grad_norm ({self.max_grad_norm})"
+            self.raise_invalid("max_grad_value", rule, "Choose one of the two limits.")
+
+    @property
+    def has_limit(self) -> bool:
+        """Return whether a limit is given here."""
+        return self.max_grad_norm is not None or self.max_grad_value is not None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,6 +112,7 @@ class UpdatePlan:
         num_gradient_steps: how many are planned; None if nobody knows.
         runtime: how updates are run.
         precision: in which number formats.
+        update: how gradients are limited.
         rollouts_vary: whether rollouts differ in size, as collections by episodes do.
         callbacks: who listens to gradient steps.
         all_reduce: from an optimizer's flat gradient to its average over processes; None for a process that trains
@@ -83,6 +123,7 @@ class UpdatePlan:
     num_gradient_steps: int | None = None
     runtime: RuntimeParams = RuntimeParams()
     precision: PrecisionParams = PrecisionParams()
+    update: UpdateParams = UpdateParams()
     rollouts_vary: bool = False
     callbacks: UpdateCallbacks = UpdateCallbacks()
     all_reduce: Callable[[Tensor], Tensor] | None = None

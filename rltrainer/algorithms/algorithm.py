@@ -128,9 +128,8 @@ class Algorithm(ABC):
         """
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
         self._compiled_step.attach(plan, all(isinstance(optimizer.method, Adam) for optimizer in self._optimizers()))
-        for attribute, value in vars(self).items():
-            if isinstance(value, Optimizer):
-                value.listen(_loss_name(attribute) or "loss", plan, self.is_compiled)
+        for name, optimizer in self.optimizers_by_loss().items():
+            optimizer.listen(name or "loss", plan, self.is_compiled)
         self.policy.progress = plan.progress
         runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
         self.plan = dataclasses.replace(plan, runtime=runtime)
@@ -287,8 +286,7 @@ class Algorithm(ABC):
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""
-        rates = {name: value.method.lr for name, value in vars(self).items() if isinstance(value, Optimizer)}
-        return {f"{_loss_name(name)}_lr".lstrip("_"): lr for name, lr in rates.items()}
+        return {f"{name}_lr".lstrip("_"): optimizer.method.lr for name, optimizer in self.optimizers_by_loss().items()}
 
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
@@ -307,6 +305,11 @@ class Algorithm(ABC):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
                 raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
         self.check_faults(wait=False)
+
+    def optimizers_by_loss(self) -> dict[str, Optimizer]:
+        """Return the optimizers by the loss that each minimises: `actor` of `actor_optimizer`, `` of `optimizer`."""
+        found = {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        return {name.removesuffix("optimizer").rstrip("_"): optimizer for name, optimizer in found.items()}
 
     def _optimizers(self) -> list[Optimizer]:
         return [value for value in vars(self).values() if isinstance(value, Optimizer)]
@@ -364,11 +367,6 @@ class Algorithm(ABC):
             if hasattr(params, "create_trainer"):
                 hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
             raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
-
-
-def _loss_name(attribute: str) -> str:
-    """Return which loss an optimizer minimises, by its attribute: `actor` of `actor_optimizer`; `` of `optimizer`."""
-    return attribute.removesuffix("optimizer").rstrip("_")
 
 
 def _load_parts(parts: dict[str, Any], state: State) -> None:

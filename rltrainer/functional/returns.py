@@ -36,6 +36,52 @@ def gae(
     return advantage, advantage + value
 
 
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    discount: Tensor,
+    ends: Tensor,
+    ratio: Tensor,
+    lambda_: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Estimate advantages and returns of a policy from what another one did (Espeholt et al. 2018, IMPALA, section 4).
+
+    rho_t = min(rho_bar, pi(a_t|s_t) / mu(a_t|s_t)), c_t = min(c_bar, pi(a_t|s_t) / mu(a_t|s_t))
+    delta_t = r_t + discount_t * V(next_obs_t) - V(obs_t)
+    e_t = rho_t * delta_t + discount_t * lambda * c_t * (1 - ends_t) * e_{t+1}   (eq. 1 as in remark 1, v_t - V(obs_t))
+    A_t = rho_t * (delta_t + discount_t * lambda * (1 - ends_t) * e_{t+1})
+
+    With lambda = 1 the advantage is the paper's rho_t * (r_t + gamma * v_{t+1} - V(obs_t)), where v_{t+1} is
+    V(next_obs_t) where the trace ends: so truncation bootstraps from the true successor, termination by `discount` not
+    at all. Lambda is that of remark 2, and the next target is mixed with V(next_obs_t) by it too, as in rlax: with all
+    ratios 1 this is `gae`.
+
+    Args:
+        reward: [T, N].
+        value: [T, N], V(obs).
+        next_value: [T, N], V of the true successor.
+        discount: [T, N], gamma * (not terminated).
+        ends: [T, N] bool, where a trace ends.
+        ratio: [T, N], pi / mu of what was done: the policy's probability over that of the policy that acted.
+        lambda_: 0 gives one-step targets, 1 those of the paper.
+        rho_bar: ratios are clipped to at most this where they weigh errors: what is learned is the value of a policy
+            between mu (0) and pi (infinity).
+        c_bar: ratios are clipped to at most this along a trace; how fast errors spread, not what they lead to.
+
+    Returns:
+        advantage and return_ = v, both [T, N].
+    """
+    rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
+    delta = reward + discount * next_value - value
+    keep = (lambda_ * discount).masked_fill(ends, 0.0)
+    error = backward_recurrence(rho * delta, keep * c)
+    next_error = torch.cat([error[1:], torch.zeros_like(error[:1])])
+    return rho * (delta + keep * next_error), value + error
+
+
 def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
     """Return y_t = x_t + keep_t * y_{t+1}, with y_T = 0.
 

@@ -16,7 +16,7 @@ from rltrainer.hooks import HookRunner, TrainerHook
 from rltrainer.loggers import Logger
 from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
-from rltrainer.plan import PrecisionParams, RuntimeParams, UpdatePlan
+from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
 from rltrainer.trainers.threads import choose_num_threads
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
@@ -87,6 +87,8 @@ class TrainerParams(Params):
     """Seeds actions, buffers, minibatches, noise and envs, each by a stream of its own; an object's own seed wins."""
     hooks: Hooks = live(())
     """Called at points of the run in this order; see `TrainerHook`."""
+    update: Annotated[UpdateParams, instance_of(UpdateParams)] = UpdateParams()
+    """The way from gradients to steps: limits of their size."""
     precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
@@ -142,6 +144,7 @@ class TrainerParams(Params):
             num_gradient_steps=self.planned_num_gradient_steps,
             runtime=dataclasses.replace(runtime, num_threads=num_threads, matrix_library=library),
             precision=self.precision,
+            update=self.update,
             rollouts_vary=self.rollouts_vary,
         )
 

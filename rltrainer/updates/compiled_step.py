@@ -6,7 +6,7 @@ import logging
 import platform
 import re
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
 from rltrainer.updates.fingerprint import Fingerprint
+from rltrainer.updates.optimizer import Optimizer
 
 LONG_RUN = 100_000
 """From this many gradient steps on, compiling saves more time than it takes, whatever the networks."""
@@ -74,11 +75,11 @@ class CompiledStep:
         _check_cuda_graph(plan, device, is_ours, leaves_graph)
         self._callbacks = plan.callbacks
         tensors = [(x.shape, x.stride(), x.dtype) for x in self._owner._tensors()]
-        layout = [plan.precision, plan.callbacks.on_loss, plan.all_reduce, *tensors]
+        layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states = layout, None, {}
-            step = self._owner._step
-            self._eager = _with_bf16(step, device) if plan.precision.amp == "bf16" else step
+            step = _with_bf16(self._owner._step, device) if plan.precision.amp == "bf16" else self._owner._step
+            self._eager = _with_norms(step, self._owner.optimizers_by_loss()) if plan.update.has_limit else step
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
@@ -285,6 +286,20 @@ def _with_bf16(step: Step, device: torch.device) -> Step:
             return step(*args)
 
     return step_with_bf16
+
+
+def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:
+    """Return a step whose metrics tell how long the gradients were, those of the optimizers that took one."""
+
+    def step_with_norms(*args: Any) -> Any:
+        result = step(*args)
+        for name, optimizer in optimizers.items():
+            if optimizer.grad_norm is not None and isinstance(result, UpdateResult):
+                result.metrics[f"{name}_grad_norm".lstrip("_")] = optimizer.grad_norm
+            optimizer.grad_norm = None
+        return result
+
+    return step_with_norms
 
 
 def _bf16(device: torch.device) -> torch.autocast:

@@ -87,7 +87,7 @@ def _plain(value: Any) -> Hashable:
     if value is None or isinstance(value, bool | int | float | str | enum.Enum):
         return type(value), value
     if isinstance(value, Optimizer):
-        return value.max_grad_norm  # its learning rate is a tensor
+        return dataclasses.astuple(value.limit)  # its learning rate is a tensor
     if isinstance(value, dict):
         return tuple((key, _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):

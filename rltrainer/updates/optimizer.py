@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.functional.scalars import computed_once
-from rltrainer.plan import UpdatePlan
+from rltrainer.plan import UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
+from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 LARGEST = torch.finfo(torch.float32).max
@@ -33,9 +34,13 @@ class Optimizer:
     Args:
         modules: the modules to train, by name; the names appear in error texts only.
         lr: learning rate, or a schedule of it.
-        max_grad_norm: gradients are scaled down to this global L2 norm; None does not clip.
+        max_grad_norm: gradients are scaled down to this global L2 norm; None does not clip. A plan may say otherwise.
         adam_eps: epsilon of Adam.
         factory: from parameters to any `torch.optim` optimizer instead, whose learning rate `lr` overwrites.
+
+    Attributes:
+        grad_norm: of the last gradient, before it was clipped; only where the plan sets a limit. Who reads it sets it
+            to None.
 
     Raises:
         ParamsError: the modules have no parameters, or the factory returns no optimizer.
@@ -55,7 +60,7 @@ class Optimizer:
         self.parameters = list(dict.fromkeys(named.values()))
         if not self.parameters:
             raise ParamsError(f"Optimizer.modules: must have parameters; got {', '.join(modules) or 'no module'}")
-        self.schedule, self.max_grad_norm = lr, max_grad_norm
+        self.schedule = lr
         self.method: Adam | TorchOptimizer = Adam(self.parameters, adam_eps)
         if factory is not None:
             self.method = TorchOptimizer(factory(self.parameters), self.parameters)
@@ -68,16 +73,37 @@ class Optimizer:
         self._delayed = DeviceFlag(self._num_faults, start_on_cuda) if device.type == "cuda" else None
         self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
         self.name = "loss"
+        self.grad_norm: Tensor | None = None
+        self._update = UpdateParams()
+        self.max_grad_norm = max_grad_norm
         self._hear: Callable[[Tensor], Tensor | None] | None = None
         self._all_reduce: AllReduce | None = None
         self.set_progress(0.0)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy without who listens: the copy is another algorithm's."""
-        return vars(self) | {"_hear": None, "_all_reduce": None}
+        """Copy without the plan: the copy is another algorithm's."""
+        return vars(self) | {"_hear": None, "_all_reduce": None, "_update": UpdateParams()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the copy's state, and the algorithm's own limit."""
+        vars(self).update(state)
+        self.max_grad_norm = self._own_limit
+
+    @property
+    def max_grad_norm(self) -> float | None:
+        """The algorithm's own limit of the norm, which holds where the plan sets none."""
+        return self._own_limit
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float | None) -> None:
+        self._own_limit, self._is_asked = value, self._update != UpdateParams()
+        self.limit = GradientLimit.of(self._update, value)
+        # A gradient that is no longer than this is taken as it is.
+        self._free_length = LARGEST if self.limit.max_norm is None else self.limit.max_norm - 1e-6
+        self._free_length = -1.0 if self._is_asked else self._free_length
 
     def listen(self, name: str, plan: UpdatePlan, is_compiled: bool) -> None:
-        """Tell the plan's callbacks of losses from the next step on, and average gradients as it says.
+        """Follow a plan from the next step on: tell its callbacks of losses, average and limit gradients as it says.
 
         Args:
             name: of the loss: "critic", "actor", ...
@@ -85,6 +111,7 @@ class Optimizer:
             is_compiled: whether `step` is traced, and has to leave its graph for them.
         """
         self.name, on_loss = name, plan.callbacks.on_loss
+        self._update, self.max_grad_norm = plan.update, self.max_grad_norm
         self._hear = None if on_loss is None else partial(hear, on_loss, name, partial(self.step, is_heard=True))
         self._all_reduce = None if plan.all_reduce is None else partial(average, plan.all_reduce)
         if is_compiled:
@@ -194,18 +221,20 @@ class Optimizer:
             return
         if self._all_reduce is not None:
             average = self._all_reduce(self._flat(trained, gradients))
-            parts = zip(self.parameters, torch.split(average, [p.numel() for p in self.parameters]), strict=True)
-            gradients = tuple(part.view_as(p) for p, part in parts if p.requires_grad)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        # One look is enough for most steps: a norm within any limit is finite, and so are all gradients.
-        if not norm <= (LARGEST if self.max_grad_norm is None else self.max_grad_norm - 1e-6):
-            if not torch.isfinite(norm):
+            gradients = self._parts(average)
+        length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        # One look is enough for most steps: a length within any limit is finite, and so are all gradients.
+        if not length <= self._free_length:
+            if not torch.isfinite(length):
                 self._bad_gradient.copy_(self._flat(trained, gradients))
                 self._bad_loss.copy_(loss)
                 self._num_faults += 1
                 return
-            # Not in place: two parameters may share one gradient, which may even be the user's own data.
-            gradients = torch._foreach_mul(gradients, (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+            if self._is_asked:
+                gradients = self._parts(self._limited(self._flat(trained, gradients), length))
+            else:
+                # Not in place: two parameters may share one gradient, which may even be the user's own data.
+                gradients = torch._foreach_mul(gradients, (self.max_grad_norm / (length + 1e-6)).clamp_(max=1.0))
         self.method.step(trained, gradients)
 
     def _apply_flat(self, rule: Adam, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
@@ -213,14 +242,25 @@ class Optimizer:
         gradient = self._flat(trained, gradients)
         if self._all_reduce is not None:
             gradient = self._all_reduce(gradient)
-        norm = torch.linalg.vector_norm(gradient)
-        is_finite = computed_once(torch.isfinite(norm))
+        length = torch.linalg.vector_norm(gradient)
+        is_finite = computed_once(torch.isfinite(length))
         self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
         self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
         self._num_faults.add_(~is_finite)
-        if self.max_grad_norm is not None:
-            gradient = gradient * computed_once((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        gradient = self._limited(gradient, length)
         rule.step_flat(trained, gradient, is_finite & ~self.is_stopped if self.can_stop else is_finite)
+
+    def _limited(self, gradient: Tensor, length: Tensor) -> Tensor:
+        """Return a flat gradient within the limit, given its length; note its norm for who asked for it."""
+        norm = self.limit.norm(gradient, length)
+        if self._update.has_limit:
+            self.grad_norm = norm
+        return self.limit.clip(gradient, norm)
+
+    def _parts(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of the parameters that are trained, as views of a vector of all."""
+        parts = zip(self.parameters, torch.split(flat, [p.numel() for p in self.parameters]), strict=True)
+        return tuple(part.view_as(p) for p, part in parts if p.requires_grad)
 
     def _flat(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...]) -> Tensor:
         """Return the gradients of all parameters as one vector, with zeros for those that are left alone."""

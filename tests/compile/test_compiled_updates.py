@@ -28,6 +28,7 @@ COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 MAKERS: dict[str, Any] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE, rl.PPOParams(clip=rl.LinearSchedule(0.2), lr=rl.LinearSchedule(1e-3))),
     "a2c": (rl.A2C, rl.ActorCritic, BOX, rl.A2CParams()),
+    "impala": (rl.IMPALA, rl.ActorCritic, DISCRETE, rl.IMPALAParams(entropy_coef=rl.LinearSchedule(0.01))),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE, rl.PPOParams()),
     "trpo": (rl.TRPO, rl.ActorCritic, BOX, rl.TRPOParams()),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),

@@ -14,6 +14,7 @@ OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic),
     "a2c": (rl.A2C, rl.ActorCritic),
+    "impala": (rl.IMPALA, rl.ActorCritic),
     "trpo": (rl.TRPO, rl.ActorCritic),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic),
     "reinforce": (rl.REINFORCE, rl.Actor),

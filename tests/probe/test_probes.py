@@ -67,6 +67,8 @@ ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
     "ppo_box": (on_policy(rl.ActorCritic, rl.PPO, rl.PPOParams), state_value, True),
     "a2c": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, False),
     "a2c_box": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, True),
+    "impala": (on_policy(rl.ActorCritic, rl.IMPALA, rl.IMPALAParams), state_value, False),
+    "impala_box": (on_policy(rl.ActorCritic, rl.IMPALA, rl.IMPALAParams), state_value, True),
     "trpo": (on_policy(rl.ActorCritic, rl.TRPO, rl.TRPOParams), state_value, False),
     "trpo_box": (on_policy(rl.ActorCritic, rl.TRPO, rl.TRPOParams), state_value, True),
     "recurrent_ppo": (on_policy(rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams), state_value, False),

@@ -21,6 +21,7 @@ QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 5}
 ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE),
     "a2c": (rl.A2C, rl.ActorCritic, BOX),
+    "impala": (rl.IMPALA, rl.ActorCritic, DISCRETE),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE),
     "trpo": (rl.TRPO, rl.ActorCritic, BOX),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
@@ -41,7 +42,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "trpo", "recurrent_ppo", "reinforce_episodes",
+    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
     "a2c_sde", "sac_sde", "ddpg_drifting",

@@ -27,6 +27,7 @@ rl.SACParams(ent_coef=0.1)  # mistake
 rl.DQNParams(epsilon=None)  # mistake
 rl.BCParams(optimizer=3)  # mistake
 rl.RuntimeParams(compile="always")  # mistake
+rl.UpdateParams(max_grad_norm="1")  # mistake
 rl.PrecisionParams(amp="fp16")  # mistake
 rl.OnPolicyTrainerParams(batchsize=3)  # mistake
 rl.OnPolicyTrainerParams(batch_size=3)  # mistake: no training_collector

@@ -297,7 +297,7 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     from rltrainer.names import OTHER_NAMES
 
     classes = [rl.NetParams, rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams, rl.CQLParams]
-    classes += [rl.TQCParams, rl.REDQParams, rl.TRPOParams]
+    classes += [rl.TQCParams, rl.REDQParams, rl.TRPOParams, rl.UpdateParams]
     classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
     known = {field.name for cls in classes for field in dataclasses.fields(cls)}
     known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}

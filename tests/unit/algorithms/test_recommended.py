@@ -10,11 +10,11 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError
 from tests.fakes import POLICY_OPTIONS, CountingEnv, counting_envs
 
-ONLINE = [rl.PPO, rl.A2C, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
+ONLINE = [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
 ONLINE += [rl.DDPG, rl.TQC, rl.REDQ, rl.C51, rl.QRDQN, rl.DiscreteSAC]
 POLICIES: dict[Any, Any] = {
     rl.PPO: rl.ActorCritic, rl.A2C: rl.ActorCritic, rl.TRPO: rl.ActorCritic, rl.RecurrentPPO: rl.RecurrentActorCritic,
-    rl.REINFORCE: rl.Actor,
+    rl.REINFORCE: rl.Actor, rl.IMPALA: rl.ActorCritic,
     rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork, rl.C51: rl.CategoricalQNetwork, rl.QRDQN: rl.QuantileQNetwork,
     rl.TD3: rl.DeterministicActorCritic, rl.SAC: rl.SquashedActorCritic, rl.DDPG: rl.DeterministicActorCritic,
     rl.DiscreteSAC: rl.DiscreteActorCritic, rl.TQC: rl.SquashedActorCritic, rl.REDQ: rl.SquashedActorCritic,

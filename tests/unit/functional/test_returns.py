@@ -1,9 +1,12 @@
 """Advantages and discounted returns against numbers worked out by hand."""
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
 
-from rltrainer.functional.returns import backward_recurrence, discounted_returns, gae
+from rltrainer.functional.returns import backward_recurrence, discounted_returns, gae, vtrace
 
 # Two envs, gamma 0.5, four steps. Both have an episode end at t = 1, whose successor is worth 10:
 # env 0 by truncation (10 counts), env 1 by termination (it does not).
@@ -118,3 +121,115 @@ def test_discounted_returns_of_two_halves_are_those_of_the_whole() -> None:
     second, end_of_second = discounted_returns(reward[4:], done[4:], middle, 0.9)
     torch.testing.assert_close(torch.cat([first, second]), whole)
     torch.testing.assert_close(end_of_second, end)
+
+
+def column(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers).unsqueeze(1)
+
+
+NOWHERE = torch.zeros(3, 1, dtype=torch.bool)
+AT_1 = torch.tensor([[False], [True], [False]])
+# r 1, 0, 2; V 1, 2, 3; ratios .5, 2, 1; gamma .9.
+# V' 2, 3, 4: delta 1.8, .7, 2.6; e 2.6, .7 + .9 * 2.6 = 3.04, .5 * 1.8 + .9 * .5 * 3.04 = 2.268
+#   A 2.6, .7 + .9 * 2.6 = 3.04, .5 * (1.8 + .9 * 3.04) = 2.268
+# truncated at 1, V' 5 there: e 2.6, 0 + 4.5 - 2 = 2.5, .9 + .45 * 2.5 = 2.025; A 2.6, 2.5, .5 * (1.8 + 2.25) = 2.025
+# terminated at 1: e 2.6, -2, .9 - .9 = 0; A 2.6, -2, .5 * (1.8 - 1.8) = 0
+# all ratios 1: e 2.6, 3.04, 1.8 + .9 * 3.04 = 4.536
+# clipped at rho_bar 2, c_bar 1: e 2.6, 2 * .7 + .9 * 2.6 = 3.74, .9 + .45 * 3.74 = 2.583
+#   A 2.6, 2 * (.7 + .9 * 2.6) = 6.08, .5 * (1.8 + .9 * 3.74) = 2.583
+# lambda .5: e 2.6, .7 + .45 * 2.6 = 1.87, .9 + .225 * 1.87 = 1.32075; A 2.6, 1.87, .5 * (1.8 + .45 * 1.87) = 1.32075
+BY_HAND = {
+    "inside": ({}, [2.268, 3.04, 2.6], [3.268, 5.04, 5.6]),
+    "truncated": ({"next_value": column(2, 5, 4), "ends": AT_1}, [2.025, 2.5, 2.6], [3.025, 4.5, 5.6]),
+    "terminated": ({"discount": 0.9 * ~AT_1, "ends": AT_1}, [0.0, -2.0, 2.6], [1.0, 0.0, 5.6]),
+    "on policy": ({"ratio": column(1, 1, 1)}, [4.536, 3.04, 2.6], [5.536, 5.04, 5.6]),
+    "rho_bar": ({"rho_bar": 2.0}, [2.583, 6.08, 2.6], [3.583, 5.74, 5.6]),
+    "lambda": ({"lambda_": 0.5}, [1.32075, 1.87, 2.6], [2.32075, 3.87, 5.6]),
+}
+
+
+def vtrace_of(**changes: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    cells = {"reward": column(1, 0, 2), "value": column(1, 2, 3), "next_value": column(2, 3, 4)}
+    return vtrace(
+        **(cells | {"discount": column(0.9, 0.9, 0.9), "ends": NOWHERE, "ratio": column(0.5, 2, 1)} | changes)
+    )
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_vtrace_by_hand(case: str) -> None:
+    changes, advantage, return_ = BY_HAND[case]
+    torch.testing.assert_close(vtrace_of(**changes), (column(*advantage), column(*return_)))
+
+
+def test_vtrace_that_goes_on_into_the_next_episode_is_wrong() -> None:
+    """The test of the test: the mistake of taking the next row's target at a truncation shows."""
+    wrong = vtrace_of(next_value=column(2, 5, 4))
+    assert not torch.allclose(wrong[1][:2], column(*BY_HAND["truncated"][2])[:2])
+
+
+def episodes(num_rows: int, seed: int) -> dict[str, torch.Tensor]:
+    """Return cells of three envs, whose episodes end at random; inside one, the successor of a row is the next row."""
+    g = torch.Generator().manual_seed(seed)
+    reward, value, final = (torch.randn(num_rows, 3, generator=g, dtype=torch.float64) for _ in range(3))
+    ends, terminated = (torch.rand(num_rows, 3, generator=g) < 0.3 for _ in range(2))
+    next_value = torch.where(ends, final, torch.cat([value[1:], final[-1:]]))
+    discount = 0.9 * ~(terminated & ends)
+    ratio = torch.randn(num_rows, 3, generator=g, dtype=torch.float64).exp()
+    return {"reward": reward, "value": value, "next_value": next_value, "discount": discount, "ends": ends,
+            "ratio": ratio}  # fmt: skip
+
+
+def vtrace_as_defined(
+    cells: dict[str, torch.Tensor], lambda_: float, rho_bar: float, c_bar: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rho (r + gamma (lambda v' + (1 - lambda) V') - V), and v as the sum of eq. 1 with remark 2."""
+    reward, value, next_value, discount, ends, ratio = cells.values()
+    target = value.clone()
+    for s, n in itertools.product(*map(range, value.shape)):
+        weight = 1.0
+        for t in range(s, len(value)):
+            delta = reward[t, n] + discount[t, n] * next_value[t, n] - value[t, n]
+            target[s, n] += weight * ratio[t, n].clamp(max=rho_bar) * delta
+            if ends[t, n]:
+                break
+            weight = weight * discount[t, n] * lambda_ * ratio[t, n].clamp(max=c_bar)
+    after = torch.where(ends, next_value, torch.cat([target[1:], next_value[-1:]]))
+    estimate = reward + discount * (lambda_ * after + (1 - lambda_) * next_value)
+    return ratio.clamp(max=rho_bar) * (estimate - value), target
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 30])
+@pytest.mark.parametrize(("lambda_", "rho_bar", "c_bar"), [(1.0, 1.0, 1.0), (1.0, 3.0, 0.5), (0.7, 1.5, 1.5)])
+def test_vtrace_is_what_the_paper_defines(num_rows: int, lambda_: float, rho_bar: float, c_bar: float) -> None:
+    for seed in range(5):
+        cells = episodes(num_rows, seed)
+        torch.testing.assert_close(
+            vtrace(**cells, lambda_=lambda_, rho_bar=rho_bar, c_bar=c_bar),
+            vtrace_as_defined(cells, lambda_, rho_bar, c_bar),
+        )
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_vtrace_on_policy_is_gae(lambda_: float) -> None:
+    """So with lambda 1 it is the sum of all rewards with a bootstrap at the end."""
+    cells = episodes(30, seed=1)
+    terminated = cells["discount"] == 0
+    on_policy = cells | {"ratio": torch.ones_like(cells["ratio"])}
+    expected = gae(cells["reward"], cells["value"], cells["next_value"], terminated, cells["ends"], 0.9, lambda_)
+    torch.testing.assert_close(vtrace(**on_policy, lambda_=lambda_), expected)
+
+
+@pytest.mark.parametrize(("rho_bar", "expected"), [(1.0, 5 / 6), (2.0, 0.9), (1e-3, 0.5)])
+def test_vtrace_leads_to_the_value_of_a_policy_between_the_two(rho_bar: float, expected: float) -> None:
+    """Two actions that earn 1 and 0, both tried as often; the policy takes the first with probability .9.
+
+    The fixed point is the value of min(rho_bar mu, pi), normalised: .5 / (.5 + .1) = 5 / 6; .9; nearly mu's, .5.
+    """
+    value = torch.zeros(1, 2, dtype=torch.float64)
+    ends, nothing = torch.ones(1, 2, dtype=torch.bool), torch.zeros_like(value)
+    ratio = torch.tensor([[0.9, 0.1]], dtype=torch.float64) / 0.5
+    for _ in range(200):
+        earned = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        _, target = vtrace(earned, value, nothing, nothing, ends, ratio, rho_bar=rho_bar, c_bar=rho_bar)
+        value += (target - value).mean() / rho_bar
+    assert float(value[0, 0]) == pytest.approx(expected, abs=1e-6)

@@ -128,7 +128,7 @@ def test_spaces_that_it_cannot_act_in_are_named() -> None:
         rl.RecurrentActorCritic(OBS, gym.spaces.Box(-1.0, 1.0, (2, 2)))
 
 
-@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.TRPO, rl.REINFORCE, rl.DQN, rl.SAC, rl.BC])
+@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.REINFORCE, rl.DQN, rl.SAC, rl.BC])
 def test_algorithms_without_memory_refuse_it(algorithm: Any) -> None:
     with pytest.raises(ParamsError, match=rf"^{algorithm.__name__}.policy: must .*; got RecurrentActorCritic"):
         algorithm(make())

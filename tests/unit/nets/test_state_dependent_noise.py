@@ -175,7 +175,7 @@ def test_a_spread_that_nothing_starts_with_is_an_error() -> None:
     ("algorithm", "cls"),
     [
         (rl.PPO, rl.ActorCritic), (rl.A2C, rl.ActorCritic), (rl.TRPO, rl.ActorCritic), (rl.SAC, rl.SquashedActorCritic),
-        (rl.TQC, rl.SquashedActorCritic), (rl.BC, rl.Actor),
+        (rl.TQC, rl.SquashedActorCritic), (rl.BC, rl.Actor), (rl.IMPALA, rl.ActorCritic),
     ],
 )  # fmt: skip
 def test_algorithms_train_its_spread(algorithm: Any, cls: Any) -> None:
@@ -186,7 +186,9 @@ def test_algorithms_train_its_spread(algorithm: Any, cls: Any) -> None:
     before = policy.actor[2].log_std.detach().clone()
     spaces = (envs.single_observation_space, envs.single_action_space)
     is_on_policy = isinstance(agent, rl.OnPolicyAlgorithm)
-    buffer: Any = rl.RolloutBuffer(8, 2, *spaces) if is_on_policy else rl.ReplayBuffer(16, *spaces, num_envs=2)
+    extra = {name: policy.columns[name] for name in agent.columns}
+    buffer: Any = rl.ReplayBuffer(16, *spaces, num_envs=2)
+    buffer = rl.RolloutBuffer(8, 2, *spaces, extra=extra) if is_on_policy else buffer
     one = rl.Collector(policy, envs, buffer)
     one.collect(num_steps=16)
     if is_on_policy:

@@ -1,0 +1,82 @@
+"""IMPALA (Espeholt et al. 2018, Importance Weighted Actor-Learner Architectures): A2C with V-trace, for stale data."""
+
+import dataclasses
+
+from torch import Tensor
+
+from rltrainer.algorithms.on_policy_algorithm import Samples
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
+from rltrainer.functional.losses import weighted_mean
+from rltrainer.functional.returns import vtrace
+from rltrainer.nets import ActorCritic
+from rltrainer.tree import map_tree
+from rltrainer.types import Rollout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class IMPALAParams(A2CParams):
+    """Hyperparameters of IMPALA: those of the paper on Atari, but for its RMSprop and the norm of gradients.
+
+    As in A2C the default is Adam; `optimizer=rl.rms_prop` gives the other. The paper sums losses over a batch and clips
+    gradients at norm 40; here they are means.
+
+    Raises:
+        ParamsError: `c_bar` is above `rho_bar`, for which the paper proves nothing.
+    """
+
+    lr: PositiveFloat | Scheduled = 6e-4
+    entropy_coef: NonNegativeFloat | Scheduled = 0.01
+    rho_bar: PositiveFloat = 1.0
+    """Probability ratios are clipped to at most this where they weigh errors and gradients."""
+    c_bar: PositiveFloat = 1.0
+    """Probability ratios are clipped to at most this along a trace; at most `rho_bar`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.c_bar > self.rho_bar:
+            self.raise_invalid("c_bar", f"must be at most rho_bar, {self.rho_bar:g}")
+
+
+class IMPALA(A2C):
+    """A2C that learns from data of older policies, such as workers collect while the learner updates.
+
+    Each cell tells with what probability it was chosen, in the column `log_prob`. What was collected by the policy of
+    now is learned from as A2C does; ratios of probabilities correct the rest. They are those before the first gradient
+    step of an update, so take the whole rollout once, as the paper does.
+    """
+
+    params_class = IMPALAParams
+    params: IMPALAParams
+    columns = ("log_prob",)
+
+    def __init__(self, policy: ActorCritic, params: IMPALAParams | None = None) -> None:
+        super().__init__(policy, params)
+
+    @classmethod
+    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.IMPALA.recommended(envs)`.
+
+        20 steps of each env, used once (the paper's length of a trajectory on Atari).
+        """
+        num_envs, _ = look_at(envs, cls)
+        return {"collection_step_num_env_steps": 20 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
+
+    def process(self, rollout: Rollout) -> Samples:
+        """Estimate advantages and returns of the policy of now from what the one that acted did."""
+        value, next_value, features = self._values(rollout)
+        obs, acted = self.policy.normalize(rollout.obs), rollout.extra["log_prob"]
+        distribution = self.policy.distribution(map_tree(lambda x: x.flatten(0, 1), obs), *features)
+        log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
+        reward, discount = self.policy.scale_reward(rollout.reward), self.gamma * (~rollout.terminated)
+        ratio, params = (log_prob - acted).exp(), self.params
+        bars = params.gae_lambda, params.rho_bar, params.c_bar
+        advantage, return_ = vtrace(reward, value, next_value, discount, rollout.ends, ratio, *bars)
+        weight = rollout.valid.to(value.dtype)
+        return Samples(obs, rollout.action, advantage, return_, value, acted, weight, rollout.extra)
+
+    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
+        """Return `rho`, the mean of the clipped ratios: 1 where the policy of now has acted."""
+        rho = (log_prob - batch.log_prob).exp().clamp(max=self.params.rho_bar)
+        return {"rho": weighted_mean(rho, batch.weight)}

@@ -1,0 +1,185 @@
+"""Limits of gradients by `UpdateParams`: the figures, in every way that a step is taken."""
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from rltrainer.updates.gradient_limit import GradientLimit
+from rltrainer.updates.optimizer import Optimizer
+from tests.contract.test_all_algorithms import ALL, assert_same_state, make, trained_parameters, update
+
+INF = math.inf
+FIGURES: list[tuple[dict[str, Any], list[float]]] = [
+    ({"max_grad_norm": 1.0}, [0.6, 0.8]),
+    ({"max_grad_norm": 1.0, "grad_norm_type": INF}, [0.75, 1.0]),
+    ({"max_grad_norm": 1.0, "grad_norm_type": 1.0}, [3 / 7, 4 / 7]),
+    ({"max_grad_norm": 1.0, "grad_norm_type": 3}, [3 / 91 ** (1 / 3), 4 / 91 ** (1 / 3)]),
+    ({"max_grad_norm": 6.0}, [3.0, 4.0]),
+    ({"max_grad_value": 1.0}, [1.0, 1.0]),
+    ({"max_grad_value": 3.5}, [3.0, 3.5]),
+    ({}, [3.0, 4.0]),
+]
+"""What becomes of the gradient (3, 4)."""
+
+
+class Point(nn.Module):
+    """Two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.y = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters)
+
+
+def loss_of(point: Point) -> Tensor:
+    return 3 * point.x + 4 * point.y
+
+
+def moved(limits: dict[str, Any], **options: Any) -> tuple[list[float], Optimizer]:
+    """Return how far a step of length 1 along the gradient (3, 4) goes, which is what becomes of it."""
+    point = Point()
+    optimizer = Optimizer({"point": point}, 1.0, factory=sgd, **options)
+    optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
+    optimizer.step(loss_of(point))
+    return [-float(point.x.detach()), -float(point.y.detach())], optimizer
+
+
+@pytest.mark.parametrize(("limits", "expected"), FIGURES)
+def test_the_figures(limits: dict[str, Any], expected: list[float]) -> None:
+    assert moved(limits)[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("limits", "expected"), FIGURES)
+@pytest.mark.parametrize("is_contiguous", [True, False])  # not: the way of graphs and devices
+def test_adam_is_given_the_same(limits: dict[str, Any], expected: list[float], is_contiguous: bool) -> None:
+    weight = nn.Parameter(torch.zeros(2, 2).t() if not is_contiguous else torch.zeros(2, 2))
+    module = nn.ParameterList([weight])
+    optimizer = Optimizer({"module": module}, 1.0)
+    optimizer._can_walk_memory = lambda: is_contiguous  # type: ignore[method-assign]
+    optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
+    optimizer.step((weight * torch.tensor([[3.0, 4.0], [0.0, 0.0]])).sum())
+    assert (optimizer.state_dict()["mean"][:2] / 0.1).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_algorithms_own_limit_holds_where_the_plan_sets_none() -> None:
+    assert moved({}, max_grad_norm=1.0)[0] == pytest.approx([0.6, 0.8], rel=1e-5)
+    assert moved({"grad_norm_type": INF}, max_grad_norm=1.0)[0] == pytest.approx([0.75, 1.0], rel=1e-5)
+    assert moved({"max_grad_norm": 2.5}, max_grad_norm=1.0)[0] == pytest.approx([1.5, 2.0], rel=1e-5)
+    assert moved({"max_grad_value": 1.0}, max_grad_norm=1.0)[0] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "norm"),
+    [
+        ({"max_grad_norm": 1.0}, 5.0), ({"max_grad_norm": 1.0, "grad_norm_type": INF}, 4.0),
+        ({"max_grad_value": 1.0}, 5.0), ({"max_grad_value": 1.0, "grad_norm_type": 1}, 7.0), ({}, None),
+    ],
+)  # fmt: skip
+def test_the_norm_is_that_before_clipping(limits: dict[str, Any], norm: float | None) -> None:
+    found = moved(limits)[1].grad_norm
+    assert (found if found is None else float(found)) == (norm if norm is None else pytest.approx(norm))
+
+
+def test_a_high_norm_of_large_and_small_numbers_is_finite() -> None:
+    for scale in (1e-30, 1e30):
+        gradient = scale * torch.tensor([3.0, 4.0])
+        limit = GradientLimit(1.0, 50.0)
+        assert float(limit.norm(gradient, torch.zeros(()))) == pytest.approx(4 * scale, rel=1e-5)
+    assert float(GradientLimit(1.0, 3.0).norm(torch.zeros(2), torch.zeros(()))) == 0.0
+
+
+def test_a_later_plan_takes_the_limit_back() -> None:
+    point = Point()
+    optimizer = Optimizer({"point": point}, 1.0, 2.5, factory=sgd)
+    for limits, expected in (({"max_grad_norm": 1.0}, 1.0), ({}, 2.5)):
+        optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
+        assert optimizer.limit.max_norm == expected
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
+def test_a_copy_has_the_algorithms_own_limit(copied: Any) -> None:
+    _, optimizer = moved({"max_grad_norm": 1.0}, max_grad_norm=2.5)
+    assert (optimizer.limit.max_norm, copied(optimizer).limit.max_norm) == (1.0, 2.5)
+
+
+NAMES = {"sac": ["actor", "critic", "temperature"], "iql": ["actor", "critic", "value"], "td3": ["actor", "critic"]}
+"""Of optimizers, where there are several."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_algorithm_clips_and_tells_the_norms(name: str) -> None:
+    """A step of gradient descent is the clipped gradient: no parameter goes further than the limit."""
+    algorithm, limited, again = (make(name) for _ in range(3))
+    for one in (limited, again):
+        one.attach(rl.UpdatePlan(update=rl.UpdateParams(max_grad_norm=1e-3)))
+    plain, result = update(algorithm), update(limited)
+    norms = {key: value for key, value in result.floats().items() if key.endswith("grad_norm")}
+    expected = [f"{loss}_grad_norm".lstrip("_") for loss in limited.optimizers_by_loss()]
+    assert sorted(norms) == sorted(expected)
+    assert set(NAMES.get(name, [])) == {key.removesuffix("_grad_norm") for key in norms if name in NAMES}
+    assert all(value > 0 for value in norms.values())
+    assert not any("grad_norm" in key for key in plain.metrics)
+    before = trained_parameters(make(name))
+    assert any(not torch.equal(before[key], value) for key, value in trained_parameters(limited).items())
+    update(again)
+    assert_same_state(limited, again)
+
+
+def test_the_algorithms_limit_given_as_the_plans_changes_no_bit() -> None:
+    one, other = make("ppo"), make("ppo")  # 0.5 by itself
+    other.attach(rl.UpdatePlan(update=rl.UpdateParams(max_grad_norm=0.5)))
+    for seed in range(3):
+        update(one, seed)
+        update(other, seed)
+    assert_same_state(one, other)
+
+
+def test_the_norm_of_a_delayed_actor_is_a_mean_over_its_steps() -> None:
+    rl.seed(7)
+    maker = make("td3")
+    algorithm = rl.TD3(maker.policy, rl.TD3Params(actor_update_interval=2))
+    algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(max_grad_norm=1.0)))
+    assert "actor_grad_norm" not in update(algorithm).metrics
+    assert "actor_grad_norm" in update(algorithm).metrics
+
+
+ACCEPTED: dict[str, list[Any]] = {
+    "max_grad_norm": [None], "max_grad_value": [None], "grad_norm_type": [INF],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ACCEPTED)
+@pytest.mark.parametrize("value", [-1, 0, INF, math.nan, "", None, True, []])
+def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
+    if any(value is ok or value == ok for ok in ACCEPTED[field]):
+        rl.UpdateParams(**{field: value})
+        return
+    with pytest.raises(ParamsError, match=rf"^UpdateParams\.{field}: must be .*; got .* \({type(value).__name__}\)"):
+        rl.UpdateParams(**{field: value})
+
+
+def test_the_rule_of_a_norm_is_told() -> None:
+    rule = r"grad_norm_type: must be a number of at least 1, or infinity; got 0\.5 \(float\)"
+    with pytest.raises(ParamsError, match=rule):
+        rl.UpdateParams(grad_norm_type=0.5)
+
+
+def test_two_limits_contradict_each_other() -> None:
+    rule = r"UpdateParams\.max_grad_value: must be None beside max_grad_norm \(2\.0\); got 1\.0 \(float\)\. Choose one"
+    with pytest.raises(ParamsError, match=rule):
+        rl.UpdateParams(max_grad_norm=2.0, max_grad_value=1.0)
+
+
+def test_they_survive_json() -> None:
+    for params in (rl.UpdateParams(), rl.UpdateParams(max_grad_norm=1, grad_norm_type=INF)):
+        assert rl.UpdateParams.from_json(params.to_json()) == params
