@@ -10,6 +10,7 @@ from rltrainer.interval import Every
 from rltrainer.loggers import *
 from rltrainer.nets import *
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdateParams, UpdatePlan
+from rltrainer.profiler_params import ProfilerParams
 from rltrainer.registry import register
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
@@ -22,21 +23,20 @@ __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "ActionMask", "Actor", "ActorCritic", "Algorithm", "AlgorithmParams",
     "BCParams", "C51Params", "CQLParams", "CSVLogger", "CategoricalQNetwork", "CollectStats", "Collector",
-    "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams", "DataSource", "Decision",
-    "DeterministicActorCritic", "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "EpochStats", "EpsilonGreedy", "Every", "Exploration", "GaussianActorCritic",
-    "GaussianNoise", "HindsightReplayBuffer", "IMPALAParams", "IQLParams", "IncompatibleKeys", "InfoStats",
-    "JSONLinesLogger", "LinearSchedule", "Logger", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm",
-    "OffPolicyParams", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams",
-    "OnPolicyAlgorithm", "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams",
-    "Optimizer", "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy", "PrecisionParams",
-    "PrioritizedReplayBuffer", "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams",
-    "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "Rollout", "RolloutBuffer", "RuntimeParams",
-    "SACParams", "Samples", "ScheduledValue", "SequenceSummaryStats", "Sequences", "SquashedActorCritic",
-    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
-    "TrainerContext", "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams",
-    "UpdatePlan", "UpdateResult", "errors", "frame_skip", "load", "load_policy", "make_vec", "register", "rms_prop",
-    "seed",
+    "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams", "DataSource", "Decision", "DeterministicActorCritic",
+    "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN",
+    "EpochStats", "EpsilonGreedy", "Every", "Exploration", "GaussianActorCritic", "GaussianNoise",
+    "HindsightReplayBuffer", "IMPALAParams", "IQLParams", "IncompatibleKeys", "InfoStats", "JSONLinesLogger",
+    "LinearSchedule", "Logger", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm", "OffPolicyParams",
+    "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams", "OnPolicyAlgorithm",
+    "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Optimizer",
+    "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy", "PrecisionParams", "PrioritizedReplayBuffer",
+    "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams",
+    "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams",
+    "Samples", "ScheduledValue", "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "TD3BCParams", "TD3Params",
+    "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook",
+    "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "errors",
+    "frame_skip", "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

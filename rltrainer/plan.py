@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule
+from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule, instance_of
 from rltrainer.params import Params
+from rltrainer.profiler_params import ProfilerParams
 from rltrainer.types import UpdateResult
 
 
@@ -27,6 +28,21 @@ class RuntimeParams(Params):
     matrix_library: Literal["auto", "torch", "onednn"] = "auto"
     """Library of large float32 products on the CPU while the trainer runs: "torch" leaves them to PyTorch, which has
     MKL. "auto" takes oneDNN on AMD's processors with AVX-512, and "torch" on Intel's and on those that say no maker."""
+    deterministic: Flag = False
+    """Let PyTorch take only operations that give the same bits each time, while the trainer runs; one that has no such
+    form is a `RuntimeError`. Needed on CUDA only, where it needs the environment variable CUBLAS_WORKSPACE_CONFIG."""
+    detect_anomaly: Flag = False
+    """Have autograd look for NaN after every operation of a gradient, and name the one that made it, while the trainer
+    runs: several times slower. Gradient steps run uncompiled, as a graph hides its operations."""
+    profiler: Annotated[ProfilerParams, instance_of(ProfilerParams)] | None = None
+    """Records a few training steps; None records none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("compile", "cuda_graph"):
+            if self.detect_anomaly and getattr(self, field) is True:
+                hint = "A graph hides its operations from detect_anomaly."
+                self.raise_invalid(field, 'must be "auto" or False with detect_anomaly=True', hint)
 
 
 NormType = Annotated[

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.field_rules import field_hints, rules_of
 
 T = TypeVar("T")
@@ -108,7 +108,11 @@ def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in value and not has_default:
             raise CheckpointError(f"{name}.{field.name}: missing in the saved state")
-    result = cls(**{key: _read(hints[key], item, f"{name}.{key}") for key, item in value.items()})
+    fields = {key: _read(hints[key], item, f"{name}.{key}") for key, item in value.items()}
+    try:
+        result = cls(**fields)
+    except ParamsError as error:  # two fields contradict each other
+        raise CheckpointError(f"{name}: {error}") from error
     problem = result.problem() if hasattr(cls, "problem") else None
     if problem:
         raise CheckpointError(f"{name}: {problem}")

@@ -23,6 +23,21 @@ class RunPath:
         numbered = map(self._numbered, itertools.count(2))
         return next(path for path in numbered if not (path.exists() or is_used(path)))
 
+    def claim(self) -> Path:
+        """Make the first of these folders that is not there, and return it: no other process is given the same.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.given.parent.mkdir(parents=True, exist_ok=True)
+        for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+        raise AssertionError("numbers do not end")
+
     def newest(self, is_log: Test) -> Path:
         """Return the log that was written to last, the given path if there is none."""
         numbered = itertools.takewhile(Path.exists, map(self._numbered, itertools.count(2)))

@@ -18,6 +18,9 @@ from rltrainer.types import Load, State
 MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log")
 """Fields that do not change what is learned; callbacks and live objects are not compared either."""
 
+RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
+"""The same of `RuntimeParams`: a run that failed is restored and looked at more closely."""
+
 TRunState = TypeVar("TRunState", bound=RunState)
 
 
@@ -84,4 +87,7 @@ def _fields(params: Params) -> State:
         if dataclasses.is_dataclass(value) and not isinstance(value, Params):
             # A schedule: of a user's JSON has only the name, but its numbers matter too; of ours, files hold this text.
             values[name] = stable_repr(value)
+    runtime = values.get("runtime", {"fields": {}})["fields"]
+    for name in RUNTIME_MAY_DIFFER:
+        runtime.pop(name, None)
     return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}

@@ -1,6 +1,7 @@
 """The log of a run: rows for its logger; a bar and lines for who watches. Changes nothing of the run."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
@@ -8,6 +9,8 @@ from rltrainer.collect import CollectStats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.means import floats
+from rltrainer.trainers.gpu_use import GpuUse
+from rltrainer.trainers.program import describe_program
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import EpochStats
@@ -23,6 +26,10 @@ class RunLog:
         if self._logger is not None:
             self._logger.check_step_unit(unit)
         self._bar = ProgressBar(0, shown=False, verbose=params.verbose, unit="")
+        has_gpu = self._logger is not None and algorithm.device.type == "cuda"
+        self._gpu = GpuUse(algorithm.device) if has_gpu else None
+        self.updating: AbstractContextManager[Any] = self._gpu or nullcontext()
+        """A context of each update step."""
 
     def begin(self, params: TrainerParams, is_new: bool) -> None:
         """Begin the log of a run, or go on with that of a resumed one."""
@@ -34,7 +41,7 @@ class RunLog:
         self._logger.begin_run(interval, is_new=is_new)
         # With what `RuntimeParams` came to, as "auto" says nothing of the machine.
         told = {"trainer": params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
-        self._logger.log_params({name: each.to_plain() for name, each in told.items()})
+        self._logger.log_params({name: each.to_plain() for name, each in told.items()} | describe_program())
 
     def open_bar(self, params: TrainerParams, state: RunState) -> None:
         """Show the bar, and above it what the run has chosen for itself."""
@@ -107,6 +114,8 @@ class RunLog:
             return
         if is_last:
             self._logger.log_rest(self._algorithm.learning_rates(), *self._counts(state))
+        if self._gpu is not None:
+            self._logger.log("gpu", self._gpu.values(), *self._counts(state))
         self._logger.log_epoch(state.to_progress())
 
     def _write(self, kind: Kind, state: RunState, values: Callable[[], Mapping[str, float]]) -> None:

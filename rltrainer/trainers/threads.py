@@ -1,15 +1,9 @@
 """The number of threads that PyTorch uses on the CPU while a trainer runs."""
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator
-from typing import cast
 
 import torch
-
-from rltrainer.nets.linear import Library, large_products_by
-from rltrainer.plan import RuntimeParams
 
 WORK_PER_THREAD = 25_000_000
 """Parameters times batch size that keep one thread busy; with less each, threads wait longer than they compute.
@@ -40,19 +34,3 @@ def choose_num_threads(choice: str | int | None, chosen: str | int | None, work:
 def _num_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def running_as(chosen: RuntimeParams, asked: RuntimeParams) -> Iterator[None]:
-    """Compute inside with the threads and the library that `asked`, a run's `RuntimeParams`, came to."""
-    count, before = cast(int | None, chosen.num_threads), torch.get_num_threads()
-    if count is None or (count > before and asked.num_threads == "auto"):
-        count = before
-    if count != before:
-        torch.set_num_threads(count)
-    try:
-        with large_products_by(cast(Library, chosen.matrix_library)):
-            yield
-    finally:
-        if count != before:
-            torch.set_num_threads(before)

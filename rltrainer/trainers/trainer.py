@@ -6,6 +6,7 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 import dataclasses
 import time
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -17,12 +18,13 @@ from rltrainer.seeding import derive_seed
 from rltrainer.trainers.arguments import check_classes
 from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.trainers.profiler import RunProfiler
 from rltrainer.trainers.run_files import read_run, write_run
 from rltrainer.trainers.run_hooks import RunHooks
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
-from rltrainer.trainers.threads import running_as
+from rltrainer.trainers.torch_settings import running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 
@@ -147,7 +149,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
         hooks.open()
         record, counters = state.begin_epoch(), state.counters
-        with running_as(state.runtime, params.runtime):
+        profiler = self._profiler
+        with running_as(state.runtime, params.runtime), profiler or nullcontext():
             while state.stop_cause is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
                 call(params, "training_fn", counters.epoch, counters.env_step)
                 hooks.begin_training_step()
@@ -156,7 +159,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 hooks.log_batch(batch)
                 if state.stop_reason is None:  # else the data, and then a test step, were good enough
                     began = time.perf_counter()
-                    result = self._update(batch)
+                    with self._log.updating:
+                        result = self._update(batch)
                     if result is not None:
                         state.add_update(result, record, time.perf_counter() - began)
                         self._log.updated(state, result)
@@ -165,6 +169,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                 self._note_progress()
                 self._log.advance(state)
+                if profiler is not None:
+                    profiler.step()
             self.algorithm.check_faults()
         if state.stop_reason is None and params.test_collector is not None:
             score = self._test(params.test_collector)
@@ -223,6 +229,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
         self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.follow(self.state)))
         self.state.runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
+        self._profiler = None if self.params.runtime.profiler is None else RunProfiler(self.params.runtime.profiler)
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         """Make the collectors of training data ready; a test collector is reset by every test step."""
@@ -249,7 +256,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         call(params, "test_fn", self.epoch, self.env_step)
         collector.sync()
         collector.reset(first_episode=True)
-        stats = collector.collect(num_episodes=params.test_step_num_episodes, explore=False)
+        with running_as(state.runtime, params.runtime):
+            stats = collector.collect(num_episodes=params.test_step_num_episodes, explore=False)
         stats = stats.reduce_agents(params.multi_agent_return_reduction)
         score = compute_score(params, stats)
         if state.best.is_beaten_by(score):

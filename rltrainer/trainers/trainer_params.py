@@ -18,6 +18,7 @@ from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
 from rltrainer.trainers.threads import choose_num_threads
+from rltrainer.trainers.torch_settings import check_deterministic
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
 StopFn = Annotated[Callable[[float], bool], a_callable("(score) -> bool")]
@@ -124,11 +125,12 @@ class TrainerParams(Params):
         return parts
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check what collectors and data have to do with the algorithm.
+        """Check what collectors, data and device have to do with the algorithm.
 
         Raises:
-            ParamsError: a collector acts with another policy.
+            ParamsError: a collector acts with another policy, or CUDA was not told to be deterministic.
         """
+        check_deterministic(self.runtime, algorithm.device)
         for field, collector in self.collectors().items():
             if collector.policy is not algorithm.policy:
                 hint = "Make it with Collector(algorithm.policy, envs)."
@@ -139,10 +141,13 @@ class TrainerParams(Params):
         work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size
         num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
         library = choose_library(self.runtime.matrix_library, runtime.matrix_library)
+        new: dict[str, Any] = {name: getattr(self.runtime, name) for name in ("detect_anomaly", "profiler")}
+        if self.runtime.detect_anomaly:  # it sees no operation of a graph
+            new |= {"compile": False, "cuda_graph": False}
         return UpdatePlan(
             progress=progress,
             num_gradient_steps=self.planned_num_gradient_steps,
-            runtime=dataclasses.replace(runtime, num_threads=num_threads, matrix_library=library),
+            runtime=dataclasses.replace(runtime, num_threads=num_threads, matrix_library=library, **new),
             precision=self.precision,
             update=self.update,
             rollouts_vary=self.rollouts_vary,

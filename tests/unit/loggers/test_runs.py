@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,16 @@ def test_a_logger_of_a_users_own_needs_none_of_this() -> None:
     run(logger)
     assert logger.rows == 2
     logger.load_state_dict(logger.state_dict())
+
+
+def test_a_folder_is_claimed_by_one(tmp_path: Path) -> None:
+    path = RunPath(tmp_path / "runs" / "cartpole", "")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "cartpole-2").write_text("a file takes a name too")
+    assert [path.claim().name for _ in range(3)] == ["cartpole", "cartpole-3", "cartpole-4"]
+
+
+def test_threads_that_claim_at_once_get_names_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        names = list(threads.map(lambda _: RunPath(tmp_path / "run", "").claim().name, range(64)))
+    assert sorted(names) == sorted(["run", *(f"run-{number}" for number in range(2, 65))])

@@ -2,14 +2,20 @@
 
 import dataclasses
 import json
+import platform
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.trainers.program import describe_program
 from rltrainer.trainers.progress_bar import ProgressBar
 from tests.resume.runs import build
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
@@ -155,8 +161,6 @@ def test_learning_rates_and_temperature_are_logged(name: str, names: set[str]) -
 
 
 def test_an_optimizer_of_any_name_and_kind_has_its_rate() -> None:
-    import torch
-
     trainer = build("ppo")
     params = dataclasses.replace(trainer.algorithm.params, lr=0.25, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     algorithm = rl.PPO(trainer.algorithm.policy, params)
@@ -230,6 +234,28 @@ def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
     late.restore(tmp_path / "without")
     late.run()
     assert len(added.params) == 1
+
+
+def test_versions_and_command_are_logged_once(tmp_path: Path) -> None:
+    trainer = build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
+    trainer.run()
+    trainer.save(tmp_path / "checkpoint")
+    again = build("ppo", max_epochs=4, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
+    again.restore(tmp_path / "checkpoint")
+    again.run()
+    first, *others = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert first["versions"] == {
+        "python": platform.python_version(), "rltrainer": rl.__version__, "torch": torch.__version__,
+        "gymnasium": gym.__version__, "numpy": np.__version__,
+    }  # fmt: skip
+    assert first["command"] == shlex.join(sys.orig_argv)
+    assert list(first) == ["kind", "step", "trainer", "algorithm", "runtime", "versions", "command"]
+    assert all("versions" not in row and "command" not in row for row in others)
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.trainers.program.PACKAGES", ("a_package_that_is_not_there",))
+    assert describe_program()["versions"] == {"python": platform.python_version(), "a_package_that_is_not_there": None}
 
 
 def test_a_second_run_has_a_log_of_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""Flags of PyTorch while a trainer runs: set inside, restored afterwards, also after an exception."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config
+
+import rltrainer as rl
+from rltrainer.errors import NonFiniteError, ParamsError
+from rltrainer.trainers.torch_settings import check_deterministic
+from tests.resume.runs import build, digest
+
+
+def flags() -> tuple[Any, ...]:
+    cudnn = torch.backends.cudnn
+    return (
+        torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark, config.deterministic,
+        torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(), torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def with_runtime(name: str, *, fails: bool = False, **runtime: Any) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Return a trainer that notes the flags of its training steps and of what acts in them and in test steps."""
+    trainer, seen = build(name), []
+
+    def note(epoch: int, env_step: int) -> None:
+        seen.append(flags())
+        if fails:
+            raise KeyError("from a callback")
+
+    params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(**runtime), training_fn=note)
+    trainer.algorithm.policy.register_forward_pre_hook(lambda *_: seen.append(flags()))
+    return type(trainer)(trainer.algorithm, params), seen
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("runtime", "inside"),
+    [
+        ({"deterministic": True, "num_threads": 3}, (2, True, False, True, False, True, 3)),
+        ({"detect_anomaly": True, "num_threads": 1}, (0, False, True, False, True, True, 1)),
+        ({"num_threads": 1}, (0, False, True, False, False, True, 1)),
+    ],
+)
+def test_flags_hold_while_training_and_are_restored(
+    runtime: dict[str, Any], inside: tuple[Any, ...], fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    before = flags()
+    trainer, seen = with_runtime("ppo", fails=fails, **runtime)
+    if fails:
+        with pytest.raises(KeyError, match="from a callback"):
+            trainer.run()
+    else:
+        trainer.run()
+    assert set(seen) == {inside}
+    assert flags() == before
+
+
+def test_what_was_deterministic_before_stays_so() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        before = flags()
+        with_runtime("ppo", deterministic=True)[0].run()
+        assert flags() == before
+        assert (before[0], before[3]) == (1, True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
+@pytest.mark.parametrize("field", ["deterministic", "detect_anomaly"])
+def test_a_run_that_is_watched_gives_the_same_bits(name: str, field: str) -> None:
+    plain, watched = build(name), with_runtime(name, **{field: True})[0]
+    plain.run()
+    watched.run()
+    watched.state.runtime = plain.state.runtime  # which holds the params
+    assert digest(plain) == digest(watched)
+
+
+def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
+    class OutOfOrder(rl.DQN):
+        def loss(self, batch: Any, draws: Any) -> Any:
+            torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))  # of two values for one place, either may stay
+            return super().loss(batch, draws)
+
+    def trainer(**runtime: Any) -> rl.OffPolicyTrainer:
+        made = build("dqn")
+        params = dataclasses.replace(made.params, runtime=rl.RuntimeParams(**runtime))
+        return rl.OffPolicyTrainer(OutOfOrder(made.algorithm.policy, made.algorithm.params), params)
+
+    trainer().run()
+    with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
+        trainer(deterministic=True).run()
+
+
+class Roots(rl.DQN):
+    """Its losses are as they were; their gradients are 0 / 0."""
+
+    def loss(self, batch: Any, draws: Any) -> Any:
+        loss, td_error = super().loss(batch, draws)
+        return loss + 0 * torch.sqrt(0 * loss), td_error
+
+
+@pytest.mark.parametrize("compile_", ["auto", False])
+def test_the_operation_that_made_a_nan_is_named(compile_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trainer(**runtime: Any) -> rl.OffPolicyTrainer:
+        made = build("dqn")
+        params = dataclasses.replace(made.params, runtime=rl.RuntimeParams(compile=compile_, **runtime))
+        return rl.OffPolicyTrainer(Roots(made.algorithm.policy, made.algorithm.params), params)
+
+    monkeypatch.setattr("rltrainer.updates.compiled_step.LONG_RUN", 1)  # "auto" would compile
+    watched = trainer(detect_anomaly=True)
+    with (
+        pytest.warns(
+            UserWarning, match=r"(?s)Traceback of forward call that caused the error:.* in loss\n.*torch.sqrt"
+        ),
+        pytest.raises(RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"),
+    ):
+        watched.run()
+    assert watched.algorithm.plan.runtime.compile is False
+    if compile_ is False:
+        with pytest.raises(NonFiniteError, match="the gradient of"):
+            trainer().run()
+
+
+@pytest.mark.parametrize("field", ["compile", "cuda_graph"])
+def test_a_graph_and_a_look_at_its_operations_contradict_each_other(field: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.RuntimeParams(detect_anomaly=True, **{field: True})
+    assert str(caught.value) == (
+        f'RuntimeParams.{field}: must be "auto" or False with detect_anomaly=True; got True (bool). '
+        "A graph hides its operations from detect_anomaly."
+    )
+
+
+def test_a_run_is_restored_to_be_looked_at_more_closely(tmp_path: Path) -> None:
+    first = build("sac")
+    first.execute_epoch()
+    first.state.runtime = dataclasses.replace(first.state.runtime, compile=True)  # as that of a long run
+    first.save(tmp_path / "checkpoint")
+    profiler = rl.ProfilerParams(folder=str(tmp_path / "profile"), wait=0, active=1)
+    again, seen = with_runtime("sac", detect_anomaly=True, profiler=profiler)
+    again.restore(tmp_path / "checkpoint")
+    again.run()
+    assert {flag[4] for flag in seen} == {True}
+    assert again.algorithm.plan.runtime.compile is False
+    assert (tmp_path / "profile" / "trace.json").exists()
+    again.save(tmp_path / "second")
+    build("sac").restore(tmp_path / "second")
+    with pytest.raises(rl.errors.CheckpointError, match=r"runtime was .* when it was saved"):
+        with_runtime("sac", deterministic=True)[0].restore(tmp_path / "second")
+
+
+def test_cuda_needs_its_workspace_to_be_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, runtime = torch.device("cuda", 0), rl.RuntimeParams(deterministic=True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    check_deterministic(runtime, torch.device("cpu"))
+    check_deterministic(rl.RuntimeParams(), cuda)
+    with pytest.raises(ParamsError) as caught:
+        check_deterministic(runtime, cuda)
+    assert str(caught.value) == (
+        "RuntimeParams.deterministic: needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 for networks on "
+        "cuda:0; got True (bool). Set it before the program starts."
+    )
+    for value in (":4096:8", ":16:8"):
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+        check_deterministic(runtime, cuda)
+
+
+BAD = [-1, 0, math.inf, math.nan, "", None, True, [], 1.5]
+
+
+@pytest.mark.parametrize(
+    ("cls", "field", "accepted"),
+    [
+        (rl.RuntimeParams, "deterministic", [True]),
+        (rl.RuntimeParams, "detect_anomaly", [True]),
+        (rl.RuntimeParams, "profiler", [None]),
+        (rl.ProfilerParams, "folder", []),
+        (rl.ProfilerParams, "wait", [0]),
+        (rl.ProfilerParams, "warmup", []),
+        (rl.ProfilerParams, "active", []),
+    ],
+)
+def test_every_field_has_its_rule(cls: Any, field: str, accepted: list[Any]) -> None:
+    for value in BAD:
+        if any(value is ok for ok in accepted):
+            cls(**{field: value})
+            continue
+        with pytest.raises(ParamsError) as caught:
+            cls(**{field: value})
+        text = str(caught.value)
+        assert text.startswith(f"{cls.__name__}.{field}: must be ")
+        assert text.endswith(f"; got {value!r} ({type(value).__name__})")
+
+
+def test_the_profiler_survives_json() -> None:
+    params = rl.RuntimeParams(deterministic=True, profiler=rl.ProfilerParams(folder="here", wait=0))
+    assert rl.RuntimeParams.from_json(params.to_json()) == params
