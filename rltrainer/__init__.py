@@ -5,7 +5,21 @@ from rltrainer.algorithms import *
 from rltrainer.collect import *
 from rltrainer.data import *
 from rltrainer.envs import ActionMask, PixelObservation, frame_skip, make_vec
-from rltrainer.hooks import TrainerContext, TrainerHook
+from rltrainer.hooks import (
+    BatchRecorder,
+    BatchSubSampler,
+    ClearCudaCache,
+    EarlyStopping,
+    FunctionHook,
+    LogScalar,
+    LogTiming,
+    RewardNormalizer,
+    SelectKeys,
+    SystemStats,
+    TrainerContext,
+    TrainerHook,
+    VideoRecorder,
+)
 from rltrainer.interval import Every
 from rltrainer.loggers import *
 from rltrainer.nets import *
@@ -22,21 +36,22 @@ __version__ = "0.1.0"
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "ActionMask", "Actor", "ActorCritic", "Algorithm", "AlgorithmParams",
-    "BCParams", "C51Params", "CQLParams", "CSVLogger", "CategoricalQNetwork", "CollectStats", "Collector",
-    "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams", "DataSource", "Decision", "DeterministicActorCritic",
-    "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN",
-    "EpochStats", "EpsilonGreedy", "Every", "Exploration", "GaussianActorCritic", "GaussianNoise",
-    "HindsightReplayBuffer", "IMPALAParams", "IQLParams", "IncompatibleKeys", "InfoStats", "JSONLinesLogger",
-    "LinearSchedule", "Logger", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm", "OffPolicyParams",
-    "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams", "OnPolicyAlgorithm",
-    "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Optimizer",
-    "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy", "PrecisionParams", "PrioritizedReplayBuffer",
-    "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams",
-    "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams",
-    "Samples", "ScheduledValue", "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "TD3BCParams", "TD3Params",
-    "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook",
-    "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "errors",
-    "frame_skip", "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
+    "BCParams", "BatchRecorder", "BatchSubSampler", "C51Params", "CQLParams", "CSVLogger", "CategoricalQNetwork",
+    "ClearCudaCache", "CollectStats", "Collector", "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams",
+    "DataSource", "Decision", "DeterministicActorCritic", "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams",
+    "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "EarlyStopping", "EpochStats", "EpsilonGreedy", "Every",
+    "Exploration", "FunctionHook", "GaussianActorCritic", "GaussianNoise", "HindsightReplayBuffer", "IMPALAParams",
+    "IQLParams", "IncompatibleKeys", "InfoStats", "JSONLinesLogger", "LinearSchedule", "LogScalar", "LogTiming",
+    "Logger", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm", "OffPolicyParams", "OffPolicyTrainer",
+    "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams", "OnPolicyAlgorithm", "OnPolicyTrainer",
+    "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Optimizer", "OrnsteinUhlenbeckNoise", "PPOParams",
+    "PixelObservation", "Policy", "PrecisionParams", "PrioritizedReplayBuffer", "ProfilerParams", "QNetwork",
+    "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO",
+    "ReplayBuffer", "RewardNormalizer", "Rollout", "RolloutBuffer", "RuntimeParams", "SACParams", "Samples",
+    "ScheduledValue", "SelectKeys", "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "SystemStats",
+    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer", "TrainerContext",
+    "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult",
+    "VideoRecorder", "errors", "frame_skip", "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

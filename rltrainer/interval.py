@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Rule, checked, is_finite
+from rltrainer.field_rules import Rule, as_python, checked, is_finite, is_int
 from rltrainer.names import did_you_mean
 
 PositiveNumber = Annotated[float, Rule("a positive number", lambda v: is_finite(v) and v > 0)]
@@ -37,3 +37,18 @@ class Every:
     def now(self, count: float) -> float:
         """Return the position in this unit: the given count, or the clock where the unit is a second."""
         return time.monotonic() if self.unit == "second" else count
+
+
+def as_every(owner: str, every: int | Every, unit: Unit, field: str = "every") -> Every:
+    """Return an interval that may be given as a plain number of its obvious unit.
+
+    Raises:
+        ParamsError: it is neither a positive integer nor an `Every`; the text begins with owner and field.
+    """
+    every = as_python(every)
+    if isinstance(every, Every):
+        return every
+    if is_int(every) and every > 0:
+        return Every(every, unit)
+    rule = f"must be a positive integer, of {unit.replace('_', ' ')}s, or an Every"
+    raise ParamsError(field_error_text(owner, field, rule, every))

@@ -1,7 +1,21 @@
-"""What attaches to a trainer: hooks, the context that they see, and who calls them."""
+"""What attaches to a trainer: hooks, the context that they see, who calls them, and hooks for common needs."""
 
+from rltrainer.hooks.batch_recorder import BatchRecorder
+from rltrainer.hooks.batch_sub_sampler import BatchSubSampler
+from rltrainer.hooks.clear_cuda_cache import ClearCudaCache
 from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.early_stopping import EarlyStopping
+from rltrainer.hooks.function_hook import FunctionHook
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.hooks.hook_runner import HookRunner
+from rltrainer.hooks.log_scalar import LogScalar
+from rltrainer.hooks.log_timing import LogTiming
+from rltrainer.hooks.reward_normalizer import RewardNormalizer
+from rltrainer.hooks.select_keys import SelectKeys
+from rltrainer.hooks.system_stats import SystemStats
+from rltrainer.hooks.video_recorder import VideoRecorder
 
-__all__ = ["HookRunner", "TrainerContext", "TrainerHook"]
+__all__ = [
+    "BatchRecorder", "BatchSubSampler", "ClearCudaCache", "EarlyStopping", "FunctionHook", "HookRunner", "LogScalar",
+    "LogTiming", "RewardNormalizer", "SelectKeys", "SystemStats", "TrainerContext", "TrainerHook", "VideoRecorder",
+]  # fmt: skip

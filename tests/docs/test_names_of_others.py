@@ -71,7 +71,7 @@ SHOWN = {
 }
 """Names that a snippet of the page shows."""
 
-NOT_SHOWN_YET = {"sync_async_collector", "cpu_stats_ping_interval", "gpu_stats_only_log_once"}
+NOT_SHOWN_YET = {"sync_async_collector"}
 """Those whose snippet waits for what is not there yet."""
 
 

@@ -1,0 +1,145 @@
+"""Logging of one number: of the data of a training step, or of its update."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import Flag, NonNegativeInt, Rule, checked
+from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.hook import TrainerHook, Values
+from rltrainer.hooks.running_summary import RunningSummary, Summary
+from rltrainer.hooks.update_metric import UpdateMetric
+from rltrainer.interval import Every, as_every
+from rltrainer.tree import Tree
+from rltrainer.typed_state import from_state
+from rltrainer.types import Load, Rollout, State
+
+Key = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
+Reduction = Literal["mean", "sum", "min", "max"]
+
+
+class LogScalar(TrainerHook):
+    """Logs the mean, sum, least or greatest of one key: `LogScalar("reward")` logs `reward_mean`.
+
+    With an interval it logs what all numbers since the last time come to; without one, each training step's, and the
+    log's rows hold the means of these. Cells that are not valid do not count.
+
+    Args:
+        key: a field of the batch (`"reward"`, `"action"`, `"obs.position"` of a Dict), a column of its `extra`, or a
+            number of the last update (`"critic_loss"`); the first of these that there is. During warm-up numbers of
+            updates are left out.
+        reduction: what is logged of it.
+        every: the interval, an int in training steps; None: each training step.
+        std: also log the standard deviation, the population's, as `reward_std`.
+        log_pbar: also show them on the progress bar.
+        log_as: what the logged names begin with, instead of the key.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or, in the run, there is no such key.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        reduction: Reduction = "mean",
+        *,
+        every: int | Every | None = None,
+        std: bool = False,
+        log_pbar: bool = False,
+        log_as: str | None = None,
+    ) -> None:
+        self.key = checked("LogScalar", "key", key, Key)
+        self.reduction = checked("LogScalar", "reduction", reduction, Reduction)
+        self.every = None if every is None else as_every("LogScalar", every, "training_step")
+        self.std = checked("LogScalar", "std", std, Flag)
+        self.log_pbar = checked("LogScalar", "log_pbar", log_pbar, Flag)
+        self.prefix = checked("LogScalar", "log_as", log_as, Key | None) or self.key
+        self._path = tuple(self.key.split("."))
+        self._summary, self._metric = RunningSummary(), UpdateMetric("LogScalar", "key", self.key)
+
+    def post_steps_log(self, ctx: TrainerContext, batch: Any) -> Values | None:
+        """Return the numbers, if they are due."""
+        numbers = self._find(ctx, batch)
+        if self.every is None:
+            return None if numbers is None or numbers.numel() == 0 else self._named(_Numbers(numbers))
+        if numbers is not None:
+            self._summary.add(numbers)
+        if not ctx.crossed(self.every):
+            return None
+        summary = self._summary.take()
+        return self._named(summary) if summary.count else None
+
+    def reset(self) -> None:
+        """Forget the numbers of an earlier run."""
+        self._summary.clear()
+        self._metric.num_misses = 0
+
+    def state_dict(self) -> State:
+        """Return what was gathered since the last log."""
+        return {"summary": self._summary.state_dict(), "num_misses": self._metric.num_misses}
+
+    def prepare_load(self, state: State) -> Load:
+        """Check it, and return what goes on with it."""
+        found = from_state(LogScalarState, state, type(self).__name__)
+
+        def load() -> None:
+            self._summary.begin_with(found.summary)
+            self._metric.num_misses = found.num_misses
+
+        return load
+
+    def _named(self, summary: Any) -> Values:
+        values = {f"{self.prefix}_{self.reduction}": getattr(summary, self.reduction)}
+        if self.std:
+            values[f"{self.prefix}_std"] = summary.std
+        return values | {"log_pbar": True} if self.log_pbar else values
+
+    def _find(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
+        """Return the numbers of the key, of any shape; None if they are an update's, and it has none of them."""
+        value: Tree = batch
+        for part in self._path:
+            value = _part(value, part)
+            if value is None:
+                return self._find_metric(ctx, batch)
+        if not isinstance(value, Tensor):
+            hint = f"It has parts: {', '.join(map(str, value))}."
+            raise ParamsError(field_error_text("LogScalar", "key", "must name a tensor", self.key, hint))
+        return value[batch.valid] if isinstance(batch, Rollout) and value.shape[:2] == batch.valid.shape else value
+
+    def _find_metric(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
+        known = [field.name for field in dataclasses.fields(batch)] + [*batch.extra]
+        found = self._metric.find(ctx, known)
+        return None if found is None else torch.as_tensor(found)
+
+
+@dataclasses.dataclass
+class LogScalarState:
+    """State of a `LogScalar`."""
+
+    summary: Summary
+    num_misses: NonNegativeInt
+
+
+class _Numbers:
+    """The summary of numbers as tensors, for which nobody waits."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers = numbers.float()
+
+    def __getattr__(self, name: str) -> Tensor:
+        value: Tensor = getattr(self._numbers, name)(**({"correction": 0} if name == "std" else {}))
+        return value
+
+
+def _part(value: Any, name: str) -> Any:
+    """Return a part of a batch or tree; of a batch also a column of its `extra`. None if it has none of this name."""
+    if isinstance(value, dict):
+        return value.get(name)
+    if isinstance(value, tuple):
+        return value[int(name)] if name.isdecimal() and int(name) < len(value) else None
+    if isinstance(value, Tensor):
+        return None
+    return getattr(value, name) if name in value.__dataclass_fields__ else value.extra.get(name)

@@ -1,0 +1,98 @@
+"""An MP4 file that frames are streamed into: no more than one of them is in memory here."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rltrainer.atomic_write import hidden_name, remove
+from rltrainer.errors import EnvError, MissingExtraError, RLTrainerError
+
+EVEN = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+"""The format that players understand has an even width and height; a black line makes up for an odd one."""
+
+
+def require_encoder(owner: str) -> Any:
+    """Return the module that runs ffmpeg.
+
+    Raises:
+        MissingExtraError: it is not installed, or has no ffmpeg.
+    """
+    try:
+        import imageio_ffmpeg
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:
+        text = f'{owner}: needs ffmpeg to write MP4: {error}. Run: pip install "rltrainer[video]"'
+        raise MissingExtraError(text) from error
+    return imageio_ffmpeg
+
+
+class VideoFile:
+    """Writes frames to an MP4 file, which is there once `close` was called, and complete.
+
+    Args:
+        path: the file; missing parent folders are made, an existing one is replaced.
+        fps: frames a second.
+
+    Raises:
+        MissingExtraError: there is no ffmpeg.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path, self._fps, self._part = path, fps, hidden_name(path, "mp4")
+        self._module = require_encoder("VideoFile")
+        self._stream: Any = None
+        self._shape: tuple[int, ...] = ()
+
+    def add(self, frame: Any) -> None:
+        """Write a frame, uint8 [H, W, 3].
+
+        Raises:
+            EnvError: it is none, or of another size than the first.
+            RLTrainerError: ffmpeg failed.
+        """
+        is_frame = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
+        if not is_frame or frame.shape != (self._shape or frame.shape):
+            expected = list(self._shape) or "[H, W, 3]"
+            found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+            raise EnvError(f"{self._path}: expected a frame uint8 {expected} from render(), found {found}")
+        with self._explained():
+            if self._stream is None:
+                self._shape = frame.shape
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._stream = self._open(frame.shape[1], frame.shape[0])
+            self._stream.send(np.ascontiguousarray(frame))
+
+    def close(self) -> None:
+        """Let ffmpeg finish, and put the file in its place."""
+        if self._stream is None:
+            return
+        with self._explained():
+            stream, self._stream = self._stream, None
+            stream.close()
+            os.replace(self._part, self._path)
+
+    def discard(self) -> None:
+        """End ffmpeg, and leave no file; never raises."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(Exception):
+                stream.close()
+        remove(self._part)
+
+    def _open(self, width: int, height: int) -> Any:
+        options = {"fps": self._fps, "macro_block_size": 1, "output_params": EVEN, "ffmpeg_log_level": "error"}
+        stream = self._module.write_frames(str(self._part), (width, height), **options)
+        stream.send(None)
+        return stream
+
+    @contextlib.contextmanager
+    def _explained(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            self.discard()
+            raise RLTrainerError(f"{self._path}: the video could not be written ({error})") from error

@@ -1,0 +1,150 @@
+"""Batches in files, and back."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, ParamsError, ReplayBufferError
+from rltrainer.hooks import BatchRecorder
+from rltrainer.state_file import write_state
+from rltrainer.tree import named_leaves
+from tests.unit.hooks.fake_run import FakeRun, rollout, transitions
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    for field in dataclasses.fields(one):
+        mine, its = (dict(named_leaves(getattr(batch, field.name))) for batch in (one, other))
+        assert mine.keys() == its.keys(), field.name
+        for name in mine:
+            assert mine[name].dtype == its[name].dtype
+            assert torch.equal(mine[name], its[name]), f"{field.name}{name}"
+
+
+def sequences() -> rl.Sequences:
+    parts = transitions([1.0, 2.0])
+    names = [field.name for field in dataclasses.fields(rl.Transitions)]
+    return rl.Sequences(**{name: getattr(parts, name) for name in names}, first=torch.tensor([True, False]))
+
+
+OBS = {"x": (torch.zeros(2, 3), torch.ones(2, dtype=torch.int64)), "y": torch.zeros(2, 1, dtype=torch.uint8)}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        rollout([[1.0, 2.0], [3.0, 4.0]], extra={"log_prob": torch.zeros(2, 2)}),
+        transitions([1.0, 2.0], obs=OBS, next_obs=OBS),
+        sequences(),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_a_batch_comes_back(batch: Any, tmp_path: Path) -> None:
+    hook, run = BatchRecorder(tmp_path / "new" / "batches", every=1), FakeRun()
+    run.advance()
+    assert hook.pre_steps_log(run, batch) is None
+    assert_equal(batch, BatchRecorder.load(tmp_path / "new" / "batches" / "batch_000000001.safetensors"))
+
+
+def test_any_reader_of_safetensors_finds_the_fields(tmp_path: Path) -> None:
+    hook, run = BatchRecorder(tmp_path, every=1), FakeRun()
+    run.advance()
+    hook.pre_steps_log(run, rollout([[1.0, 2.0]]))
+    assert load_file(tmp_path / "batch_000000001.safetensors")["batch.fields.reward"].tolist() == [[1.0, 2.0]]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_at_an_interval_and_so_many_files(tmp_path: Path) -> None:
+    (tmp_path / "batch_000000001.safetensors").write_text("an older run's")
+    hook, run = BatchRecorder(tmp_path, every=2, max_files=2), FakeRun()
+    for _ in range(9):
+        run.advance()
+        hook.pre_steps_log(run, rollout([[1.0]]))
+    # of steps 2, 4, 6, 8 the last two; what it did not write stays
+    assert names(tmp_path) == [f"batch_00000000{i}.safetensors" for i in (1, 6, 8)]
+
+
+def test_a_state_goes_on_and_writes_no_file_twice(tmp_path: Path) -> None:
+    one, run = BatchRecorder(tmp_path, every=1, max_files=2), FakeRun()
+    run.advance()
+    one.pre_steps_log(run, rollout([[1.0]]))
+    state = one.state_dict()
+    run.advance()
+    one.pre_steps_log(run, rollout([[1.0]]))
+    other, run = BatchRecorder(tmp_path, every=1, max_files=2), FakeRun()
+    other.prepare_load(state)()
+    run.advance(training_step=2)  # the second one once more
+    other.pre_steps_log(run, rollout([[5.0]]))
+    run.advance()
+    other.pre_steps_log(run, rollout([[6.0]]))
+    assert names(tmp_path) == [f"batch_00000000{i}.safetensors" for i in (2, 3)]
+    assert BatchRecorder.load(tmp_path / "batch_000000002.safetensors").reward.item() == 5.0
+    other.reset()
+    assert other.state_dict() == {"names": []}
+
+
+def test_a_state_names_no_other_files(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"BatchRecorder: names: '../best.safetensors' is no file of a batch"):
+        BatchRecorder(tmp_path).prepare_load({"names": ["../best.safetensors"]})
+
+
+def test_a_failure_to_write_is_loud(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    hook, run = BatchRecorder(tmp_path / "file", every=1), FakeRun()
+    run.advance()
+    with pytest.raises(ReplayBufferError, match=r"file/batch_000000001.safetensors: could not be written"):
+        hook.pre_steps_log(run, rollout([[1.0]]))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"class": "Path", "fields": {}},
+        {"class": "Rollout", "fields": {"obs": torch.zeros(1)}},
+        {"class": 3, "fields": 1},
+    ],
+)
+def test_other_contents_are_refused(state: Any, tmp_path: Path) -> None:
+    write_state(tmp_path / "file", "batch", state)
+    with pytest.raises(
+        ReplayBufferError, match="file: expected the fields of Rollout or Transitions or Sequences, found"
+    ):
+        BatchRecorder.load(tmp_path / "file")
+
+
+def test_a_field_that_is_no_tensor_is_named(tmp_path: Path) -> None:
+    batch = transitions([1.0], obs={"x": 3})
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    write_state(tmp_path / "file", "batch", {"class": "Transitions", "fields": fields})
+    with pytest.raises(ReplayBufferError, match="file: obs.x: expected a tensor, found 3"):
+        BatchRecorder.load(tmp_path / "file")
+    with pytest.raises(ReplayBufferError, match="nothing: there is no such file"):
+        BatchRecorder.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "accepted"),
+    [
+        ("folder", "must be a path", ("",)),
+        ("every", "must be a positive integer, of training steps, or an Every", ()),
+        ("max_files", "must be a positive integer", ()),
+    ],
+)
+def test_arguments(field: str, rule: str, accepted: tuple[Any, ...], tmp_path: Path) -> None:
+    for value in BAD_VALUES:
+        if value in accepted:
+            continue
+        with pytest.raises(ParamsError, match=rf"BatchRecorder\.{field}: {rule}; got "):
+            BatchRecorder(**({"folder": tmp_path} | {field: value}))

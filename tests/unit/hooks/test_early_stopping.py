@@ -1,0 +1,147 @@
+"""Early stopping, look by look."""
+
+import math
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.hooks import EarlyStopping
+from tests.unit.hooks.fake_run import FakeRun, episodes
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+
+
+def looks(hook: EarlyStopping, scores: list[float]) -> int | None:
+    """Return after how many test steps the run is to stop; None if it goes on."""
+    run = FakeRun(test_collector=object())
+    hook.setup(run)
+    for i, score in enumerate(scores):
+        run.score = score
+        run.advance(epoch=1)
+        hook.post_steps(run)
+        hook.test_log(run, episodes(score))
+        if run.stop_reason:
+            return i + 1
+    return None
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "stops_after"),
+    [
+        ([1, 2, 1.5, 1.9, 5], {"patience": 2}, 4),
+        ([1, 2, 1.5, 2.1, 2, 2], {"patience": 2}, 6),
+        ([1, 2, 1.5, 2.1, 2], {"patience": 2}, None),
+        ([3, 2, 1, 1, 1], {"mode": "min", "patience": 2}, 5),
+        ([1, 1.5, 1.5, 2.1], {"min_delta": 1.0, "patience": 2}, 3),
+        ([1, 1.5, 2.0, 2.1], {"min_delta": 0.5, "patience": 3}, None),  # 2 is more than 0.5 better than 1
+        ([1, 1.5], {"min_delta": 0.5, "patience": 1}, 2),  # exactly 0.5 is no improvement
+        ([math.nan, math.nan], {"patience": 2}, 2),
+        ([math.nan, 1, math.nan, 2], {"patience": 2}, None),
+        ([-math.inf, 1, 2], {"patience": 1}, None),
+        ([1, 0, 0, 0], {"patience": 1, "every": 2}, 4),  # looked at in the epochs 2 and 4: 0, and no better
+    ],
+)
+def test_scores(scores: list[float], options: dict[str, Any], stops_after: int | None) -> None:
+    assert looks(EarlyStopping(**options), scores) == stops_after
+
+
+def test_the_reason() -> None:
+    run = FakeRun(test_collector=object())
+    hook = EarlyStopping(patience=1)
+    for run.score in (2.5, 2.5):
+        hook.test_log(run, episodes())
+    assert run.stop_reason == "hook: score has not improved on 2.5 in 1 looks"
+
+
+def test_a_number_of_updates_is_looked_at_in_its_mean_since_the_last_look() -> None:
+    hook = EarlyStopping("loss", "min", patience=1, every=rl.Every(2, "update_step"))
+    run, stopped = FakeRun(), []
+    for loss in (4.0, 2.0, 5.0, 0.0, 1.0, 4.0):  # means 3, 2.5, 2.5
+        run.update(loss=loss)
+        hook.post_steps(run)
+        stopped.append(run.stop_reason)
+    assert stopped == [None] * 5 + ["hook: loss has not improved on 2.5 in 1 looks"]
+
+
+def test_training_returns_weigh_by_episodes() -> None:
+    hook, run = EarlyStopping("return", patience=1), FakeRun()
+    for returns, new_epochs in [([1.0], 0), ([4.0, 4.0], 1), ([3.0], 1)]:  # means 3 and 3
+        run.collect(*returns)
+        run.advance(epoch=new_epochs)
+        hook.post_steps(run)
+    assert run.stop_reason == "hook: return has not improved on 3 in 1 looks"
+
+
+def test_an_interval_without_news_is_no_look() -> None:
+    hook, run = EarlyStopping("return", patience=1), FakeRun()
+    for _ in range(5):
+        run.collect()
+        run.advance(epoch=1)
+        hook.post_steps(run)
+    assert run.stop_reason is None
+
+
+def test_an_unknown_number_names_those_there_are() -> None:
+    hook, run = EarlyStopping("los"), FakeRun()
+    for _ in range(9):
+        run.update(loss=1.0)
+        hook.post_steps(run)
+    run.update(loss=1.0)
+    text = r"EarlyStopping.metric: must be one of score, return, loss; got 'los' \(str\). Did you mean 'loss'?"
+    with pytest.raises(ParamsError, match=text):
+        hook.post_steps(run)
+
+
+def test_a_score_needs_test_steps() -> None:
+    with pytest.raises(ParamsError, match=r"EarlyStopping.metric: needs test steps; got 'score'.*test_collector"):
+        EarlyStopping().setup(FakeRun(test_collector=None))
+
+
+@pytest.mark.parametrize(("metric", "numbers"), [("score", [2, 1, 1]), ("loss", [2, 3, 3])])
+def test_a_state_goes_on(metric: str, numbers: list[float]) -> None:
+    def make() -> EarlyStopping:
+        return EarlyStopping(
+            metric, "max" if metric == "score" else "min", patience=2, every=1 if metric == "loss" else None
+        )
+
+    def look(hook: EarlyStopping, run: FakeRun, number: float) -> None:
+        run.score = number
+        run.update(loss=number)
+        run.counts["epoch"] += 1
+        hook.post_steps(run)
+        hook.test_log(run, episodes())
+
+    one, run = make(), FakeRun(test_collector=object())
+    for number in numbers[:-1]:
+        look(one, run, number)
+    other = make()
+    other.prepare_load(one.state_dict())()
+    look(other, run, numbers[-1])
+    assert run.stop_reason == f"hook: {metric} has not improved on 2 in 2 looks"
+    other.reset()
+    assert other.state_dict() == make().state_dict()
+
+
+def test_another_state_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="EarlyStopping.best: missing in the saved state"):
+        EarlyStopping().prepare_load({"num_bad": 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "accepted"),
+    [
+        ("metric", "must be a name", ()),
+        ("mode", "must be one of 'max', 'min'", ()),
+        ("patience", "must be a positive integer", ()),
+        ("min_delta", "must be a non-negative finite number", (0,)),
+        ("every", "must be a positive integer, of epochs, or an Every", (None,)),
+    ],
+)
+def test_arguments(field: str, rule: str, accepted: tuple[Any, ...]) -> None:
+    for value in BAD_VALUES:
+        if any(value is each for each in accepted):
+            continue
+        with pytest.raises(ParamsError, match=rf"EarlyStopping\.{field}: {rule}; got "):
+            EarlyStopping(**{field: value})

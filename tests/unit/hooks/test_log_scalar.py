@@ -1,0 +1,154 @@
+"""Logging of one number."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.hooks import LogScalar
+from tests.unit.hooks.fake_run import FakeRun, rollout, transitions
+
+BATCH = rollout([[1.0, 2.0], [3.0, 10.0]])
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+
+
+def logged(hook: LogScalar, batch: Any = BATCH) -> dict[str, float]:
+    run = FakeRun()
+    run.advance()
+    found = hook.post_steps_log(run, batch)
+    assert found is not None
+    return {name: float(value) for name, value in found.items()}
+
+
+@pytest.mark.parametrize(("reduction", "value"), [("mean", 4.0), ("sum", 16.0), ("min", 1.0), ("max", 10.0)])
+def test_a_field_of_the_batch(reduction: Any, value: float) -> None:
+    assert logged(LogScalar("reward", reduction)) == {f"reward_{reduction}": value}
+    assert logged(LogScalar("reward", reduction, every=1)) == {f"reward_{reduction}": value}
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_the_deviation_is_the_populations(every: int | None) -> None:
+    # mean 4, squares 9 + 4 + 1 + 36 = 50, of 4
+    found = logged(LogScalar("reward", std=True, every=every))
+    assert found == {"reward_mean": 4.0, "reward_std": pytest.approx(math.sqrt(12.5))}
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_cells_that_are_not_valid_do_not_count(every: int | None) -> None:
+    valid = torch.tensor([[True, True], [True, False]])
+    assert logged(LogScalar("reward", every=every), rollout([[1.0, 2.0], [3.0, 10.0]], valid=valid)) == {
+        "reward_mean": 2.0
+    }
+
+
+def test_parts_of_trees_columns_integers_and_flags() -> None:
+    batch = transitions(
+        [1.0, 2.0],
+        obs={"position": torch.tensor([[1.0, 3.0], [5.0, 7.0]]), "pair": (torch.zeros(2), torch.ones(2))},
+        terminated=torch.tensor([True, False]),
+        extra={"log_prob": torch.tensor([-1.0, -2.0])},
+    )
+    assert logged(LogScalar("obs.position", "max"), batch) == {"obs.position_max": 7.0}
+    assert logged(LogScalar("obs.pair.1"), batch) == {"obs.pair.1_mean": 1.0}
+    assert logged(LogScalar("log_prob", "sum"), batch) == {"log_prob_sum": -3.0}
+    assert logged(LogScalar("extra.log_prob", "min"), batch) == {"extra.log_prob_min": -2.0}
+    assert logged(LogScalar("terminated"), batch) == {"terminated_mean": 0.5}
+    assert logged(LogScalar("action", log_as="chosen"), batch) == {"chosen_mean": 0.5}
+
+
+def test_an_interval_takes_in_all_since_the_last_time() -> None:
+    hook, run, found = LogScalar("reward", "max", every=rl.Every(1000, "env_step")), FakeRun(), []
+    for i in range(14):
+        run.advance(env_step=300)
+        values = hook.post_steps_log(run, rollout([[float(-i)]]))
+        found += [] if values is None else [(run.env_step, values["reward_max"])]
+    # the steps from 0, 4, 7, 10 on
+    assert found == [(1200, 0.0), (2100, -4.0), (3000, -7.0), (4200, -10.0)]
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_numbers_of_updates_count_once_each(every: int | None) -> None:
+    hook, run = LogScalar("critic_loss", every=every), FakeRun()
+    run.advance()
+    assert hook.post_steps_log(run, BATCH) is None
+    run.update(critic_loss=3.0)
+    assert hook.post_steps_log(run, BATCH) == {"critic_loss_mean": 3.0}
+    run.advance()
+    assert hook.post_steps_log(run, BATCH) is None
+
+
+def test_a_field_goes_before_a_column_and_that_before_an_update() -> None:
+    run = FakeRun()
+    run.update(reward=7.0, weight=8.0)
+    batch = rollout([[1.0]], extra={"reward": torch.tensor([[2.0]]), "weight": torch.tensor([[3.0]])})
+    assert LogScalar("reward").post_steps_log(run, batch) == {"reward_mean": 1.0}
+    assert LogScalar("weight").post_steps_log(run, batch) == {"weight_mean": 3.0}
+
+
+def test_an_unknown_key_is_an_error_with_all_there_are() -> None:
+    hook, run = LogScalar("actor_los"), FakeRun()
+    text = r"LogScalar.key: must be one of obs, action, reward, .*, actor_loss; got 'actor_los' \(str\)\. "
+    for _ in range(9):  # a delayed actor has no loss in each update
+        run.update(actor_loss=1.0)
+        assert hook.post_steps_log(run, BATCH) is None
+    run.update(actor_loss=1.0)
+    with pytest.raises(ParamsError, match=text + "Did you mean 'actor_loss'?"):
+        hook.post_steps_log(run, BATCH)
+
+
+def test_a_tree_is_no_number() -> None:
+    with pytest.raises(ParamsError, match=r"LogScalar.key: must name a tensor; got 'obs' \(str\). It has parts: x, y."):
+        logged(LogScalar("obs"), transitions([1.0], obs={"x": torch.zeros(1), "y": torch.zeros(1)}))
+
+
+def test_the_bar() -> None:
+    run = FakeRun()
+    run.advance()
+    found = LogScalar("reward", log_pbar=True).post_steps_log(run, BATCH)
+    assert found == {"reward_mean": 4.0, "log_pbar": True}
+
+
+def test_a_state_goes_on_within_an_interval() -> None:
+    one, other, run = LogScalar("reward", every=2), LogScalar("reward", every=2), FakeRun()
+    run.advance()
+    assert one.post_steps_log(run, BATCH) is None
+    other.prepare_load(one.state_dict())()
+    run.advance()
+    for hook in (one, other):
+        assert hook.post_steps_log(run, rollout([[9.0]])) == {"reward_mean": 5.0}
+
+
+def test_a_reset_forgets() -> None:
+    hook, run = LogScalar("reward", every=2), FakeRun()
+    run.advance()
+    hook.post_steps_log(run, BATCH)
+    hook.reset()
+    run.advance()
+    assert hook.post_steps_log(run, rollout([[9.0]])) == {"reward_mean": 9.0}
+
+
+def test_another_state_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="LogScalar.num_misses: missing in the saved state"):
+        LogScalar("reward").prepare_load({"summary": LogScalar("reward").state_dict()["summary"]})
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "accepted"),
+    [
+        ("key", "must be a name", ()),
+        ("reduction", "must be one of 'mean', 'sum', 'min', 'max'", ()),
+        ("every", "must be a positive integer, of training steps, or an Every", (None,)),
+        ("std", "must be True or False", (True,)),
+        ("log_pbar", "must be True or False", (True,)),
+        ("log_as", "must be a name or None", (None,)),
+    ],
+)
+def test_arguments(field: str, rule: str, accepted: tuple[Any, ...]) -> None:
+    for value in BAD_VALUES:
+        if any(value is each for each in accepted):
+            continue
+        with pytest.raises(ParamsError, match=rf"LogScalar\.{field}: {rule}; got "):
+            LogScalar(**({"key": "reward"} | {field: value}))

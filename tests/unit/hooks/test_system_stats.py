@@ -1,0 +1,205 @@
+"""The load of the machine: what is measured, when, and by whom."""
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import MissingExtraError, ParamsError
+from rltrainer.hooks import SystemStats, system_probes, system_stats
+from rltrainer.hooks.system_probes import CpuProbe, GpuProbe
+from tests.unit.hooks.fake_run import FakeRun
+
+
+class Scripted:
+    """Measures 1, 2, 3, ..., each half a millisecond long."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.num = name, 0
+
+    def __call__(self) -> dict[str, float]:
+        self.num += 1
+        return {self.name: float(self.num)}
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_stats, "CpuProbe", lambda: Scripted("cpu_percent"))
+    monkeypatch.setattr(system_stats, "GpuProbe", lambda: Scripted("gpu0_percent"))
+
+
+def watched(seconds: float, **options: Any) -> list[dict[str, float]]:
+    """Return what a run of so many seconds logs."""
+    hook, run, end = SystemStats(**options), FakeRun(), time.monotonic() + seconds
+    hook.setup(run)
+    while time.monotonic() < end:
+        hook.post_steps(run)
+        time.sleep(0.001)
+    hook.shutdown(run)
+    return run.logged
+
+
+@pytest.mark.usefixtures("scripted")
+def test_each_at_its_own_interval() -> None:
+    options = {"cpu_every": rl.Every(0.02, "second"), "gpu_every": rl.Every(0.1, "second")}
+    found = watched(0.55, **options)
+    num = {name: sum(name in values for values in found) for name in ("cpu_percent", "gpu0_percent")}
+    assert 1 <= num["gpu0_percent"] <= 5
+    assert num["gpu0_percent"] < num["cpu_percent"] <= 27
+
+
+@pytest.mark.usefixtures("scripted")
+def test_only_once() -> None:
+    options = {"cpu_every": rl.Every(0.01, "second"), "gpu_every": rl.Every(0.01, "second")}
+    found = watched(0.2, **options, gpu_once=True)
+    assert [values["gpu0_percent"] for values in found if "gpu0_percent" in values] == [1.0]
+    assert sum("cpu_percent" in values for values in found) > 2
+    found = watched(0.1, **options, cpu_once=True, gpu_once=True)
+    assert {name: value for values in found for name, value in values.items()} == {
+        "cpu_percent": 1.0,
+        "gpu0_percent": 1.0,
+    }
+
+
+@pytest.mark.usefixtures("scripted")
+def test_what_nobody_took_is_a_mean() -> None:
+    hook, run = SystemStats(cpu_every=rl.Every(0.01, "second")), FakeRun()
+    hook.setup(run)
+    time.sleep(0.2)
+    hook.post_steps(run)
+    hook.shutdown(run)
+    (values,) = run.logged
+    last = 2 * values["cpu_percent"] - 1  # (1 + ... + n) / n = (n + 1) / 2
+    assert last == round(last) >= 1
+
+
+@pytest.mark.usefixtures("scripted")
+def test_the_thread_ends_with_the_run() -> None:
+    hook, run, before = SystemStats(), FakeRun(), threading.active_count()
+    hook.setup(run)
+    assert threading.active_count() == before + 1
+    began = time.monotonic()
+    hook.shutdown(run)
+    assert threading.active_count() == before
+    assert time.monotonic() - began < 0.5  # it waits for a second to pass
+    hook.post_steps(run)
+    hook.shutdown(run)
+    assert run.logged == []
+
+
+def test_a_measurement_that_fails_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> dict[str, float]:
+        raise subprocess.TimeoutExpired("nvidia-smi", 5)
+
+    monkeypatch.setattr(system_stats, "CpuProbe", lambda: Scripted("cpu_percent"))
+    monkeypatch.setattr(system_stats, "GpuProbe", lambda: fail)
+    found = watched(0.2, cpu_every=rl.Every(0.02, "second"), gpu_every=rl.Every(0.01, "second"))
+    assert len(found) > 2
+    assert {name for values in found for name in values} == {"cpu_percent"}
+    assert caplog.text.count("SystemStats: a measurement failed and is left out from now on (TimeoutExpired") == 1
+
+
+PROC_STAT = "cpu  {user} 0 50 {idle} 100 0 0 0 7 7\ncpu0 1 1 1 1\n"
+
+
+def write_proc(folder: Path, user: int, idle: int) -> None:
+    (folder / "self").mkdir(exist_ok=True)
+    (folder / "stat").write_text(PROC_STAT.format(user=user, idle=idle))
+    (folder / "meminfo").write_text("MemTotal:  8000 kB\nMemFree: 1 kB\nMemAvailable:  2000 kB\nHugePages_Total: 0\n")
+    (folder / "self" / "statm").write_text("900 500 1 1 0 1 0")
+
+
+def test_proc_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_probes, "PROC", tmp_path)
+    write_proc(tmp_path, user=1000, idle=5000)
+    probe = CpuProbe()
+    write_proc(tmp_path, user=1030, idle=5090)  # 30 of 120 ticks busy
+    expected = {
+        "cpu_percent": 25.0,
+        "memory_percent": 75.0,
+        "process_memory_gb": 500 * os.sysconf("SC_PAGE_SIZE") / 1e9,
+    }
+    assert probe() == expected
+    assert probe()["cpu_percent"] == 0.0  # no tick since
+
+
+def test_this_machine() -> None:
+    probe = CpuProbe()
+    found = probe()
+    assert found.keys() == {"cpu_percent", "memory_percent", "process_memory_gb"}
+    assert 0 <= found["cpu_percent"] <= 100
+    assert 0 < found["memory_percent"] < 100
+    assert 0.01 < found["process_memory_gb"] < 100
+
+
+class Times(tuple[float, ...]):
+    idle = 50.0
+
+
+def test_psutil_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("psutil")
+    module.cpu_times = lambda: Times((30.0, 20.0, 50.0))
+    module.virtual_memory = lambda: SimpleNamespace(percent=40.0)
+    module.Process = lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=2e9))
+    monkeypatch.setitem(sys.modules, "psutil", module)
+    monkeypatch.setattr(system_probes, "PROC", tmp_path / "none")
+    probe = CpuProbe()
+    module.cpu_times = lambda: Times((32.0, 21.0, 50.0))  # 3 seconds, all of them busy
+    assert probe() == {"cpu_percent": 100.0, "memory_percent": 40.0, "process_memory_gb": 2.0}
+
+
+def test_neither_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setattr(system_probes, "PROC", tmp_path)
+    text = r'SystemStats: needs psutil where there is no /proc: .*\. Run: pip install "rltrainer\[system\]"'
+    with pytest.raises(MissingExtraError, match=text):
+        SystemStats().setup(FakeRun())
+
+
+def test_gpus_as_nvidia_smi_tells_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "0, 35, 1024, 61"\necho "1, [N/A], 2048, 40"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    gb = 2**30 / 1e9
+    expected = {"gpu0_percent": 35.0, "gpu0_memory_gb": gb, "gpu0_temperature": 61.0}
+    assert GpuProbe()() == expected | {"gpu1_memory_gb": 2 * gb, "gpu1_temperature": 40.0}
+
+
+def test_no_gpu_is_nothing_to_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert GpuProbe()() == {}
+
+
+@pytest.mark.gpu
+def test_the_gpu_of_this_machine() -> None:
+    found = GpuProbe()()
+    assert found["gpu0_memory_gb"] > 0
+
+
+@pytest.mark.parametrize("field", ["cpu_every", "gpu_every"])
+@pytest.mark.parametrize("value", [-1, 0, math.inf, math.nan, "", None, True, []])
+def test_intervals(field: str, value: Any) -> None:
+    with pytest.raises(
+        ParamsError, match=rf"SystemStats\.{field}: must be a positive integer, of seconds, or an Every;"
+    ):
+        SystemStats(**{field: value})
+    with pytest.raises(ParamsError, match=rf"SystemStats\.{field}: must be in seconds; got Every\(n=3, unit='epoch'\)"):
+        SystemStats(**{field: rl.Every(3, "epoch")})
+
+
+@pytest.mark.parametrize("field", ["cpu_once", "gpu_once"])
+@pytest.mark.parametrize("value", [-1, 0, math.inf, math.nan, "", None, []])
+def test_flags(field: str, value: Any) -> None:
+    with pytest.raises(ParamsError, match=rf"SystemStats\.{field}: must be True or False; got "):
+        SystemStats(**{field: value})
