@@ -15,7 +15,7 @@ from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, TModule, orthogonal_
 from rltrainer.nets.module_tree import hooks_of
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.normalizer import RewardNormalizer
+from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.spaces import Space, leaf_shape
@@ -139,7 +139,7 @@ class ActorCritic(Actor):
         encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
         self.critic = Chain(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):
-            self.reward_normalizer = RewardNormalizer()
+            self.reward_normalizer = RewardScaler()
 
     def shared_features(self, obs: Tree) -> tuple[Tensor, ...]:
         """Return what an encoder that actor and critic share makes of observations [B, F]; nothing without one."""

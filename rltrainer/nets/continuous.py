@@ -19,7 +19,7 @@ from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import MLP
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.normalizer import RewardNormalizer
+from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.nets.unit_box import UnitBoxPolicy
@@ -65,7 +65,7 @@ class ContinuousActorCritic(UnitBoxPolicy):
         self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
-            self.reward_normalizer = RewardNormalizer()
+            self.reward_normalizer = RewardScaler()
         box = cast(spaces.Box, action_space)
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)

@@ -104,7 +104,7 @@ class ObsNormalizer(nn.Module):
         return map_tree(apply, self.positions, obs)
 
 
-class RewardNormalizer(nn.Module):
+class RewardScaler(nn.Module):
     """Divide rewards by the standard deviation of the discounted return, clipped to [-10, 10]; the mean is kept.
 
     Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, "reward scaling".

@@ -24,7 +24,7 @@ from rltrainer.nets.exploration import Exploration, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.module_state import IncompatibleKeys, load_module
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer
+from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.predict import predict
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
@@ -121,7 +121,7 @@ class Policy(nn.Module, ABC):
         seen, parts = self.net_params.keys, getattr(observation_space, "spaces", ())
         self.unseen_keys = tuple(key for key in parts if seen is not None and key not in (*seen, ACTION_MASK))
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
-        self.reward_normalizer: RewardNormalizer | None = None
+        self.reward_normalizer: RewardScaler | None = None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
         self.version = 0
@@ -346,7 +346,7 @@ class Policy(nn.Module, ABC):
 
     def scale_reward(self, reward: Tensor) -> Tensor:
         """Divide rewards by the standard deviation of the return, if this policy does so."""
-        normalizer: RewardNormalizer | None = self.reward_normalizer
+        normalizer: RewardScaler | None = self.reward_normalizer
         return reward if normalizer is None else normalizer(reward)
 
     def scale(self, action: Tensor) -> Tensor:

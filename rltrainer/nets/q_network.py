@@ -15,7 +15,7 @@ from rltrainer.nets.distributions import best_choice
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.normalizer import RewardNormalizer
+from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.spaces import Space
 from rltrainer.tree import Tree
@@ -76,7 +76,7 @@ class QNetwork(Policy):
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
-            self.reward_normalizer = RewardNormalizer()
+            self.reward_normalizer = RewardScaler()
         self.start = int(action_space.start)
         encoder = Encoder(observation_space, self.net_params)
         make_head = DuelingHead if checked(name, "dueling", dueling, Flag) else ValueHead

@@ -13,7 +13,7 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.mlp import MLP, orthogonal_
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.normalizer import RewardNormalizer
+from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.recurrent import GRU, LSTM, RecurrentCell
 from rltrainer.spaces import Space
@@ -78,7 +78,7 @@ class RecurrentActorCritic(Policy):
         layers = _layers(net, size)
         self.critic = nn.Sequential(layers, orthogonal_(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):
-            self.reward_normalizer = RewardNormalizer()
+            self.reward_normalizer = RewardScaler()
 
     def initial_state(self, num_envs: int) -> Tensor:
         """Return nothing, which is what is remembered at the start of an episode: zeros [num_envs, S]."""

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.nets.normalizer import ObsNormalizer, RewardNormalizer, RunningMoments
+from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler, RunningMoments
 from rltrainer.types import Rollout
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -159,7 +159,7 @@ def rewards(
 
 
 def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
-    normalizer = RewardNormalizer()
+    normalizer = RewardScaler()
     reward = torch.tensor([[1.0], [2.0], [3.0]])
     normalizer.update(rewards(reward, no(3, 1), yes(3, 1)), gamma=0.5)
     # R = 1, 2.5, 4.25; the mean of the rewards stays.
@@ -168,11 +168,11 @@ def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
 
 
 def test_rewards_are_as_they_are_before_the_first_update_and_clipped_to_ten() -> None:
-    assert RewardNormalizer()(torch.tensor([2.0, 50.0, -50.0])).tolist() == [2.0, 10.0, -10.0]
+    assert RewardScaler()(torch.tensor([2.0, 50.0, -50.0])).tolist() == [2.0, 10.0, -10.0]
 
 
 def test_returns_run_on_from_rollout_to_rollout() -> None:
-    normalizer = RewardNormalizer()
+    normalizer = RewardScaler()
     normalizer.update(
         rewards(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([[False, False], [False, True]]), yes(2, 2)), 0.5
     )
@@ -186,7 +186,7 @@ def test_returns_run_on_from_rollout_to_rollout() -> None:
 
 
 def test_cells_that_are_not_valid_neither_count_nor_run_on() -> None:
-    normalizer = RewardNormalizer()
+    normalizer = RewardScaler()
     reward = torch.tensor([[1.0], [2.0], [1000.0]])
     done = torch.tensor([[False], [True], [False]])
     normalizer.update(rewards(reward, done, torch.tensor([[True], [True], [False]])), 0.5)
@@ -197,7 +197,7 @@ def test_cells_that_are_not_valid_neither_count_nor_run_on() -> None:
 
 
 def test_returns_do_not_run_on_into_envs_that_were_started_anew() -> None:
-    normalizer = RewardNormalizer()
+    normalizer = RewardScaler()
     normalizer.update(rewards(torch.tensor([[8.0, 8.0]]), no(1, 2), yes(1, 2)), 0.5)
     starts = torch.tensor([True, False])
     normalizer.update(rewards(torch.tensor([[1.0, 1.0]]), no(1, 2), yes(1, 2), starts), 0.5)
@@ -206,7 +206,7 @@ def test_returns_do_not_run_on_into_envs_that_were_started_anew() -> None:
 
 
 def test_another_number_of_envs_starts_anew() -> None:
-    normalizer = RewardNormalizer()
+    normalizer = RewardScaler()
     normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     normalizer.update(rewards(torch.ones(1, 3), no(1, 3), yes(1, 3)), 0.5)
     assert normalizer.running_return is not None
@@ -215,7 +215,7 @@ def test_another_number_of_envs_starts_anew() -> None:
 
 @pytest.mark.parametrize("num_updates", [0, 2])
 def test_reward_normalizer_state_round_trip_carries_the_running_return(num_updates: int) -> None:
-    normalizer, restored = RewardNormalizer(), RewardNormalizer()
+    normalizer, restored = RewardScaler(), RewardScaler()
     restored.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     for i in range(num_updates):
         normalizer.update(rewards(torch.full((3, 2), float(i + 1)), no(3, 2), yes(3, 2)), 0.9)
@@ -227,7 +227,7 @@ def test_reward_normalizer_state_round_trip_carries_the_running_return(num_updat
 
 
 def test_a_saved_state_does_not_change_afterwards() -> None:
-    normalizer = RewardNormalizer()
+    normalizer = RewardScaler()
     normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
     saved = normalizer.get_extra_state()
     normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
