@@ -58,6 +58,7 @@ Sizes = Annotated[
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
 AnyPath = Annotated[str | os.PathLike[str], Rule("a path", lambda v: isinstance(v, str | os.PathLike))]
+AnyText = Annotated[str, Rule("a text that is not empty", lambda v: isinstance(v, str) and v.strip() != "")]
 Scheduled = Annotated[
     Callable[[float], float],
     Rule("a callable of progress in [0, 1]", lambda v: not isinstance(v, type) and _takes(v, 1)),

@@ -1,0 +1,150 @@
+"""The folder of a run, `runs/<name>/`: where its params, logs, models, checkpoints and videos lie."""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Protocol, Self, Unpack
+
+from rltrainer.field_rules import AnyPath, AnyText, Rule, checked
+from rltrainer.loggers.by_name import LoggerName, get_logger
+from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
+from rltrainer.loggers.multi import MultiLogger
+from rltrainer.loggers.run_path import RunPath
+
+FolderName = Annotated[
+    str,
+    Rule(
+        "a name for a folder, without / and \\",
+        lambda v: isinstance(v, str) and v not in ("", ".", "..") and not re.search(r"[/\\\0]", v),
+    ),
+]
+
+
+class Saveable(Protocol):
+    """An algorithm, seen from below."""
+
+    def save(self, path: str | Path) -> None:
+        """Write a file."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run: `RunFolder.new("cartpole")` makes a folder that no other run has.
+
+    `RunFolder(path)` are those of a folder that is there, for a run that goes on. Nothing is made but what is written.
+
+    Args:
+        path: the folder.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(checked("RunFolder", "path", self.path, AnyPath)))  # frozen
+
+    @classmethod
+    def new(cls, name: str, root: str | os.PathLike[str] = "runs") -> Self:
+        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken.
+
+        Processes that do so at once get folders of their own.
+
+        Raises:
+            ParamsError: the name is none of a folder.
+            OSError: the folder cannot be made.
+        """
+        name = checked("RunFolder.new", "name", name, FolderName)
+        root = checked("RunFolder.new", "root", root, AnyPath)
+        return cls(RunPath(Path(root) / name, "").claim())
+
+    @property
+    def params(self) -> Path:
+        """The file of what the run was told, which `logger` writes."""
+        return self.path / "params.json"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs."""
+        return self.path / "logs"
+
+    @property
+    def best(self) -> Path:
+        """The file of the best algorithm."""
+        return self.path / "best.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        """The folder of the videos."""
+        return self.path / "videos"
+
+    def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> Logger:
+        """Return a logger that writes here: the params to `params.json`, rows to what is named.
+
+        Args:
+            names: of `get_logger`; a run of a service has the folder's name.
+            options: intervals and `strict` of all of them.
+        """
+        own = {name: {"name": self.path.name} if name in ("wandb", "mlflow") else {} for name in names}
+        loggers = [get_logger(name, self.logs, **own[name], **options) for name in names]
+        return MultiLogger(ParamsFile(self.params), *loggers)
+
+    def save_best(self, algorithm: Saveable) -> None:
+        """Write the best algorithm; a trainer's `save_best_fn`."""
+        algorithm.save(self.best)
+
+
+class ParamsFile(Logger):
+    """Write what a run was told to a file of its own, and no row."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def __repr__(self) -> str:
+        return f"ParamsFile({str(self._path)!r})"
+
+    def is_due(self, kind: Kind, step: int, update_step: int = 0, gradient_step: int | None = None) -> bool:
+        """Return False."""
+        return False
+
+    def gather(self, *args: Any, **options: Any) -> None:
+        """Do nothing."""
+
+    def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
+        """Note how far the run is, which tells the next one from it."""
+        self.last_step = step
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        return
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        path = RunPath(self._path, ".json").unused(Path.exists)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x") as file:
+            file.write(json.dumps(params, indent=2) + "\n")
+
+
+def generate_exp_name(prefix: str, *parts: str) -> str:
+    """Return a name that no other run has, by the time and a random end: `ppo_CartPole-v1_26_11_22-09_30_00_1f2e3d4c`.
+
+    Names of one prefix sort by time. What a folder's name should not have becomes `-`; no seeded generator is used.
+
+    Args:
+        prefix, parts: whatever tells the run from others.
+
+    Raises:
+        ParamsError: one is not a text, or empty.
+    """
+    texts = [checked("generate_exp_name", "prefix", prefix, AnyText)]
+    texts += [checked("generate_exp_name", "parts", part, AnyText) for part in parts]
+    time = datetime.now().strftime("%y_%m_%d-%H_%M_%S")
+    return "_".join([*(re.sub(r"[^\w.-]+", "-", text) for text in texts), time, secrets.token_hex(4)])

@@ -1,0 +1,206 @@
+"""MLflow, really run, with its store of files and with its database: what it tells is what was logged."""
+
+import builtins
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import MissingExtraError, ParamsError
+from rltrainer.loggers.mlflow_logger import PROGRESS_TAG, MLflowLogger
+from tests.resume.runs import build, digest
+from tests.resume.test_resume import cut_at
+
+
+@pytest.fixture(autouse=True)
+def _mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def logger(store: Path, name: str = "cartpole", **options: Any) -> MLflowLogger:
+    store.mkdir(exist_ok=True)
+    options = {"strict": True, "training_interval": 1} | options
+    return MLflowLogger(store, "experiment", name, tracking_uri=store.as_uri(), **options)
+
+
+def runs(log: MLflowLogger) -> list[Any]:
+    """Return the runs of an experiment, the first first."""
+    client = log._connected()
+    experiment = client.get_experiment_by_name("experiment")
+    return sorted(client.search_runs([experiment.experiment_id]), key=lambda run: run.info.start_time)
+
+
+def values(log: MLflowLogger, run: Any) -> dict[str, list[tuple[int, float]]]:
+    """Return what MLflow has of each metric."""
+    client = log._connected()
+    return {
+        name: [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+        if "per_second" not in name
+    }
+
+
+def values_of(name: str, path: Path, max_epochs: int = 3) -> dict[str, list[tuple[int, float]]]:
+    """Return the same of a run that logs to a file of JSON lines."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    build(name, max_epochs, rl.JSONLinesLogger(path, training_interval=1)).run()
+    for row in map(json.loads, path.read_text().splitlines()[1:]):
+        for key, value in row.items():
+            if key not in ("kind", "step") and "per_second" not in key and value is not None:
+                found.setdefault(key, []).append((row["step"], value))
+    return found
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
+def test_a_run_is_in_its_store(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer, plain = build(name, logger=(log := logger(tmp_path / "store"))), build(name)
+    trainer.run()
+    (run,) = runs(log)
+    assert (run.info.status, run.info.run_name) == ("RUNNING", "cartpole")
+    log.close()
+    assert capfd.readouterr() == ("", "")
+    plain.run()
+    assert digest(trainer) == digest(plain)
+    assert values(log, run) == values_of(name, tmp_path / "log.jsonl")
+    assert runs(log)[0].info.status == "FINISHED"
+    told = run.data.params
+    assert (told["trainer.max_epochs"], told["versions.rltrainer"]) == ("3", rl.__version__)
+    assert json.loads(told["algorithm.lr"]) == json.loads(trainer.algorithm.params.to_json())["fields"]["lr"]
+    assert "pytest" in told["command"]
+    (file,) = (tmp_path / "store").rglob("params.json")
+    assert json.loads(file.read_text())["trainer"] == json.loads(trainer.params.to_json())
+
+
+def test_the_database_in_the_folder_is_what_it_takes_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    log = MLflowLogger("runs/cartpole", "experiment", strict=True, training_interval=1)
+    assert log.tracking_uri == f"sqlite:///{tmp_path}/runs/cartpole/mlflow.db"
+    build("ppo", logger=log).run()
+    log.close()
+    assert capfd.readouterr() == ("", "")
+    (run,) = runs(log)
+    assert values(log, run) == values_of("ppo", tmp_path / "log.jsonl")
+    (file,) = tmp_path.rglob("params.json")
+    assert file.is_relative_to(tmp_path / "runs" / "cartpole" / "artifacts")
+    assert [path.name for path in tmp_path.iterdir() if path.name != "log.jsonl"] == ["runs"]
+
+
+def test_a_second_run_is_one_of_its_own(tmp_path: Path) -> None:
+    log = logger(tmp_path / "store")
+    trainer = build("ppo", logger=log)
+    trainer.run()
+    trainer.run()
+    first, second = runs(log)
+    assert [run.info.status for run in (first, second)] == ["FINISHED", "RUNNING"]
+    assert len(values(log, first)["update/loss"]) == len(values(log, second)["update/loss"]) == 6
+    assert repr(log) == f"MLflowLogger({(tmp_path / 'store').as_uri()!r}, 'experiment', id={second.info.run_id!r})"
+
+
+@pytest.mark.parametrize("name", ["ppo", "offline_iql"])
+def test_a_run_that_was_killed_behind_its_checkpoint_doubles_and_misses_no_value(name: str, tmp_path: Path) -> None:
+    whole = values_of(name, tmp_path / "log.jsonl")
+    cut_at(build(name, logger=logger(tmp_path / "store")), tmp_path / "checkpoint", 3)
+    killed = build(name, logger=logger(tmp_path / "store"))
+    killed.restore(tmp_path / "checkpoint")
+    killed.execute_epoch()  # further than the checkpoint
+    log = logger(tmp_path / "store")
+    resumed = build(name, logger=log)
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    log.log("new", {"metric": 1.0}, 0)  # of which a run that goes on has nothing yet
+    (run,) = runs(log)
+    assert values(log, run) == whole | {"new/metric": [(0, 1.0)]}
+
+
+def test_resume_from_the_log_of_a_killed_run(tmp_path: Path) -> None:
+    def made(max_epochs: int, **changes: Any) -> Any:
+        trainer = build("ppo", max_epochs, logger(tmp_path / "store"))
+        return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, **changes))
+
+    def kill(epoch: int, env_step: int, gradient_step: int) -> str:
+        if env_step == 30:
+            raise KeyboardInterrupt
+        return ""
+
+    build("ppo", 1, logger(tmp_path / "store", "another")).run()
+    with pytest.raises(KeyboardInterrupt):
+        made(3, save_checkpoint_fn=kill).run()
+    trainer = made(3, resume_from_log=True)
+    assert (trainer.epoch, trainer.env_step, trainer.state.best.score) == (1, 20, 5.0)
+    trainer.run()
+    log = trainer.params.logger
+    found = values(log, runs(log)[1])
+    assert [step for step, _ in found["update/loss"]] == [10, 20, 30, 40, 50, 60]
+    assert found["epoch/epoch"] == [(20, 1.0), (40, 2.0), (60, 3.0)]
+    assert len(runs(log)) == 2
+    assert made(4, resume_from_log=True).epoch == 3
+
+
+def test_progress_that_is_broken_is_skipped(tmp_path: Path) -> None:
+    log = logger(tmp_path / "store")
+    assert log.read_progress() is None
+    build("ppo", logger=log).run()
+    log._client.set_tag(log._id, PROGRESS_TAG, '{"epoch/epoch":')
+    with pytest.warns(RuntimeWarning, match=r"the progress of MLflow's run \w+ is broken and was skipped"):
+        assert logger(tmp_path / "store").read_progress() is None
+
+
+def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:
+    log = logger(tmp_path / "store")
+    log.log("mine", {"a (b), 100%": 1, "nan": float("nan"), "inf": float("inf")}, 2**40)
+    log.log_params({"long": "x" * 10_000, "nothing": None, "own": {"a": {"b": 1}}})
+    (run,) = runs(log)
+    found = {name: history[0] for name, history in values(log, run).items()}
+    assert repr(sorted(found.items())) == (
+        f"[('mine/a _b__ 100_', ({2**40}, 1.0)), ('mine/inf', ({2**40}, inf)), ('mine/nan', ({2**40}, nan))]"
+    )
+    assert run.data.params == {"long": "x" * 6000, "nothing": "null", "own.a": '{"b": 1}'}
+
+
+def test_a_server_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logger(tmp_path / "store", strict=False)
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise log._mlflow.exceptions.MlflowException("no network")
+
+    monkeypatch.setattr(log._mlflow.MlflowClient, "create_run", fail)
+    with pytest.warns(RuntimeWarning, match=r"could not write the params \(MlflowException: no network\)"):
+        assert build("ppo", logger=log).run().epoch == 3
+    assert log.num_dropped > 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("folder", 1), ("experiment", ""), ("experiment", None), ("name", " "), ("tracking_uri", ""), ("tracking_uri", 1)],
+)
+def test_bad_arguments(field: str, value: Any) -> None:
+    with pytest.raises(ParamsError, match=rf"^MLflowLogger\.{field}: must be .*; got ") as caught:
+        MLflowLogger(**{field: value})
+    assert str(caught.value).endswith(f"; got {value!r} ({type(value).__name__})")
+
+
+@pytest.mark.parametrize("missing", ["mlflow", "sqlalchemy"])
+def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported, found = builtins.__import__, importlib.util.find_spec
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return imported(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == missing else found(name))
+    with pytest.raises(MissingExtraError) as caught:
+        MLflowLogger()
+    text = f"MLflowLogger needs a package that is not installed: No module named {missing!r}."
+    assert str(caught.value) == f'{text} Run: pip install "rltrainer[mlflow]"'

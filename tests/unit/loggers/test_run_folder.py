@@ -1,0 +1,135 @@
+"""The folder of a run: its paths, its params, names that are taken."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from tests.resume.runs import build, digest
+
+
+def test_the_paths_of_a_run(tmp_path: Path) -> None:
+    run = rl.RunFolder.new("cartpole", root=tmp_path / "runs")
+    assert run == rl.RunFolder(tmp_path / "runs" / "cartpole")
+    names = {name: getattr(run, name) for name in ("params", "logs", "best", "checkpoints", "videos")}
+    assert {name: str(path.relative_to(run.path)) for name, path in names.items()} == {
+        "params": "params.json", "logs": "logs", "best": "best.safetensors", "checkpoints": "checkpoints",
+        "videos": "videos",
+    }  # fmt: skip
+    assert list(run.path.iterdir()) == []
+
+
+def test_a_name_that_is_taken_gets_the_next_number(tmp_path: Path) -> None:
+    names = [rl.RunFolder.new("cartpole", tmp_path).path.name for _ in range(3)]
+    assert names == ["cartpole", "cartpole-2", "cartpole-3"]
+
+
+def test_processes_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
+    program = (
+        "import sys; from rltrainer.loggers import RunFolder; print('ready', flush=True); sys.stdin.readline()\n"
+        "for _ in range(50): print(RunFolder.new('run', sys.argv[1]).path.name)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    names = [name for process in both for name in process.communicate()[0].split()]
+    assert len(names) == 100
+    assert set(names) == {"run", *(f"run-{number}" for number in range(2, 101))}
+
+
+def test_a_run_in_its_folder(tmp_path: Path) -> None:
+    run = rl.RunFolder.new("ppo", tmp_path)
+    trainer = build("ppo", logger=run.logger("csv", "jsonl", training_interval=1))
+    params = {**vars(trainer.params), "save_best_fn": run.save_best}
+    trainer = rl.OnPolicyTrainer(trainer.algorithm, rl.OnPolicyTrainerParams(**params))
+    trainer.run()
+    trainer.save(run.checkpoints / "last")
+    files = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
+    assert [file for file in files if "checkpoints" not in file] == [
+        "best.safetensors", "logs/log.csv", "logs/log.csv.params.json", "logs/log.jsonl", "params.json"
+    ]  # fmt: skip
+    told = json.loads(run.params.read_text())
+    assert list(told) == ["trainer", "algorithm", "runtime", "versions", "command"]
+    assert told["trainer"] == json.loads(trainer.params.to_json())
+    assert type(rl.load(run.best)) is rl.PPO
+    again = build("ppo", max_epochs=4, logger=rl.RunFolder(run.path).logger("csv", "jsonl", training_interval=1))
+    again = rl.OnPolicyTrainer(again.algorithm, rl.OnPolicyTrainerParams(**{**vars(again.params), **params_of(run)}))
+    again.restore(run.checkpoints / "last")
+    again.run()
+    after = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
+    assert after == files
+    steps = [json.loads(line) for line in (run.logs / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in steps if row["kind"] == "training"] == [10, 20, 30, 40, 50, 60, 70, 80]
+
+
+def params_of(run: rl.RunFolder) -> dict[str, Any]:
+    return {"save_best_fn": run.save_best}
+
+
+def test_a_folder_changes_no_bit_and_costs_no_row(tmp_path: Path) -> None:
+    plain, logged = build("sac"), build("sac", logger=rl.RunFolder.new("sac", tmp_path).logger())
+    plain.run()
+    logged.run()
+    assert digest(plain) == digest(logged)
+    assert not logged.params.logger.is_due("training", 0)
+    logged.run()  # a second run, whose params lie beside the first one's
+    assert sorted(path.name for path in (tmp_path / "sac").iterdir()) == ["params-2.json", "params.json"]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_run_of_a_service_has_the_folders_name(name: Any, tmp_path: Path) -> None:
+    pytest.importorskip(name)
+    logger: Any = rl.RunFolder.new("cartpole", tmp_path).logger(name)
+    assert logger.loggers[1].name == "cartpole"
+    assert logger.loggers[1].folder == tmp_path / "cartpole" / "logs"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/etc", -1, 0, None, True, ["a"], float("nan")])
+def test_a_name_is_that_of_a_folder(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.RunFolder.new(name, tmp_path)
+    rule = "must be a name for a folder, without / and \\"
+    assert str(caught.value) == f"RunFolder.new.name: {rule}; got {name!r} ({type(name).__name__})"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_are_paths(tmp_path: Path) -> None:
+    assert rl.RunFolder(str(tmp_path)).logs == tmp_path / "logs"  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match=r"^RunFolder.path: must be a path; got 3 \(int\)"):
+        rl.RunFolder(3)  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match=r"^RunFolder.new.root: must be a path; got None \(NoneType\)"):
+        rl.RunFolder.new("a", None)  # type: ignore[arg-type]
+
+
+def test_names_of_experiments() -> None:
+    name = rl.generate_exp_name("ppo", "ALE/Pong-v5", "lr 3e-4")
+    assert re.fullmatch(r"ppo_ALE-Pong-v5_lr-3e-4_\d\d_\d\d_\d\d-\d\d_\d\d_\d\d_[0-9a-f]{8}", name)
+    names = [rl.generate_exp_name("ppo") for _ in range(1000)]
+    assert len(set(names)) == 1000
+    assert [each[:21] for each in names] == sorted(each[:21] for each in names)
+    for value in ("", " ", 1, None, ["a"]):
+        with pytest.raises(ParamsError, match=r"^generate_exp_name.prefix: must be a text that is not empty; got "):
+            rl.generate_exp_name(value)  # type: ignore[arg-type]
+        with pytest.raises(ParamsError, match=r"^generate_exp_name.parts: must be a text that is not empty; got "):
+            rl.generate_exp_name("a", value)  # type: ignore[arg-type]
+
+
+def test_a_name_takes_nothing_from_seeded_generators() -> None:
+    import random
+
+    rl.seed(1)
+    before = random.getstate()
+    rl.generate_exp_name("a")
+    assert random.getstate() == before
