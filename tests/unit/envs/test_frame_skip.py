@@ -23,10 +23,10 @@ class SkipsMore(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Unequal:
-    """Makes envs that skip 1, 2, ... frames."""
+    """Makes envs that skip 2, 3, ... frames."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = 1
 
     def __call__(self) -> Any:
         self.count += 1

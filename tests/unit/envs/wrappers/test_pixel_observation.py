@@ -62,6 +62,8 @@ def test_a_pixel_is_the_mean_of_its_area() -> None:
     # Each of two pixels covers one and a half of three: (0 + 90 / 2) / 1.5 = 30, (90 / 2 + 60) / 1.5 = 70.
     obs, _ = rl.PixelObservation(fixed([[0, 90, 60]]), size=(1, 2)).reset()
     assert obs[..., 0].tolist() == [[30, 70]]
+    obs, _ = rl.PixelObservation(fixed([[1, 2, 2]]), size=(1, 1)).reset()
+    assert obs[..., 0].tolist() == [[2]]  # 5 / 3
     obs, _ = rl.PixelObservation(fixed([[0, 90]]), size=(2, 4)).reset()
     assert obs[..., 0].tolist() == [[0, 0, 90, 90], [0, 0, 90, 90]]
 
