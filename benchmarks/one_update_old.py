@@ -15,7 +15,7 @@ class OneUpdateOld(rl.Collector):
         self.policy = policy  # the trainer asks whose it is; whoever decides has the copy
         self._newest = copy.deepcopy(policy.state_dict())
 
-    def sync(self) -> None:
+    def sync(self, counts: Any = None) -> None:
         """Take over what was the newest before the last update; the trainer calls it before it collects."""
         self.actor.load_state_dict(self._newest)
         self._newest = copy.deepcopy(self.policy.state_dict())

@@ -335,17 +335,22 @@ class Algorithm(ABC):
         kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
         return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
 
-    def require_columns(self, owner: str, extra: Collection[str]) -> None:
+    def columns_read(self, may_lag: bool = False) -> tuple[str, ...]:
+        """Return the names of the columns that the updates read; `may_lag` is the data source's."""
+        return self.columns
+
+    def require_columns(self, owner: str, extra: Collection[str], may_lag: bool = False) -> None:
         """Check that a buffer declares what the updates read.
 
         Args:
             owner: the field with the buffer, for the error's text.
             extra: the names of its columns.
+            may_lag: whether older weights than the policy's may have acted.
 
         Raises:
             ParamsError: a column is missing.
         """
-        for name in self.columns:
+        for name in self.columns_read(may_lag):
             if name not in extra:
                 spec = self.policy.columns.get(name, "(shape, dtype)")
                 text = f"{owner}: must have the column {name!r}, which {type(self).__name__} reads; got {list(extra)}"

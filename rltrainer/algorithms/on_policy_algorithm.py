@@ -5,7 +5,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -65,6 +65,11 @@ class OnPolicyAlgorithm(Algorithm):
     is done before the first of them (`before_batches`), and what each of them is given (`batches`).
     """
 
+    columns_if_lagging: ClassVar[tuple[str, ...] | None] = None
+    """Names of the columns that its updates read, too, where older weights than the policy's may have acted.
+
+    None takes all data for what the policy of now has done."""
+
     @abstractmethod
     def process(self, rollout: Rollout) -> Samples:
         """Turn a rollout into samples [T, N]: values, advantages, returns. Once per update, without gradients."""
@@ -72,6 +77,10 @@ class OnPolicyAlgorithm(Algorithm):
     @abstractmethod
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
+
+    def columns_read(self, may_lag: bool = False) -> tuple[str, ...]:
+        """Return the names of the columns that the updates read, of data that may lag behind the policy or does not."""
+        return self.columns + (self.columns_if_lagging or () if may_lag else ())
 
     def before_batches(self, samples: Samples) -> Mapping[str, Tensor]:
         """Do what is done once with all samples [T, N], and return what to log of it; called without gradients."""

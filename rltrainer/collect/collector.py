@@ -140,6 +140,11 @@ class Collector:
     def sync(self) -> None:
         """Do nothing: the policy that acts is the one that is trained."""
 
+    @property
+    def may_lag(self) -> bool:
+        """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
+        return self._decider.policy is not self.policy
+
     def collect(
         self,
         num_steps: int | None = None,

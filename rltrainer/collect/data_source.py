@@ -40,6 +40,10 @@ class DataSource(Protocol):
     def sync(self) -> None:
         """Act with the policy's weights of now in the next collection."""
 
+    @property
+    def may_lag(self) -> bool:
+        """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
+
     def look_aside(self, num_rows: int) -> Rollout:
         """Return what random actions lead to; nothing is counted or stored."""
 

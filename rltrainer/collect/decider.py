@@ -25,6 +25,7 @@ class Decider:
     """Asks a collector's policy, or draws at random, and keeps the memory of policy or exploration.
 
     Attributes:
+        policy: who is asked.
         memory: [N, S] float32; None without one, and before the first collection.
         columns: names of the columns that the buffer declares.
     """
@@ -32,7 +33,7 @@ class Decider:
     def __init__(self, policy: Policy, adapter: EnvAdapter) -> None:
         self.memory: Tensor | None = None
         self.columns: tuple[str, ...] = ()
-        self._policy, self._adapter = policy, adapter
+        self.policy, self._adapter = policy, adapter
         self._initial = self._initial_memory(None)
         # Set at the start of every collection.
         self._acting: Exploration | None = None
@@ -46,7 +47,7 @@ class Decider:
             ParamsError: policy and exploration both have a memory, or others replace the choices that a column is of.
         """
         self._replacing, self._random, self._explore = exploration, random, explore
-        acting = self._policy.exploration if exploration is None else exploration
+        acting = self.policy.exploration if exploration is None else exploration
         if acting is not self._acting or self._initial is not None:
             self._acting, self._initial = acting, self._initial_memory(acting)
             if self.memory is None or self._adapter.is_fresh:
@@ -60,13 +61,13 @@ class Decider:
     def decide(self, obs: Tree, generator: torch.Generator) -> Decision:
         """Decide for observations [N, ...], and remember."""
         if self._random:
-            space, mask = self._adapter.action_space, self._policy.mask_of(obs)
+            space, mask = self._adapter.action_space, self.policy.mask_of(obs)
             action = random_action(space, self._adapter.num_envs, generator)
             decision = Decision(action if mask is None else allowed(action, mask, space, generator))
-            if self._policy.is_recurrent and self.memory is not None:  # which remembers what happens under these too
-                decision.state = self._policy.respond(obs, self.memory).state
+            if self.policy.is_recurrent and self.memory is not None:  # which remembers what happens under these too
+                decision.state = self.policy.respond(obs, self.memory).state
         else:
-            decision = self._policy.respond(
+            decision = self.policy.respond(
                 obs, self.memory, explore=self._explore, generator=generator, exploration=self._replacing
             )
         if decision.state is not None:
@@ -85,19 +86,19 @@ class Decider:
         for name in self.columns:
             value = memory if name == MEMORY and memory is not None else decision.extra.get(name)
             if value is None and name in VERSION:
-                value = torch.full((self._adapter.num_envs,), self._policy.version)
+                value = torch.full((self._adapter.num_envs,), self.policy.version)
             if value is None:
                 rule = f"must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
-                raise ParamsError(f"{type(self._policy).__name__}.decide: {rule}")
+                raise ParamsError(f"{type(self.policy).__name__}.decide: {rule}")
             columns[name] = value() if callable(value) else value
         return columns
 
     def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
         """Check that a memory that was saved is of this policy, and return what loads it."""
-        initial = self._initial_memory(self._policy.exploration if exploration is None else exploration)
+        initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
         if memory is not None:
             if initial is None:
-                raise CheckpointError(f"collector.memory: {type(self._policy).__name__} has none, found {memory!r}")
+                raise CheckpointError(f"collector.memory: {type(self.policy).__name__} has none, found {memory!r}")
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
             memory = memory.to(initial.device)
 
@@ -108,10 +109,10 @@ class Decider:
 
     def _initial_memory(self, exploration: Exploration | None) -> Tensor | None:
         num_envs = self._adapter.num_envs
-        memory = self._policy.initial_state(num_envs)
+        memory = self.policy.initial_state(num_envs)
         if not remembers(exploration):
             return memory
         if memory is not None:
-            rule = f"must have no memory where {type(self._policy).__name__} has one"
+            rule = f"must have no memory where {type(self.policy).__name__} has one"
             raise ParamsError(field_error_text("Collector", "exploration", rule, exploration))
-        return exploration.initial_state(num_envs, self._adapter.action_space).to(self._policy.device)
+        return exploration.initial_state(num_envs, self._adapter.action_space).to(self.policy.device)

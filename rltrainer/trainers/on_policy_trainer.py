@@ -1,11 +1,13 @@
 """On-policy training: collect a rollout, update from it, forget it."""
 
 import dataclasses
+import logging
 import math
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.data import RolloutBuffer
 from rltrainer.field_rules import PositiveInt
+from rltrainer.nets.decision import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.types import Rollout, UpdateResult
 
@@ -68,12 +70,15 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
     def __init__(self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams) -> None:
         super().__init__(algorithm, params)
         collector = params.training_collector
+        if collector.may_lag and algorithm.columns_if_lagging is None:
+            _say_that_data_may_lag(type(algorithm).__name__)
         if collector.buffer is None:
             num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
-            known = algorithm.policy.columns
-            extra = {name: known[name] for name in algorithm.columns if name in known}
-            algorithm.require_columns(f"{type(params).__name__}.training_collector", extra)
+            known, names = algorithm.policy.columns, algorithm.columns_read(collector.may_lag)
+            extra = {name: known[name] for name in names if name in known}
+            algorithm.require_columns(f"{type(params).__name__}.training_collector", extra, collector.may_lag)
+            extra |= VERSION if collector.may_lag else {}
             buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
             collector.attach_buffer(buffer)
 
@@ -86,3 +91,9 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             return None
         self._hooks.begin_update()
         return self.algorithm.update(batch, self.params.batch_size, self.params.update_step_num_repetitions)
+
+
+def _say_that_data_may_lag(name: str) -> None:
+    text = "%s: older weights than the policy's may act in training_collector, and it takes what they do for what the "
+    hint = "policy of now would do. IMPALA and PPO tell the difference."
+    logging.getLogger("rltrainer").warning(text + hint, name)

@@ -57,9 +57,10 @@ class OnlineTrainerParams(TrainerParams):
             ParamsError: see `TrainerParams`, or the buffer lacks a column that the algorithm reads.
         """
         super().check_fits(algorithm)
-        if self.training_collector.buffer is not None:
+        source = self.training_collector
+        if source.buffer is not None:
             owner = f"{type(self).__name__}.training_collector"
-            algorithm.require_columns(owner, self.training_collector.buffer.extra)
+            algorithm.require_columns(owner, source.buffer.extra, source.may_lag)
 
     @property
     def planned_num_steps(self) -> int:

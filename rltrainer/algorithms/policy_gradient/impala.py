@@ -50,6 +50,7 @@ class IMPALA(A2C):
     params_class = IMPALAParams
     params: IMPALAParams
     columns = ("log_prob",)
+    columns_if_lagging = ()
 
     def __init__(self, policy: ActorCritic, params: IMPALAParams | None = None) -> None:
         super().__init__(policy, params)

@@ -32,10 +32,14 @@ class PPOParams(A2CParams):
 
 
 class PPO(A2C):
-    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs."""
+    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs.
+
+    What older weights have done counts by its probability then, if the rollout has the column `log_prob`.
+    """
 
     params_class = PPOParams
     params: PPOParams
+    columns_if_lagging = ("log_prob",)
 
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
         super().__init__(policy, params)
@@ -59,17 +63,21 @@ class PPO(A2C):
         }
 
     def process(self, rollout: Rollout) -> Samples:
-        """Add the log-probability under the policy that collected the data.
+        """Add the log-probability under the policy that collected the data: the column `log_prob`, or that of now.
 
-        In the number formats of the gradient steps, so that the ratio of probabilities is 1 before the first of them.
+        That of now is in the number formats of the gradient steps, so that the ratio of probabilities is 1 before the
+        first of them.
         """
         value, next_value, features = self._values(rollout)
         samples = self.samples(rollout, value, next_value)
         is_rounded = self.plan.precision.amp is not None  # in the steps, where the features are not
         with self._compiled_step.precision():
             cells = samples.flatten()
-            distribution = self.policy.distribution(cells.obs, *([] if is_rounded else features))
-            samples.log_prob = distribution.log_prob(cells.action).view_as(value)
+            if "log_prob" in rollout.extra:
+                samples.log_prob = rollout.extra["log_prob"]
+            else:
+                distribution = self.policy.distribution(cells.obs, *([] if is_rounded else features))
+                samples.log_prob = distribution.log_prob(cells.action).view_as(value)
             if self.params.value_clip is not None and is_rounded:
                 samples.value = self.policy.value(cells.obs).view_as(value)  # what the critic may move from
         return samples

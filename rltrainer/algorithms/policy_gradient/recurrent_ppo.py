@@ -75,8 +75,10 @@ class RecurrentPPO(PPO):
             before = torch.cat([state[-num_envs:], state[rollout.final_index]])
             last, final = policy.value(policy.remember(policy.normalize(others), before)).tensor_split([num_envs])
             samples = self.samples(rollout, value, rollout.successors(value, last, final))
-            distribution = policy.distribution(state, policy.mask_of(obs))
-            log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
+            log_prob = rollout.extra.get("log_prob")
+            if log_prob is None:
+                distribution = policy.distribution(state, policy.mask_of(obs))
+                log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
         fields = {name: getattr(samples, name) for name in samples.names()}
         extra = {name: column for name, column in rollout.extra.items() if name != "state"}
         fields |= {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
