@@ -59,7 +59,9 @@ class SelectKeys(TrainerHook):
             _require("obs", self.obs, space.spaces)
             _require_kept("obs", self.obs, _seen(ctx.algorithm, space), "networks read")
         if self.extra is not None:
-            _require_kept("extra", self.extra, ctx.algorithm.columns, "its updates read")
+            source = getattr(ctx.params, "training_collector", None)
+            read = ctx.algorithm.columns_read(may_lag=source is not None and source.may_lag)
+            _require_kept("extra", self.extra, read, "its updates read")
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
         """Return the selection of what the update is given; off policy that is sampled later."""

@@ -1,5 +1,6 @@
 """What an update is given of Dict observations and extra columns."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -28,7 +29,7 @@ def tree(value: float, *shape: int) -> dict[str, torch.Tensor]:
 
 BATCH = rollout(
     [[1.0], [2.0]], obs=tree(0.0, 2, 1), last_obs=tree(1.0, 1), final_obs=tree(2.0, 0),
-    extra={"log_prob": torch.zeros(2, 1), "version": torch.ones(2, 1)},
+    extra={"margin": torch.zeros(2, 1), "version": torch.ones(2, 1)},
 )  # fmt: skip
 SEEN = {"net": rl.NetParams(keys=("position", "speed"))}
 
@@ -101,6 +102,13 @@ def test_columns_that_the_algorithm_reads_are_kept() -> None:
         ParamsError, match=r"SelectKeys.extra: must keep 'state', which its updates read; got \['version'\]"
     ):
         SelectKeys(extra=["version"]).setup(FakeRun(rl.RecurrentPPO(policy)))
+
+
+def test_probabilities_are_kept_where_copies_of_the_policy_may_lag() -> None:
+    policy, hook = rl.ActorCritic.for_spaces(SPACE, ACTIONS), SelectKeys(extra=["version"])
+    hook.setup(FakeRun(rl.PPO(policy), training_collector=SimpleNamespace(may_lag=False)))
+    with pytest.raises(ParamsError, match=r"SelectKeys.extra: must keep 'log_prob', which its updates read; got"):
+        hook.setup(FakeRun(rl.PPO(policy), training_collector=SimpleNamespace(may_lag=True)))
 
 
 def test_a_mask_is_kept() -> None:
