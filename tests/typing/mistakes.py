@@ -27,6 +27,10 @@ rl.SACParams(ent_coef=0.1)  # mistake
 rl.DQNParams(epsilon=None)  # mistake
 rl.BCParams(optimizer=3)  # mistake
 rl.RuntimeParams(compile="always")  # mistake
+rl.RuntimeParams(deterministic="yes")  # mistake
+rl.ProfilerParams(active="3")  # mistake
+rl.get_logger("tensorbord")  # mistake
+rl.RunFolder.new("cartpole").logger("csv", training_intervall=3)  # mistake
 rl.UpdateParams(max_grad_norm="1")  # mistake
 rl.PrecisionParams(amp="fp16")  # mistake
 rl.OnPolicyTrainerParams(batchsize=3)  # mistake

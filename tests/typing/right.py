@@ -43,10 +43,13 @@ params = rl.OnPolicyTrainerParams(
     save_best_fn=save_best,
     save_checkpoint_fn=lambda epoch, env_step, gradient_step: f"{epoch}",
     logger=rl.MultiLogger(rl.CSVLogger("log.csv"), rl.TensorBoardLogger("runs", update_interval=10)),
-    runtime=rl.RuntimeParams(compile=False, num_threads=1),
+    runtime=rl.RuntimeParams(compile=False, num_threads=1, profiler=rl.ProfilerParams(folder="profile", active=1)),
     precision=rl.PrecisionParams(amp="bf16"),
 )
 params = dataclasses.replace(params, max_epochs=3)
+params = dataclasses.replace(params, logger=rl.get_logger("csv", "runs", training_interval=10))
+folder = rl.RunFolder.new(rl.generate_exp_name("ppo", "CartPole-v1"))
+params = dataclasses.replace(params, logger=folder.logger("tensorboard"), save_best_fn=folder.save_best)
 result: rl.InfoStats = rl.OnPolicyTrainer(algorithm, params).run()
 score: float | None = result.best_score
 again = algorithm.run_training(params)

@@ -4,6 +4,8 @@ import builtins
 import dataclasses
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +206,16 @@ def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.Mo
         MLflowLogger()
     text = f"MLflowLogger needs a package that is not installed: No module named {missing!r}."
     assert str(caught.value) == f'{text} Run: pip install "rltrainer[mlflow]"'
+
+
+def test_a_program_that_ends_ends_its_run(tmp_path: Path) -> None:
+    log = logger(tmp_path / "store")
+    program = (
+        "import sys; from pathlib import Path; from tests.unit.loggers.test_mlflow import logger\n"
+        "log = logger(Path(sys.argv[1])); log.log('test', {'score': 1.0}, 0)\n"
+        "print(log._connected().get_run(log._id).info.status)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("RUNNING\n", "")
+    assert [run.info.status for run in runs(log)] == ["FINISHED"]
