@@ -110,8 +110,8 @@ class Rollout:
         action: [T, N, ...], as sampled on policy (unclipped), as the env received it off policy.
         reward: [T, N] float32.
         terminated, truncated: [T, N] bool.
-        valid: [T, N] bool; False where an env spent the step on its reset, was restarted after a failure, or was past
-            its quota of episodes.
+        valid: [T, N] bool; False where an env spent the step on its reset, was restarted after a failure, was past
+            its quota of episodes, or took fewer steps than others: then it holds still, at its last observation.
         last_obs: tree [N, ...], the successor of the last row.
         final_obs: tree [K, ...], the successors of the K cells where an episode ended or its trace was broken.
         final_index: [K] int64, those cells as t * N + n.
@@ -151,6 +151,12 @@ class Rollout:
         begins = torch.zeros_like(self.terminated)
         begins[1:] = (self.done | ~self.valid)[:-1]
         return begins
+
+    @property
+    def idle(self) -> Tensor:
+        """Return the cells at the end of an env's column in which nothing happened: no transition, no end [T, N]."""
+        happens = (self.valid | self.done).flip(0).to(torch.int32)
+        return happens.cummax(0).values.flip(0) == 0
 
     @property
     def next_obs(self) -> Tree:

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import torch
@@ -53,6 +53,10 @@ class Collector:
         ParamsError: an argument is of another kind.
     """
 
+    adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
+    rollouts_vary: ClassVar[bool] = False
+    """Whether collections of as many env steps may have different numbers of rows."""
+
     def __init__(
         self,
         policy: Policy,
@@ -73,7 +77,7 @@ class Collector:
         exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
         self.policy, self.exploration = policy, exploration
         self.max_episode_steps = max_episode_steps
-        self.adapter = EnvAdapter(envs, policy.device)
+        self.adapter = self.adapter_class(envs, policy.device)
         self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
         self._decider = Decider(policy, self.adapter)

@@ -21,3 +21,11 @@ class CollectorState:
         if not self.needs_reset and self.adapter.get("is_started") is not True:
             return "needs_reset: expected True for envs that were not started, found False"
         return None
+
+
+@dataclass
+class StreamState:
+    """State of a batched collector beside that of a collector: how many steps each env has taken, for errors."""
+
+    num_steps: list[NonNegativeInt]
+    num_dropped: NonNegativeInt

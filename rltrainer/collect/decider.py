@@ -58,21 +58,29 @@ class Decider:
                 rule = "must hold nothing of the policy's own choices, where random ones or exploration replace them"
                 raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
 
-    def decide(self, obs: Tree, generator: torch.Generator) -> Decision:
-        """Decide for observations [N, ...], and remember."""
+    def decide(self, obs: Tree, generator: torch.Generator, envs: Tensor | None = None) -> Decision:
+        """Decide for observations [N, ...], and remember; or for those of some envs [K] alone."""
+        memory = self.memory if envs is None else self.recall(envs)
         if self._random:
             space, mask = self._adapter.action_space, self.policy.mask_of(obs)
-            action = random_action(space, self._adapter.num_envs, generator)
+            action = random_action(space, self._adapter.num_envs if envs is None else len(envs), generator)
             decision = Decision(action if mask is None else allowed(action, mask, space, generator))
-            if self.policy.is_recurrent and self.memory is not None:  # which remembers what happens under these too
-                decision.state = self.policy.respond(obs, self.memory).state
+            if self.policy.is_recurrent and memory is not None:  # which remembers what happens under these too
+                decision.state = self.policy.respond(obs, memory).state
         else:
             decision = self.policy.respond(
-                obs, self.memory, explore=self._explore, generator=generator, exploration=self._replacing
+                obs, memory, explore=self._explore, generator=generator, exploration=self._replacing
             )
         if decision.state is not None:
-            self.memory = decision.state
+            if envs is None or self.memory is None:
+                self.memory = decision.state
+            else:
+                self.memory = self.memory.index_copy(0, envs, decision.state)
         return decision
+
+    def recall(self, envs: Tensor) -> Tensor | None:
+        """Return the memory of these envs [K, S]."""
+        return None if self.memory is None else self.memory[envs]
 
     def forget(self, envs: Rows) -> None:
         """Begin another episode in these envs [K]."""
@@ -86,7 +94,7 @@ class Decider:
         for name in self.columns:
             value = memory if name == MEMORY and memory is not None else decision.extra.get(name)
             if value is None and name in VERSION:
-                value = torch.full((self._adapter.num_envs,), self.policy.version)
+                value = torch.full((len(decision.action),), self.policy.version)
             if value is None:
                 rule = f"must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
                 raise ParamsError(f"{type(self.policy).__name__}.decide: {rule}")

@@ -11,10 +11,17 @@ class EpisodeCounter:
     """Running return and length of each of N envs, and the episodes that ended since `start`.
 
     With a quota, an env that has ended its share of episodes is not counted any further.
+
+    Args:
+        num_envs: N.
+        min_length: steps of the shortest episode that is counted.
+
+    Attributes:
+        num_dropped: how many were shorter, ever.
     """
 
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
+    def __init__(self, num_envs: int, min_length: int = 1) -> None:
+        self.num_envs, self.min_length, self.num_dropped = num_envs, min_length, 0
         self.restart()
         self.start(None)
 
@@ -53,6 +60,8 @@ class EpisodeCounter:
             self.num_valid += int(counted.sum())
         if finished is not None:
             ended = finished if counted is None else finished[counted[finished]]
+            if self.min_length > 1:
+                ended = self._drop_short(ended)
             self._ended_returns.append(self._return[ended])
             self._ended_lengths.append(self._length[ended])
             # Also of an episode that a restart broke off: the next one must not inherit from it.
@@ -61,6 +70,13 @@ class EpisodeCounter:
                 self._quota[ended] -= 1
                 self.open = self._quota > 0
         return counted
+
+    def _drop_short(self, ended: Array) -> Array:
+        """Return the envs [K] whose episode was long enough, and count the others."""
+        is_short = self._length[ended] < self.min_length
+        self.num_dropped += int(is_short.sum())
+        self.num_valid -= int(self._length[ended[is_short]].sum())
+        return ended[~is_short]
 
     @property
     def is_complete(self) -> bool:

@@ -23,12 +23,12 @@ Fault = tuple[int, int, str, type[Exception]]
 1 for the action, 2 for the reward, 3 for a final observation), its text and its error."""
 
 
-def check_rollout(rollout: Rollout, num_steps_before: int, actions: ValueRange, hint: str) -> None:
+def check_rollout(rollout: Rollout, num_steps_before: int | Array, actions: ValueRange, hint: str) -> None:
     """Look at a whole collection.
 
     Args:
         rollout: the collection [T, N].
-        num_steps_before: how many steps each env had taken before it.
+        num_steps_before: how many steps each env had taken before it, or [N] int64 how many which.
         actions: the action space; of a Box only finiteness is asked, as a rollout holds samples.
         hint: what follows the text.
 
@@ -36,14 +36,14 @@ def check_rollout(rollout: Rollout, num_steps_before: int, actions: ValueRange, 
         NonFiniteError: the first NaN or infinity, with env, step, name and value.
         SpaceError: the first choice that does not exist, if that comes first.
     """
-    _raise_first(_faults(rollout, num_steps_before, actions), hint)
+    _raise_first(_faults(rollout, np.broadcast_to(num_steps_before, rollout.reward.shape[1]), actions), hint)
 
 
 def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
     """Look at the action and reward of the last of so many steps; `counts` as below."""
     action, reward = to_array(env_action)[None], to_array(step.reward)[None]
     valid = np.ones(action.shape[:2], np.bool_) if counts is None else counts[None]
-    _raise_first(_cell_faults(action, reward, valid, num_steps - 1, actions), "")
+    _raise_first(_cell_faults(action, reward, valid, np.full(action.shape[1], num_steps - 1), actions), "")
 
 
 def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, hint: str) -> None:
@@ -59,7 +59,7 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, h
             raise NonFiniteError(f"env {index[0]}, {when}: {name} = {values[index]}{hint}")
 
 
-def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[Fault]:
+def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterator[Fault]:
     """Yield the first fault of each leaf."""
     num_envs = rollout.reward.shape[1]
     valid, final_index = to_array(rollout.valid), to_array(rollout.final_index)
@@ -74,7 +74,8 @@ def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[
         if index is not None:
             row, env = index[:2]
             is_first = row == 0 or (row - 1) * num_envs + env in final_index
-            when = f"reset after {num_before + row} steps" if is_first else f"step {num_before + row}"
+            num_steps = num_before[env] + row
+            when = f"reset after {num_steps} steps" if is_first else f"step {num_steps}"
             yield row, 0, f"env {env}, {when}: {name} = {values[index]}", NonFiniteError
     action, reward = to_array(rollout.action), to_array(rollout.reward)
     yield from _cell_faults(action, reward, valid, num_before, actions)
@@ -82,22 +83,22 @@ def _faults(rollout: Rollout, num_before: int, actions: ValueRange) -> Iterator[
         index = _first_bad(values := to_array(leaf), valid.reshape(-1)[final_index])
         if index is not None:
             row, env = divmod(int(final_index[index[0]]), num_envs)
-            yield row, 3, f"env {env}, step {num_before + row + 1}: {name} = {values[index]}", NonFiniteError
+            yield row, 3, f"env {env}, step {num_before[env] + row + 1}: {name} = {values[index]}", NonFiniteError
 
 
-def _cell_faults(action: Array, reward: Array, valid: Array, num_before: int, actions: ValueRange) -> Iterator[Fault]:
+def _cell_faults(action: Array, reward: Array, valid: Array, num_before: Array, actions: ValueRange) -> Iterator[Fault]:
     """Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A]."""
     for rank, name, values in ((1, "action", action), (2, "reward", reward)):
         index = _first_bad(values, valid)
         if index is not None:
-            text = f"env {index[1]}, step {num_before + index[0] + 1}: {name} = {values[index]}"
+            text = f"env {index[1]}, step {num_before[index[1]] + index[0] + 1}: {name} = {values[index]}"
             yield index[0], rank, text, NonFiniteError
     if action.dtype.kind == "f" or actions.holds(action):
         return
     index = _first(actions.outside(action) & _spread(valid, action))
     if index is not None:
         chosen = action[index[: action.ndim - len(actions.space.shape or ())]].tolist()
-        where = f"env {index[1]}, step {num_before + index[0] + 1}"
+        where = f"env {index[1]}, step {num_before[index[1]] + index[0] + 1}"
         yield index[0], 1, f"{where}: action = {chosen!r}, which must lie in {actions.space}", SpaceError
 
 

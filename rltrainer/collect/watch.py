@@ -69,9 +69,7 @@ class Watch:
 
     def check_masks(self, num_steps: int) -> None:
         """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask."""
-        mask = to_array(self._adapter.obs[ACTION_MASK])
-        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
-        is_stuck = np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
+        is_stuck = self.is_stuck()
         if not is_stuck.any():
             return
         if self._adapter.resetting is not None:  # these act on final observations, and nobody minds
@@ -79,8 +77,13 @@ class Watch:
         if self._episodes.open is not None:
             is_stuck &= self._episodes.open
         for env in np.flatnonzero(is_stuck)[:1]:
-            text = f'env {env}, step {num_steps + 1}: obs["{ACTION_MASK}"] allows no action'
-            raise EnvError(f"{text}. An episode must end where nothing can be done{NOTHING_STORED}.")
+            raise stuck_error(env, num_steps + 1)
+
+    def is_stuck(self) -> Any:
+        """Return which envs allow nothing [N] bool."""
+        mask = to_array(self._adapter.obs[ACTION_MASK])
+        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
+        return np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
 
     def warn_of_long_episode(self, num_rows: int) -> None:
         """Say once that an episode may never end, in a collection of so many rows as yet."""
@@ -93,3 +96,9 @@ class Watch:
         text = "Collector.collect(num_episodes=...): env %d is %d steps into an episode and still waits for its end. "
         hint = "Give it a time limit (gymnasium.wrappers.TimeLimit), or Collector(..., max_episode_steps=...)."
         logging.getLogger("rltrainer").warning(text + hint, env, num_steps)
+
+
+def stuck_error(env: int, number: int) -> EnvError:
+    """Return the error of an env that allows nothing in its step of this number."""
+    text = f'env {env}, step {number}: obs["{ACTION_MASK}"] allows no action'
+    return EnvError(f"{text}. An episode must end where nothing can be done{NOTHING_STORED}.")

@@ -36,16 +36,25 @@ class Cells:
 def cells_of_rollout(rollout: Rollout) -> Cells:
     """Return the valid cells.
 
-    A trace also ends where an invalid cell follows: the next cell of that env does not hold the successor.
+    A trace also ends where an invalid cell follows: the next cell of that env does not hold the successor. But not
+    where nothing but idle cells follow, which hold it until the env goes on.
     """
     valid = to_array(rollout.valid)
     source = np.flatnonzero(valid)
     ended = to_array(rollout.ends).reshape(-1)[source]
+    last_obs = rollout.last_obs
+    if len(source) < valid.size and (idle := to_array(rollout.idle))[-1].any():
+        goes_on = np.zeros_like(idle)
+        goes_on[:-1] = idle[1:] & ~to_array(rollout.done)[:-1]
+        goes_on.reshape(-1)[to_array(rollout.final_index)] = False
+        ended &= ~goes_on.reshape(-1)[source]
+        rows = torch.from_numpy((~idle).sum(0)), torch.arange(idle.shape[1])  # of what each env saw last
+        last_obs = map_tree(lambda x, last: torch.cat([x, last.unsqueeze(0)])[rows], rollout.obs, last_obs)
     names = ("obs", "action", "reward", "terminated", "truncated", "extra")
     columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in names}
     at = torch.from_numpy(source[ended]).to(rollout.reward.device)
     final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, at), rollout.next_obs)
-    return Cells(columns, source, source % valid.shape[1], ended, final_obs, rollout.last_obs)
+    return Cells(columns, source, source % valid.shape[1], ended, final_obs, last_obs)
 
 
 def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:

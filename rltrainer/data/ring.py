@@ -132,7 +132,7 @@ class Ring:
         if stream is not self.stream:
             self.turn_to(stream)
         # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
-        starts = to_array(rollout.starts) | ~to_array(rollout.valid)[0]
+        starts = to_array(rollout.starts) | ~to_array(rollout.valid | rollout.idle)[0]
         head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
         self.break_trace(starts | to_array(differ(head, map_tree(lambda x: x[0], rollout.obs))))
         self.store(cells)

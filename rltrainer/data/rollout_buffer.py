@@ -10,7 +10,7 @@ from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_dev
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.row_writer import RowWriter
-from rltrainer.data.storage import Array, Spec, Storage
+from rltrainer.data.storage import Array, Spec, Storage, matching_leaves
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.spaces import ValueRange
@@ -59,6 +59,8 @@ class RolloutBuffer:
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._final_index: list[int] = []
         self.num_rows, self._has_invalid = 0, False
+        self._is_ragged = False  # whether cells came by `add_cells`
+        self._lengths = np.zeros(num_envs, np.int64)  # how many of each env did
         self._first_row: tuple[Any, ...] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
@@ -99,9 +101,7 @@ class RolloutBuffer:
         """
         row = self.num_rows
         if row + 1 == self._columns["obs"].shape[0]:
-            for column in self._columns.values():
-                column.grow(2 * row + 1)
-            self._first_row = None
+            self._grow()
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = True if valid is None else self._valid.accept(valid)
         self._writer.write((row, row + 1), obs, action, reward, next_obs, terminated, truncated, extra)
@@ -109,14 +109,76 @@ class RolloutBuffer:
         self._has_invalid |= valid is not None
         self.num_rows += 1
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
-            self._end(np.flatnonzero(terminated | truncated))
+            self._end(np.flatnonzero(terminated | truncated), row)
+
+    def add_cells(
+        self,
+        envs: Array,
+        obs: Tree,
+        action: Any,
+        reward: Any,
+        next_obs: Tree,
+        terminated: Array,
+        truncated: Array,
+        valid: Array,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        """Store the next cell of some envs [K], no env twice; each leaf is an array or tensor [K, ...].
+
+        Envs may take different numbers of steps: call `level` before the rollout is looked at. Between two `clear`,
+        either this or `add` is called.
+
+        Raises:
+            ReplayBufferError: a leaf is missing, or has another shape or kind of number.
+        """
+        rows = self._lengths[envs]
+        while int(rows.max()) + 1 >= self._columns["obs"].shape[0]:
+            self._grow()
+        columns, num_cells = self._columns, len(envs)
+        cells: list[tuple[str, Array, Any]] = [("obs", rows, obs), ("action", rows, action), ("reward", rows, reward)]
+        cells += [("terminated", rows, terminated), ("truncated", rows, truncated), ("valid", rows, valid)]
+        cells += [("extra", rows, extra or {}), ("obs", rows + 1, next_obs)]
+        for name, at, value in cells:
+            values = matching_leaves(columns[name].specs, value, columns[name].name)
+            for leaf, (_, part) in zip(columns[name].leaves, values, strict=True):
+                leaf.target[at, envs] = leaf.accept(part, (num_cells, *leaf.spec.shape))
+        self._lengths[envs] += 1
+        self._is_ragged = self._has_invalid = True
+        self.num_rows = max(self.num_rows, int(self._lengths.max()))
+        done = terminated | truncated
+        if np.count_nonzero(done):
+            self._end(envs[done], rows[done])
+
+    def level(self, obs: Tree) -> None:
+        """Let envs with fewer cells than others hold still in the rest of them, which are not valid.
+
+        Without any cell, all envs do so in one row: there is always a rollout.
+
+        Args:
+            obs: what each env saw last [N, ...].
+        """
+        self._is_ragged = self._has_invalid = True
+        self.num_rows = num_rows = max(self.num_rows, 1)
+        columns = self._columns
+        short = np.flatnonzero(self._lengths < num_rows)
+        rest = np.arange(num_rows)[:, None] >= self._lengths
+        for name in ("reward", "terminated", "truncated", "valid", "extra"):
+            for leaf in columns[name].leaves:
+                leaf.target[:num_rows][rest] = 0
+        for leaf in columns["action"].leaves:  # any action will do, but it must be one
+            leaf.target[:num_rows][rest] = leaf.target[0, int(self._lengths.argmax())]
+        seen = matching_leaves(columns["obs"].specs, obs, columns["obs"].name)
+        for leaf, (_, values) in zip(columns["obs"].leaves, seen, strict=True):
+            last = leaf.accept(values)
+            for n in short.tolist():
+                leaf.target[self._lengths[n] : num_rows + 1, n] = last[n]
 
     def break_trace(self, envs: Array | None = None) -> None:
         """End the traces; see `ReplayBuffer.break_trace`."""
         if self.num_rows:
             first = (self.num_rows - 1) * self.num_envs
             ended = np.isin(first + np.arange(self.num_envs), self._final_index)
-            self._end(np.flatnonzero(~ended if envs is None else ~ended & envs))
+            self._end(np.flatnonzero(~ended if envs is None else ~ended & envs), self.num_rows - 1)
 
     def begin(self, stream: object) -> None:
         """Forget all steps; what is stored next continues them if they were of the same stream."""
@@ -131,8 +193,9 @@ class RolloutBuffer:
         The memory is kept: later steps overwrite rollouts that were handed out.
         """
         if self.num_rows:
-            self._starts[:] = False
-        self.num_rows, self._has_invalid = 0, False
+            self._starts[self._lengths > 0 if self._is_ragged else slice(None)] = False
+            self._lengths[:] = 0
+        self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
         self._final_index.clear()
 
     def is_finite(self) -> bool:
@@ -179,11 +242,18 @@ class RolloutBuffer:
             starts=torch.tensor(self._starts, device=self.device),
         )
 
-    def _end(self, envs: Array) -> None:
-        """Keep the successors of some cells of the newest row: the next row overwrites them."""
+    def _grow(self) -> None:
+        """Reserve memory for twice as many rows."""
+        rows = 2 * self._columns["obs"].shape[0] - 1
+        for column in self._columns.values():
+            column.grow(rows)
+        self._first_row = None
+
+    def _end(self, envs: Array, rows: Any) -> None:
+        """Keep the successors of these envs' cells, which lie in rows that will be overwritten."""
         first, last = len(self._final_index), len(self._final_index) + len(envs)
         if last > self._final_obs.shape[0]:
             self._final_obs.grow(max(last, 2 * self._final_obs.shape[0]))
         for kept, leaf in zip(self._final_obs.leaves, self._columns["obs"].leaves, strict=True):
-            kept.target[first:last] = leaf.target[self.num_rows, envs]
-        self._final_index.extend(((self.num_rows - 1) * self.num_envs + envs).tolist())
+            kept.target[first:last] = leaf.target[rows + 1, envs]
+        self._final_index.extend((rows * self.num_envs + envs).tolist())

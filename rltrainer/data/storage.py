@@ -151,21 +151,22 @@ class Leaf:
         self.target: Any = self.tensor if array is None else array
         self.dtype: np.dtype[Any] | None = None if array is None else array.dtype
 
-    def accept(self, value: Any) -> Any:
-        """Return a row as what `target` takes.
+    def accept(self, value: Any, row_shape: tuple[int, ...] | None = None) -> Any:
+        """Return a row, or what has another shape, as what `target` takes.
 
         Raises:
             ReplayBufferError: it has another shape or kind of number.
         """
-        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == self.row_shape:
+        row_shape = row_shape or self.row_shape
+        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == row_shape:
             return value
         try:
             # A copy of an array, because torch warns about those that are not writable.
             tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         except (TypeError, ValueError) as error:
-            expected = _describe(self.spec.dtype, self.row_shape)
+            expected = _describe(self.spec.dtype, row_shape)
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {value!r}") from error
-        self.check(tensor, self.row_shape)
+        self.check(tensor, row_shape)
         tensor = tensor.to(self.device, self.spec.dtype)
         return tensor if self.dtype is None else tensor.numpy()
 

@@ -128,7 +128,12 @@ class RewardScaler(nn.Module):
         if initial is None or initial.shape != reward[0].shape:
             initial = torch.zeros_like(reward[0])
         initial = initial.masked_fill(rollout.starts, 0.0)
-        returns, self.running_return = discounted_returns(reward, rollout.ends, initial, gamma)
+        returns, running = discounted_returns(reward, rollout.ends, initial, gamma)
+        if (idle := rollout.idle)[-1].any():  # these envs go on where they stand
+            last, envs = (~idle).sum(0) - 1, torch.arange(idle.shape[1], device=idle.device)
+            there = torch.where(last < 0, initial, returns[last, envs] * ~rollout.done[last, envs])
+            running = torch.where(idle[-1], there, running)
+        self.running_return = running
         self.moments.update(returns[rollout.valid])
 
     def get_extra_state(self) -> Tensor:

@@ -73,8 +73,8 @@ class OnlineTrainerParams(TrainerParams):
 
     @property
     def rollouts_vary(self) -> bool:
-        """Return whether collections differ in size: episodes do."""
-        return self.collection_step_num_episodes is not None
+        """Return whether collections differ in size: episodes do, and those of envs that do not wait for each other."""
+        return self.collection_step_num_episodes is not None or getattr(self.training_collector, "rollouts_vary", False)
 
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
@@ -144,10 +144,12 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return wants_to_stop(params, self._test(params.test_collector))
 
     def _settings(self) -> dict[str, float]:
-        """Return frames, if env steps take several, how much the collector explores, and how many envs it has lost."""
+        """Return frames, if env steps take several, how much the collector explores, and what it tells of itself."""
         collector = self.params.training_collector
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
         told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
         if (skip := getattr(collector, "frame_skip", 1)) != 1:
             told["frames"] = self.env_step * skip
+        if callable(own := getattr(collector, "settings", None)):
+            told |= own()
         return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})

@@ -88,12 +88,15 @@ class RecurrentPPO(PPO):
         """Check that minibatches hold whole envs.
 
         Raises:
-            ParamsError: they do not, or rollouts differ in length.
+            ParamsError: they do not, or rollouts differ in length and a minibatch is not all envs.
         """
         name = type(self).__name__
+        if batch_size is None:
+            return
         if num_rows is None:
-            raise ParamsError(f"{name}: rollouts must be of one length. Collect env steps, not episodes.")
-        if batch_size is not None and batch_size % num_rows:
+            hint = "Collect env steps, not episodes, and with a Collector; or let batch_size=None take all envs."
+            raise ParamsError(f"{name}: rollouts must be of one length for batch_size={batch_size}. {hint}")
+        if batch_size % num_rows:
             rule = f"must be a multiple of {num_rows}, the steps of each env in a rollout, as a minibatch is whole envs"
             raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, "None takes all envs."))
 

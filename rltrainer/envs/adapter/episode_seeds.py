@@ -32,6 +32,13 @@ class EpisodeClock:
         """How many steps each env is into its episode [N]; 0 while its reset is due."""
         return np.maximum(self.num_steps - self._began, 0)
 
+    def step(self, rows: Rows) -> None:
+        """Count a step of these envs [K] alone: for the others, all that counts in steps comes one later."""
+        self.num_steps += 1
+        later = self._began < FAR
+        later[rows] = False
+        self._began += later
+
     def finish(self, rows: Rows, delay: int) -> None:
         """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
         rows = rows[self._began[rows] != FAR]

@@ -41,6 +41,8 @@ class Child:
 
     Attributes:
         is_busy: whether it owes an answer.
+        signals: readable when it has answered, or is dead.
+        when, command: what it was told last; see `send`.
 
     Raises:
         EnvError: the process cannot be started.
@@ -58,10 +60,10 @@ class Child:
     ) -> None:
         self.is_busy, self._is_torn, self._timeout = False, False, timeout
         self._seen: int | None = None  # progress, and since when
-        self._signals, their_signals = socket.socketpair()
+        self.signals, their_signals = socket.socketpair()
         self._pipe, their_pipe = context.Pipe()
-        self._signals.settimeout(TICK if timeout is None else min(TICK, timeout / 4))
-        self._inbox = Inbox(self._signals, stays_awake)
+        self.signals.settimeout(TICK if timeout is None else min(TICK, timeout / 4))
+        self._inbox = Inbox(self.signals, stays_awake)
         child_arguments = (their_signals, their_pipe, server, arguments, stays_awake)
         self._process: Any = context.Process(target=run_worker, args=child_arguments, daemon=True)  # type: ignore[attr-defined]  # every context has it
         try:
@@ -89,14 +91,14 @@ class Child:
             raise WorkerLostError(f"{self._who()}: an interrupt tore the last answer")
         if self.is_busy:  # with what an interrupt kept the parent from receiving
             self.receive()
-        self._when, self._command, self.is_busy = when, command, True
+        self.when, self.command, self.is_busy = when, command, True
         self._seen, self._since = None, time.monotonic()
         with contextlib.suppress(OSError):  # of a dead worker, which `receive` tells
-            self._signals.send(command)
+            self.signals.send(command)
             if command != STEP:
                 self._pipe.send_bytes(dumps(arguments))
             if file is not None:
-                socket.send_fds(self._signals, [b"."], [file])
+                socket.send_fds(self.signals, [b"."], [file])
 
     def receive(self, watch: Callable[[], None] = lambda: None) -> tuple[Any, Sequence[Failure]]:
         """Wait for the answer, with `watch` called every `TICK` seconds; return the result, and what was raised there.
@@ -130,14 +132,14 @@ class Child:
         if not self._process.is_alive():
             raise WorkerLostError(self._death_text())
         progress = self._progress()
-        if self._timeout is None or progress is None or connection.wait([self._signals], 0):
+        if self._timeout is None or progress is None or connection.wait([self.signals], 0):
             return  # it has time, or has answered, and waits for its turn to be heard
         now = time.monotonic()
         if progress != self._seen:
             self._seen, self._since = progress, now
         elif now - self._since >= self._timeout:
             limit = f"{self.timeout_name}={self._timeout:g} seconds"
-            raise WorkerLostError(f"{self._who(progress)} hung: {self._when} took longer than {limit}")
+            raise WorkerLostError(f"{self._who(progress)} hung: {self.when} took longer than {limit}")
 
     def _progress(self) -> int | None:
         """Return a number that changes while the process gets on; None where it need not."""
@@ -164,10 +166,10 @@ class Child:
 
     def _death_text(self) -> str:
         """Say how the process died, and when."""
-        return f"{self._who()} {self._how_it_died()[0]} during {self._when}"
+        return f"{self._who()} {self._how_it_died()[0]} during {self.when}"
 
     def _close_connections(self) -> None:
-        self._signals.close()
+        self.signals.close()
         self._pipe.close()
 
 
@@ -188,7 +190,7 @@ def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
     try:
         for worker in ending:
             with contextlib.suppress(OSError):
-                worker._signals.send(QUIT)
+                worker.signals.send(QUIT)
         deadline = time.monotonic() + grace
         for end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
             for worker in ending:

@@ -61,7 +61,7 @@ class Worker(Child):
 
     def _progress(self) -> int | None:
         """Return the env that the worker is in; -1 between envs."""
-        return None if self._arrays is None or self._command == REMAKE else int(self._arrays.current[self.number])
+        return None if self._arrays is None or self.command == REMAKE else int(self._arrays.current[self.number])
 
     def _who(self, progress: int | None = None) -> str:
         envs = self.envs if progress is None or progress < 0 else [progress]
@@ -75,7 +75,7 @@ class Worker(Child):
         where = f", in env {current}" if several and current >= 0 else ""
         how = how.replace("was killed", "were killed") if several else how
         hint = START_HINT if self._arrays is None and is_import else ""
-        return f"{self._who()} {how} during {self._when}{where}{hint}"
+        return f"{self._who()} {how} during {self.when}{where}{hint}"
 
     def _start_text(self, error: Exception) -> str:
         text, first = f"{type(error).__name__}: {error}", self.envs.start

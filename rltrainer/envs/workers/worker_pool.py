@@ -1,12 +1,15 @@
 """The worker processes of a vector env: started, asked all at the same time, started anew, ended."""
 
+import contextlib
 import logging
+import math
 import multiprocessing
 import os
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
@@ -14,7 +17,7 @@ import numpy as np
 
 from rltrainer import errors
 from rltrainer.envs.backends.env_group import Env, failure_text
-from rltrainer.envs.workers.child import GRACE, WorkerLostError, end_workers
+from rltrainer.envs.workers.child import GRACE, TICK, WorkerLostError, end_workers
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import Worker
 from rltrainer.envs.workers.worker_envs import DESCRIBE, REMAKE, RESET, STEP, Failure
@@ -52,7 +55,8 @@ class WorkerPool:
         self._context = make_context(options.start_method)
         self._arrays: SharedArrays | None = None
         self.workers: list[Worker] = []
-        self._owner = os.getpid()
+        self._owner, self._looked = os.getpid(), 0.0
+        self._tick = TICK if options.step_timeout is None else min(TICK, options.step_timeout / 4)
         weakref.finalize(self, end_workers, self.workers, self._owner)
         try:
             count = min(options.num_workers or _num_cores(), len(factories))
@@ -85,10 +89,8 @@ class WorkerPool:
         Raises:
             EnvError: an env failed, or one more than may be restarted; after a death or time-out all workers end.
         """
-        if not self.workers:
-            raise EnvError("WorkerVectorEnv: its workers have ended, by close or by a failed env; make a new one")
-
-        restarts = self._options.on_env_error == "restart" and command in (STEP, RESET)
+        self._require_workers()
+        restarts = self._restarts(command)
 
         def watch() -> None:
             """Find out that another worker has died while this one is busy; a restart comes when it is its turn."""
@@ -99,7 +101,7 @@ class WorkerPool:
         results = []
         failed: list[Failure] = []
         renewed: set[int] = set()
-        try:
+        with self._ended_by_errors():
             for worker, values in arguments:
                 worker.send(when, command, *values)
             for worker, _ in arguments:
@@ -108,25 +110,110 @@ class WorkerPool:
                     results.append((worker, result))
                     failed += failures
                 except WorkerLostError as error:
-                    if not restarts:
-                        raise
                     renewed |= self._replace(worker, error)
-            fatal = next((failure for failure in failed if failure.is_ours or not restarts), None)
-            if fatal is None:
-                for failure in failed:
-                    self._forgive(_error_of(failure, when))
-                    worker = next(worker for worker in self.workers if failure.env in worker.envs)
-                    self._order([worker], "the making of an env", REMAKE, failure.env)
-                    renewed.add(failure.env)
-        except RLTrainerError:
-            self.end(grace=0.5)
-            raise
+            fatal = self._find_fatal(failed, restarts)
+            renewed |= set() if fatal else self._remake(failed, when)
         if fatal is not None:
             raise _error_of(fatal, when)
         return results, renewed
 
+    def send(self, number: int, when: str, command: bytes, *arguments: Any) -> None:
+        """Give one worker a command, whose answer `poll` hears; `when` is as for `ask`.
+
+        Raises:
+            EnvError: the workers have ended.
+        """
+        self._require_workers()
+        self.workers[number].send(when, command, *arguments)
+
+    def poll(self, workers: Sequence[Worker], timeout: float | None) -> list[tuple[Worker, Any, bool]]:
+        """Hear those of some busy workers that have answered; where none has, wait for the first.
+
+        Args:
+            workers: who is listened to, heard in this order.
+            timeout: seconds to wait at most; None waits as long as it takes.
+
+        Returns:
+            who has answered, with what, and whether instead its envs were made anew, and have done nothing yet.
+
+        Raises:
+            EnvError: as `ask` does.
+        """
+        self._require_workers()
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        with self._ended_by_errors():
+            ready: set[Any] = set()
+            while not ready:
+                if answers := self._look_after(workers):
+                    return answers
+                left = min(until - time.monotonic(), self._tick)
+                ready = set(connection.wait([worker.signals for worker in workers], max(left, 0.0)))
+                if left <= 0:
+                    break
+            failed: list[tuple[str, Failure]] = []
+            for worker in [worker for worker in workers if worker.signals in ready]:
+                try:
+                    result, failures = worker.receive()
+                except WorkerLostError as error:
+                    self._replace(worker, error)
+                    answers.append((worker, None, True))
+                    continue
+                fatal = self._find_fatal(failures, self._restarts(worker.command))
+                if fatal is not None:
+                    failed.append((worker.when, fatal))
+                else:
+                    is_new = bool(self._remake(failures, worker.when))
+                    answers.append((worker, result, is_new))
+        for when, failure in failed:
+            raise _error_of(failure, when)
+        return answers
+
+    def _look_after(self, workers: Sequence[Worker]) -> list[tuple[Worker, Any, bool]]:
+        """Find, once in a while, workers that died or hang; return those that were started anew, as `poll` does."""
+        if time.monotonic() - self._looked < self._tick:
+            return []
+        self._looked = time.monotonic()
+        lost: list[tuple[Worker, Any, bool]] = []
+        for worker in workers:
+            try:
+                worker.check()
+            except WorkerLostError as error:
+                self._replace(worker, error)
+                lost.append((worker, None, True))
+        return lost
+
+    def _require_workers(self) -> None:
+        if not self.workers:
+            raise EnvError("WorkerVectorEnv: its workers have ended, by close or by a failed env; make a new one")
+
+    @contextlib.contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """End all workers if an error is raised inside."""
+        try:
+            yield
+        except RLTrainerError:
+            self.end(grace=0.5)
+            raise
+
+    def _restarts(self, command: bytes) -> bool:
+        """Return whether an env that fails in this command is made anew."""
+        return self._options.on_env_error == "restart" and command in (STEP, RESET)
+
+    def _find_fatal(self, failed: Sequence[Failure], restarts: bool) -> Failure | None:
+        return next((failure for failure in failed if failure.is_ours or not restarts), None)
+
+    def _remake(self, failed: Sequence[Failure], when: str) -> set[int]:
+        """Make envs that raised anew; return which."""
+        for failure in failed:
+            self._forgive(_error_of(failure, when))
+            worker = next(worker for worker in self.workers if failure.env in worker.envs)
+            self._order([worker], "the making of an env", REMAKE, failure.env)
+        return {failure.env for failure in failed}
+
     def _replace(self, worker: Worker, error: WorkerLostError) -> set[int]:
-        """Start a lost worker anew; return its envs."""
+        """Start a lost worker anew, if that is wanted; return its envs."""
+        if not self._restarts(worker.command):
+            raise error
         self._forgive(error)
         end_workers([worker], self._owner, grace=0.0)
         new = self._start(worker.number, worker.envs)

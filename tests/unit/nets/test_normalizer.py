@@ -196,6 +196,21 @@ def test_cells_that_are_not_valid_neither_count_nor_run_on() -> None:
     assert normalizer.running_return.tolist() == [0.0]
 
 
+def test_returns_run_on_in_envs_that_take_fewer_steps_than_others() -> None:
+    """Env 0 takes three steps; env 1 one, env 2 none, env 3 one that ends its episode: the rest is nothing."""
+    normalizer = RewardScaler()
+    normalizer.update(rewards(torch.ones(1, 4), no(1, 4), yes(1, 4)), 0.5)
+    reward = torch.tensor([[1.0, 1.0, 0.0, 1.0], [2.0, 0.0, 0.0, 0.0], [4.0, 0.0, 0.0, 0.0]])
+    valid = torch.tensor([[True, True, False, True], [True, False, False, False], [True, False, False, False]])
+    done = no(3, 4)
+    done[0, 3] = True
+    normalizer.update(rewards(reward, done, valid), 0.5)
+    assert normalizer.running_return is not None
+    # 1, 1.5, 2.75, 5.375; 1, 1.5; 1; 1, 1.5 and over
+    assert normalizer.running_return.tolist() == [5.375, 1.5, 1.0, 0.0]
+    assert normalizer.moments.count.item() == 4 + 5
+
+
 def test_returns_do_not_run_on_into_envs_that_were_started_anew() -> None:
     normalizer = RewardScaler()
     normalizer.update(rewards(torch.tensor([[8.0, 8.0]]), no(1, 2), yes(1, 2)), 0.5)

@@ -162,7 +162,8 @@ def test_collections_by_episodes_are_refused() -> None:
     collector = rl.Collector(algorithm.policy, counting_envs(4))
     options: dict[str, Any] = {"collection_step_num_env_steps": None, "collection_step_num_episodes": 4}
     with pytest.raises(
-        ParamsError, match="^Recorder: rollouts must be of one length. Collect env steps, not episodes."
+        ParamsError,
+        match="^Recorder: rollouts must be of one length for batch_size=64. Collect env steps, not episodes,",
     ):
         params(collector, **options).create_trainer(algorithm)
 

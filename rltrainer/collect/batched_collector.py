@@ -1,0 +1,225 @@
+"""The batched collector: nobody waits for the slowest env, and the policy decides for those that are ready."""
+
+import time
+from typing import Annotated, Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.collect.collector import Collector
+from rltrainer.collect.collector_state import StreamState
+from rltrainer.collect.episode_counter import EpisodeCounter
+from rltrainer.collect.held_cells import HeldCells
+from rltrainer.collect.inference import InferenceParams, WaitingEnvs
+from rltrainer.collect.stream_watch import StreamWatch
+from rltrainer.data import ReplayBuffer, RolloutBuffer
+from rltrainer.data.incoming_cells import to_array
+from rltrainer.envs import EnvStep
+from rltrainer.envs.adapter.episode_seeds import Rows
+from rltrainer.envs.adapter.observation_memory import take_rows
+from rltrainer.envs.streams.stream_adapter import StreamAdapter
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
+from rltrainer.field_rules import PositiveInt, checked, instance_of
+from rltrainer.nets import Exploration, Policy
+from rltrainer.tree import map_tree
+from rltrainer.typed_state import from_state, to_state
+from rltrainer.types import Load, State
+
+AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
+
+
+class BatchedCollector(Collector):
+    """Steps each env in a process of its own, and lets the policy decide in this one for those that are ready.
+
+    A `Collector` steps all envs in step, so that each step takes as long as the slowest env. Here an env gets its next
+    action with the next batch after it has answered (`InferenceParams`), and begins its next episode by itself. Envs of
+    this process (`backend="sync"`) answer at once, and go in step.
+
+    In a collection the envs take as many steps as they can, some more than others; all together as many as were asked
+    for. In a rollout, those with fewer hold still in the end, in cells that are not valid. A collection into a
+    `ReplayBuffer` does not wait for steps that are under way when it has enough: they belong to the next one. A rollout
+    for on-policy training does, so that all of it was chosen by the same weights.
+
+    The transitions of an env depend on its seed and its actions only; which env takes how many steps depends on how
+    fast they are.
+
+    Args:
+        policy, buffer, exploration: see `Collector`.
+        envs: `make_vec(..., num_envs=n, backend="workers", num_workers=n)`.
+        inference: which envs the policy decides for, and when; None takes the defaults.
+        min_trajectory_length: shorter episodes are neither stored nor counted. On policy, the cells of an episode that
+            is not so long yet when a rollout ends are left out of it.
+        max_trajectory_length: an episode that gets as long is truncated; None lets the envs end them.
+
+    Raises:
+        SpaceError, ParamsError: see `Collector`; or the envs cannot be stepped each by itself.
+    """
+
+    adapter_class = StreamAdapter
+    rollouts_vary: ClassVar[bool] = True
+    adapter: StreamAdapter
+    _watch: StreamWatch
+
+    def __init__(
+        self,
+        policy: Policy,
+        envs: gym.vector.VectorEnv[Any, Any, Any],
+        buffer: ReplayBuffer | RolloutBuffer | None = None,
+        exploration: Exploration | None = None,
+        *,
+        inference: InferenceParams | None = None,
+        min_trajectory_length: int = 1,
+        max_trajectory_length: int | None = None,
+    ) -> None:
+        name = "BatchedCollector"
+        inference = checked(name, "inference", inference, AnyInference | None)
+        shortest = checked(name, "min_trajectory_length", min_trajectory_length, PositiveInt)
+        longest = checked(name, "max_trajectory_length", max_trajectory_length, PositiveInt | None)
+        if longest is not None and longest < shortest:
+            text = f"must be at least min_trajectory_length={shortest}"
+            raise ParamsError(field_error_text(name, "max_trajectory_length", text, longest))
+        self.inference = inference or InferenceParams()
+        self.min_trajectory_length, self.max_trajectory_length = shortest, longest
+        # What was chosen for the steps that are under way [N, ...]: actions as they are stored, and further columns.
+        self._action: Any = None
+        self._extra: dict[str, torch.Tensor] = {}
+        super().__init__(policy, envs, buffer, exploration)
+        self._waiting = WaitingEnvs(self.inference)
+        self._held = HeldCells(self.num_envs, shortest)
+
+    @property
+    def num_dropped_episodes(self) -> int:
+        """The episodes so far that were shorter than `min_trajectory_length`."""
+        return self._episodes.num_dropped
+
+    def settings(self) -> dict[str, float]:
+        """Return what a log tells of it."""
+        return {"num_dropped_episodes": self.num_dropped_episodes} if self.min_trajectory_length > 1 else {}
+
+    def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
+        """Start all envs anew, as soon as all have answered; see `Collector.reset`."""
+        super().reset(reset_buffer, first_episode)
+        self._held.restart()
+
+    def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
+        """Write into this buffer from now on; see `Collector.attach_buffer`."""
+        super().attach_buffer(buffer)
+        self._action, self._extra, self._needs_reset = None, {}, True  # what is under way is of no use to this one
+
+    def state_dict(self) -> State:
+        """Return the state; steps that are under way are not part of it, and nobody counts them."""
+        streams = StreamState(self.adapter.num_steps.tolist(), self._episodes.num_dropped)
+        return super().state_dict() | {"streams": to_state(streams)}
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what loads it; see `Collector.prepare_load`."""
+        rest = {name: part for name, part in state.items() if name != "streams"}
+        streams = from_state(StreamState, state.get("streams"), "collector.streams")
+        if len(streams.num_steps) != self.num_envs:
+            text = f"expected the steps of {self.num_envs} envs, found those of {len(streams.num_steps)}"
+            raise CheckpointError(f"collector.streams.num_steps: {text}")
+        load_rest = super().prepare_load(rest)
+
+        def load() -> None:
+            load_rest()
+            self._held.restart()
+            self.adapter.num_steps[:] = streams.num_steps
+            self._episodes.num_dropped = streams.num_dropped
+
+        return load
+
+    @torch.no_grad()
+    def _step_envs(self, num_steps: int | None) -> None:
+        """Let envs act until so many steps are received, or the episodes are complete."""
+        adapter, episodes, waiting, watch = self.adapter, self._episodes, self._waiting, self._watch
+        num_rows = -(-(num_steps or 0) // self.num_envs)
+        num_left, most = num_rows * self.num_envs, self.num_envs
+        # A rollout is of one policy: no more steps are sent than it takes.
+        is_limited = num_steps is not None and not isinstance(self.buffer, ReplayBuffer)
+        num_dropped = episodes.num_dropped
+        self._begin()
+        try:
+            while not episodes.is_complete if num_steps is None else num_left > 0:
+                num_live = self._advance()
+                num_live = min(num_live, num_left - adapter.num_sent) if is_limited else num_live
+                while envs := waiting.take(num_live, time.monotonic()):
+                    self._act(np.array(envs))
+                    num_live -= len(envs) if is_limited else 0
+                timeout = waiting.seconds_left(num_live, time.monotonic())
+                step = adapter.receive(timeout, most if num_steps is None else num_left, self.max_trajectory_length)
+                if step is not None:
+                    num_left -= len(adapter.stepped)
+                    self._take_in(step)
+                if num_steps is None:
+                    watch.check_progress(episodes.num_dropped - num_dropped)
+            self._advance()
+            self.num_rows += num_rows
+        finally:
+            if self.rollout_buffer is not None:
+                self.rollout_buffer.level(adapter.obs)
+                episodes.num_valid = len(self.rollout_buffer)
+
+    def _begin(self) -> None:
+        """Prepare for a collection."""
+        if self.adapter.is_fresh:
+            self._waiting.clear()
+        if not isinstance(self.buffer, ReplayBuffer):
+            self._held.drop()
+        self._watch.begin(self._held.counts)
+
+    def _advance(self) -> int:
+        """Let envs that have answered wait for their next action, or begin their next episode; return how many live."""
+        is_open = self._episodes.open
+        ready, begun = self.adapter.advance(is_open)
+        if len(begun):
+            self._decider.forget(begun)
+            if self.rollout_buffer is None:
+                self._watch.check_begun(begun)
+        if is_open is not None:
+            ready = ready[is_open[ready]]
+        self._waiting.add(ready.tolist(), time.monotonic())
+        return self.num_envs if is_open is None else int(is_open.sum())
+
+    def _act(self, envs: Rows) -> None:
+        """Decide for envs [K], and let them take the step."""
+        adapter, decider = self.adapter, self._decider
+        if self.policy.has_mask:
+            self._watch.check_masks_of(envs)
+        rows = torch.from_numpy(envs).to(adapter.device)
+        memory = decider.recall(rows)
+        try:
+            decision = decider.decide(map_tree(lambda leaf: leaf[rows], adapter.obs_tensor), self.generator, rows)
+            env_action = adapter.convert(decision.action)
+        except NonFiniteError as error:
+            name = type(self.policy).__name__
+            raise NonFiniteError(f"{name}, in a batch of the envs {envs.tolist()}: {error}") from error
+        is_sample = isinstance(self.buffer, RolloutBuffer) and adapter.to_env.clips_samples
+        stored = to_array(decision.action) if is_sample else env_action
+        if self._action is None:
+            self._action = np.zeros((self.num_envs, *stored.shape[1:]), stored.dtype)
+        self._action[envs] = stored
+        for name, column in (decider.extra(decision, memory) if decider.columns else {}).items():
+            if name not in self._extra:
+                self._extra[name] = column.new_zeros((self.num_envs, *column.shape[1:]))
+            self._extra[name][rows] = column
+        adapter.send(envs, env_action)
+
+    def _take_in(self, step: EnvStep) -> None:
+        """Count and store the steps that were received."""
+        adapter, buffer = self.adapter, self.rollout_buffer
+        counted = self._episodes.add(step.reward, step.finished, step.valid)
+        assert counted is not None, "a stream says which envs it is of"
+        if buffer is None:
+            self._watch.check_arrived(step, self._action, counted)
+            return
+        envs = adapter.stepped
+        terminated, truncated = step.terminated[envs], step.truncated[envs]
+        obs, next_obs = take_rows(adapter.obs, envs), take_rows(step.next_obs, envs)
+        extra = {name: self._extra[name][envs] for name in self._decider.columns}
+        cells = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, counted[envs], extra)
+        self._held.hand_on(buffer, envs, cells, terminated | truncated)
+
+    def _count_episodes(self) -> None:
+        self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length)
+        self._watch = StreamWatch(self.adapter, self._episodes)

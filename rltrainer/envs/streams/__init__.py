@@ -1,0 +1,1 @@
+"""Single envs that are stepped each by itself: nobody waits for the slowest."""

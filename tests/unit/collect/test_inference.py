@@ -1,0 +1,116 @@
+"""The rule of batched inference, with a clock that the test sets."""
+
+import math
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.collect.inference import WaitingEnvs
+from rltrainer.errors import ParamsError
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+ACCEPTED: dict[str, list[Any]] = {"min_batch_size": [], "max_batch_size": [None], "max_wait_time": [0, None]}
+CASES = [
+    (field, value)
+    for field, good in ACCEPTED.items()
+    for value in BAD_VALUES
+    if not any(value is ok or (value == ok and type(value) is type(ok)) for ok in good)
+]
+
+
+def waiting(*times: float, **params: Any) -> WaitingEnvs:
+    """Return envs 0, 1, ... that began to wait at these times."""
+    envs = WaitingEnvs(rl.InferenceParams(**params))
+    for env, time in enumerate(times):
+        envs.add([env], time)
+    return envs
+
+
+FOUR_TO_SIX = {"min_batch_size": 4, "max_batch_size": 6, "max_wait_time": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("times", "starts"),
+    [
+        # Four of eight wait, the others sleep: 50 ms after the first of them.
+        ([10.0, 10.01, 10.02, 10.03], 10.05),
+        ([10.0, 10.0, 10.0, 10.0], 10.05),
+        # The minimum is reached later than that: at once then.
+        ([10.0, 10.0, 10.0, 10.2], 10.2),
+        # Five: no sooner. Six, the maximum: at once.
+        ([10.0, 10.0, 10.0, 10.0, 10.04], 10.05),
+        ([10.0, 10.0, 10.0, 10.0, 10.01, 10.02], 10.02),
+    ],
+)
+def test_four_to_six_of_eight_within_50_ms(times: list[float], starts: float) -> None:
+    envs = WaitingEnvs(rl.InferenceParams(**FOUR_TO_SIX))
+    for env, now in enumerate(times):
+        assert envs.take(8, now) == []
+        envs.add([env], now)
+    assert envs.seconds_left(8, times[-1]) == pytest.approx(starts - times[-1])
+    assert envs.take(8, starts - 0.001) == [] or starts == times[-1]
+    envs = waiting(*times, **FOUR_TO_SIX)
+    assert envs.take(8, starts) == list(range(len(times)))
+    assert envs.take(8, starts + 1) == []
+
+
+def test_below_the_minimum_it_waits_for_ever() -> None:
+    envs = waiting(10.0, 10.0, 10.0, **FOUR_TO_SIX)
+    assert envs.take(8, 1e9) == []
+    assert envs.seconds_left(8, 1e9) is None
+
+
+def test_without_a_waiting_time_a_batch_starts_with_the_minimum() -> None:
+    envs = waiting(10.0, 10.0, 10.0, min_batch_size=4, max_batch_size=6)
+    assert envs.take(8, 11.0) == []
+    envs.add([3], 11.0)
+    assert envs.seconds_left(8, 11.0) == 0.0
+    assert envs.take(8, 11.0) == [0, 1, 2, 3]
+
+
+def test_never_above_the_maximum_and_those_left_wait_since_they_came() -> None:
+    envs = waiting(*[10.0] * 5, *[10.02] * 6, **FOUR_TO_SIX)
+    assert envs.take(11, 10.02) == [0, 1, 2, 3, 4, 5]
+    assert envs.take(11, 10.069) == []
+    assert envs.seconds_left(11, 10.03) == pytest.approx(0.04)
+    assert envs.take(11, 10.07) == [6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(("num_live", "takes"), [(3, [0, 1, 2]), (2, [0, 1]), (4, [])])
+def test_where_fewer_than_the_minimum_live_all_of_them_are_a_batch(num_live: int, takes: list[int]) -> None:
+    assert waiting(10.0, 10.0, 10.0, **FOUR_TO_SIX).take(num_live, 10.0) == takes
+
+
+def test_nobody_waits_for_envs_that_do_not_exist() -> None:
+    """Five of five wait: a sixth will not come."""
+    assert waiting(*[10.0] * 5, **FOUR_TO_SIX).take(5, 10.0) == [0, 1, 2, 3, 4]
+    assert waiting(*[10.0] * 3, max_wait_time=5.0).take(3, 10.0) == [0, 1, 2]
+
+
+def test_the_defaults_decide_for_whoever_is_there() -> None:
+    envs = waiting(10.0)
+    assert envs.take(8, 10.0) == [0]
+    assert envs.seconds_left(8, 10.0) is None
+    envs.add([3, 1], 11.0)
+    assert envs.take(8, 11.0) == [3, 1], "who waits longest comes first"
+    envs.add([2], 12.0)
+    envs.clear()
+    assert envs.take(8, 13.0) == []
+
+
+@pytest.mark.parametrize(("field", "value"), CASES)
+def test_a_wrong_value_is_an_error_that_names_the_field(field: str, value: Any) -> None:
+    with pytest.raises(ParamsError, match=rf"^InferenceParams.{field}: must be .*; got .*\({type(value).__name__}\)"):
+        rl.InferenceParams(**{field: value})
+
+
+def test_limits_that_contradict_each_other() -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.InferenceParams(min_batch_size=4, max_batch_size=3)
+    assert str(caught.value) == "InferenceParams.max_batch_size: must be at least min_batch_size=4; got 3 (int)"
+
+
+def test_params_round_trip_through_json() -> None:
+    params = rl.InferenceParams(**FOUR_TO_SIX)
+    assert rl.InferenceParams.from_json(params.to_json()) == params
