@@ -15,8 +15,8 @@ class ProfilerParams(Params):
 
     Writes `trace.json`, for `chrome://tracing` or https://ui.perfetto.dev, and `operators.txt`, the operators that took
     most. A recording ends with its epoch at the latest, so that no test step is in it. Memory and files grow with
-    `active`, not with the run: some 100 bytes per operation, of which a training step of 2,048 env steps in 8 envs
-    has some ten thousand.
+    `active`, not with the run: a training step of PPO, of 2,048 env steps and 32 gradient steps, has 40,000 operations,
+    and takes 10 MB in the trace and 100 MB of memory until that is written.
     """
 
     folder: Folder = "profile"

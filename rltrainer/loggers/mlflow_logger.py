@@ -80,7 +80,7 @@ class MLflowLogger(Logger):
     def read_progress(self) -> Progress | None:
         """Return what the last `log_epoch` wrote, to this run, or to the newest of this experiment and name."""
         found = self._find_run()
-        if found is None:
+        if found is None or PROGRESS_TAG not in found.data.tags:
             return None
         try:
             return parse_progress(json.loads(found.data.tags[PROGRESS_TAG]))

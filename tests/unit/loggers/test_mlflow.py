@@ -151,6 +151,8 @@ def test_resume_from_the_log_of_a_killed_run(tmp_path: Path) -> None:
 def test_progress_that_is_broken_is_skipped(tmp_path: Path) -> None:
     log = logger(tmp_path / "store")
     assert log.read_progress() is None
+    log.log("test", {"score": 1.0}, 0)
+    assert log.read_progress() is None
     build("ppo", logger=log).run()
     log._client.set_tag(log._id, PROGRESS_TAG, '{"epoch/epoch":')
     with pytest.warns(RuntimeWarning, match=r"the progress of MLflow's run \w+ is broken and was skipped"):
