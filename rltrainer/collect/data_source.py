@@ -16,11 +16,12 @@ Process = Callable[[Rollout], Rollout]
 class DataSource(Protocol):
     """Collects for a trainer, from envs of this process or of others; a `Collector` is one, and explains the names.
 
-    Its `policy` is the algorithm's, `buffer` holds what it collects.
+    Its `policy` is the algorithm's, `buffer` holds what it collects, `frame_skip` is that of its envs (`rl.frame_skip`).
     """
 
     policy: Policy
     num_envs: int
+    frame_skip: int
     buffer: ReplayBuffer | RolloutBuffer | None
     exploration: Exploration | None
 

@@ -148,8 +148,8 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         collector = self.params.training_collector
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
         told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
-        if (skip := getattr(collector, "frame_skip", 1)) != 1:
-            told["frames"] = self.env_step * skip
+        if collector.frame_skip != 1:
+            told["frames"] = self.env_step * collector.frame_skip
         if callable(own := getattr(collector, "settings", None)):
             told |= own()
         return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})
