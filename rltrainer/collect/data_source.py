@@ -16,7 +16,7 @@ Process = Callable[[Rollout], Rollout]
 class DataSource(Protocol):
     """Collects for a trainer, from envs of this process or of others; a `Collector` is one, and explains the names.
 
-    Its `policy` is the algorithm's, `buffer` holds what it collects, `frame_skip` is that of its envs (`rl.frame_skip`).
+    Its `policy` is the algorithm's, `buffer` holds what it collects, `frame_skip` is its envs' (`rl.frame_skip`).
     """
 
     policy: Policy
