@@ -63,6 +63,8 @@ def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dic
         raise OSError(f"the plain values take {len(text)} bytes, more than the {MAX_HEADER_SIZE} that can be read back")
     file.write(struct.pack("<Q", len(text)) + text)
     for _, tensor in items:
+        if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
+            continue
         file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 

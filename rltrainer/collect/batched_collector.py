@@ -214,11 +214,11 @@ class BatchedCollector(Collector):
             self._watch.check_arrived(step, self._action, counted)
             return
         envs = adapter.stepped
-        terminated, truncated = step.terminated[envs], step.truncated[envs]
+        terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
         obs, next_obs = take_rows(adapter.obs, envs), take_rows(step.next_obs, envs)
         extra = {name: self._extra[name][envs] for name in self._decider.columns}
-        cells = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, counted[envs], extra)
-        self._held.hand_on(buffer, envs, cells, terminated | truncated)
+        cells = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
+        self._held.hand_on(buffer, envs, cells, valid, terminated | truncated)
 
     def _count_episodes(self) -> None:
         self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length)

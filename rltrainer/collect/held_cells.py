@@ -6,9 +6,6 @@ from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Array
 from rltrainer.tree import map_tree
 
-VALID = 6
-"""Place of `valid` among the arguments of `RolloutBuffer.add_cells`."""
-
 
 class HeldCells:
     """Hands cells on to a buffer, those of episodes shorter than `min_length` steps not at all.
@@ -36,12 +33,17 @@ class HeldCells:
         for cells in self._cells:
             cells.clear()
 
-    def hand_on(self, buffer: RolloutBuffer, envs: Array, cells: tuple[Any, ...], done: Array) -> None:
-        """Store cells of envs [K], given as the arguments of `RolloutBuffer.add_cells`, or hold or drop them."""
+    def hand_on(self, buffer: RolloutBuffer, envs: Array, cells: tuple[Any, ...], valid: Array, done: Array) -> None:
+        """Store cells, or hold or drop them.
+
+        Args:
+            buffer: what they are for.
+            envs, cells: the arguments of `RolloutBuffer.add_cells`, for envs [K].
+            valid, done: [K] bool, which cells count, and with which an episode ends.
+        """
         if self.min_length == 1:
             buffer.add_cells(envs, *cells)
             return
-        valid = cells[VALID]
         for k, env in enumerate(envs.tolist()):
             self._length[env] += int(valid[k])
             self._cells[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], cells))

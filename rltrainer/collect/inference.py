@@ -63,7 +63,7 @@ class WaitingEnvs:
     def seconds_left(self, num_live: int, now: float) -> float | None:
         """Return when a batch will start if nobody else comes; None if it will not."""
         size, most, params = len(self._waiting), self._most(num_live), self._params
-        if size == 0 or size < min(params.min_batch_size, most):
+        if min(size, most) == 0 or size < min(params.min_batch_size, most):
             return None
         if size >= most or params.max_wait_time is None:
             return 0.0

@@ -73,6 +73,15 @@ def test_round_trip_of_tensors_keeps_bits_dtype_and_shape(tmp_path: Path) -> Non
     assert torch.equal(again["nested"][0]["generator"], torch.get_rng_state())
 
 
+def test_arrays_without_numbers_come_back(tmp_path: Path) -> None:
+    state = {"returns": torch.from_numpy(np.zeros(0)), "rows": torch.from_numpy(np.zeros((0, 3), np.float32))}
+    write_state(tmp_path / "state", "tiny", {**state, "after": torch.arange(3.0)})
+    found = read(tmp_path / "state")
+    assert [tuple(found[name].shape) for name in state] == [(0,), (0, 3)]
+    assert found["returns"].dtype == torch.float64
+    assert found["after"].tolist() == [0.0, 1.0, 2.0]
+
+
 def test_tied_weights_and_parameters_are_written_by_value(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     write_state(tmp_path / "f", "tiny", {"a": weight, "b": weight})

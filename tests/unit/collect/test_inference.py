@@ -88,6 +88,14 @@ def test_nobody_waits_for_envs_that_do_not_exist() -> None:
     assert waiting(*[10.0] * 3, max_wait_time=5.0).take(3, 10.0) == [0, 1, 2]
 
 
+def test_nothing_is_due_where_nobody_may_act_any_more() -> None:
+    """A rollout is complete but for steps that are under way: these are waited for asleep."""
+    envs = waiting(*[10.0] * 5, **FOUR_TO_SIX)
+    assert envs.seconds_left(0, 11.0) is None
+    assert envs.take(0, 11.0) == []
+    assert envs.take(5, 11.0) == [0, 1, 2, 3, 4]
+
+
 def test_the_defaults_decide_for_whoever_is_there() -> None:
     envs = waiting(10.0)
     assert envs.take(8, 10.0) == [0]
