@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.incoming_cells import to_array
@@ -62,12 +63,13 @@ class RolloutBuffer:
         self._is_ragged = False  # whether cells came by `add_cells`
         self._lengths = np.zeros(num_envs, np.int64)  # how many of each env did
         self._first_row: tuple[Any, ...] | None = None
+        self._views: tuple[tuple[Any, ...], dict[str, Tree]] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without views: those of a copy are of the copy's memory."""
-        return vars(self) | {"_first_row": None}
+        return vars(self) | {"_first_row": None, "_views": None}
 
     @property
     def nbytes(self) -> int:
@@ -234,13 +236,26 @@ class RolloutBuffer:
         """
         if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
-        return Rollout(
-            **{name: column.rows(self.num_rows) for name, column in self._columns.items()},
-            last_obs=map_tree(lambda x: x[-1], self._columns["obs"].rows(self.num_rows + 1)),
-            final_obs=self._final_obs.rows(len(self._final_index)),
-            final_index=torch.tensor(self._final_index, dtype=torch.int64, device=self.device),
-            starts=torch.tensor(self._starts, device=self.device),
-        )
+        num_final = len(self._final_index)
+        of = self.num_rows, num_final, id(self._valid.tensor), id(self._final_obs.leaves[0].tensor)
+        if self._views is None or of != self._views[0]:
+            self._views = of, self._view(self.num_rows, num_final)
+        # The views are the last rollout's, where they can be: most are of one row, and look at the same memory. Dicts
+        # are not, as who is given them may add to them.
+        views: dict[str, Any] = {
+            n: v if isinstance(v, Tensor) else map_tree(lambda x: x, v) for n, v in self._views[1].items()
+        }
+        if num_final:
+            views["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
+        return Rollout(**views, starts=torch.tensor(self._starts, device=self.device))
+
+    def _view(self, num_rows: int, num_final: int) -> dict[str, Tree]:
+        """Return views of the first rows and final observations, by their names in a rollout."""
+        views = {name: column.rows(num_rows) for name, column in self._columns.items()}
+        views["last_obs"] = map_tree(lambda x: x[-1], self._columns["obs"].rows(num_rows + 1))
+        views["final_obs"] = self._final_obs.rows(num_final)
+        views["final_index"] = torch.zeros(0, dtype=torch.int64, device=self.device)
+        return views
 
     def _grow(self) -> None:
         """Reserve memory for twice as many rows."""

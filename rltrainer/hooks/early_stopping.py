@@ -102,7 +102,7 @@ class EarlyStopping(TrainerHook):
             stats = ctx.collect_stats
             if stats is not None and stats.num_collected_episodes:
                 self._gather(float(stats.returns.mean()), stats.num_collected_episodes)
-        elif (value := self._metric.find(ctx, ("score", "return"))) is not None and ctx.result is not None:
+        elif (value := self._metric.find(ctx, lambda: ("score", "return"))) is not None and ctx.result is not None:
             self._gather(value, ctx.result.counts.get(self.metric, ctx.result.num_gradient_steps))
 
     def _gather(self, value: Any, weight: float) -> None:

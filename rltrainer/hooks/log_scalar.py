@@ -64,7 +64,9 @@ class LogScalar(TrainerHook):
         """Return the numbers, if they are due."""
         numbers = self._find(ctx, batch)
         if self.every is None:
-            return None if numbers is None or numbers.numel() == 0 else self._named(_Numbers(numbers))
+            if numbers is None:
+                return None
+            return self._named(_Numbers(numbers) if numbers.dim() else _One(numbers))
         if numbers is not None:
             self._summary.add(numbers)
         if not ctx.crossed(self.every):
@@ -107,12 +109,20 @@ class LogScalar(TrainerHook):
         if not isinstance(value, Tensor):
             hint = f"It has parts: {', '.join(map(str, value))}."
             raise ParamsError(field_error_text("LogScalar", "key", "must name a tensor", self.key, hint))
-        return value[batch.valid] if isinstance(batch, Rollout) and value.shape[:2] == batch.valid.shape else value
+        return self._counted(value.detach(), batch)
+
+    def _counted(self, numbers: Tensor, batch: Any) -> Tensor | None:
+        """Return the numbers that count, and one number without axes; None if none does."""
+        is_one = numbers.numel() == 1  # as of an env step with its update: looked at in a third of the time
+        if isinstance(batch, Rollout) and numbers.shape[:2] == batch.valid.shape:
+            if is_one and not batch.valid:
+                return None
+            numbers = numbers if is_one else numbers[batch.valid]
+        return numbers.reshape(()) if is_one else numbers if numbers.numel() else None
 
     def _find_metric(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
-        known = [field.name for field in dataclasses.fields(batch)] + [*batch.extra]
-        found = self._metric.find(ctx, known)
-        return None if found is None else torch.as_tensor(found)
+        found = self._metric.find(ctx, lambda: [*(field.name for field in dataclasses.fields(batch)), *batch.extra])
+        return None if found is None else torch.as_tensor(found).detach()
 
 
 @dataclasses.dataclass
@@ -121,6 +131,15 @@ class LogScalarState:
 
     summary: Summary
     num_misses: NonNegativeInt
+
+
+class _One:
+    """The summary of one number, as a copy of it."""
+
+    std = 0.0
+
+    def __init__(self, number: Tensor) -> None:
+        self.mean = self.sum = self.min = self.max = number.to(torch.float32, copy=True)
 
 
 class _Numbers:

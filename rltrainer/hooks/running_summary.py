@@ -56,13 +56,13 @@ class RunningSummary:
 
     def clear(self) -> None:
         """Forget all numbers."""
-        self._summary, self._waiting, self._num_waiting = Summary(), list[Tensor](), 0
+        self._summary, self._num_waiting = Summary(), 0
+        self._waiting: list[Tensor] = []
 
     def add(self, numbers: Tensor) -> None:
         """Take in a copy of numbers of any shape."""
-        part = numbers.detach().flatten()
-        self._waiting.append(part.clone())  # what is collected lies in memory that the next collection overwrites
-        self._num_waiting += len(part)
+        self._waiting.append(numbers.detach().clone())  # what was collected lies in memory that will be overwritten
+        self._num_waiting += numbers.numel()
         if len(self._waiting) >= MAX_PARTS or self._num_waiting >= MAX_NUMBERS:
             self._merge()
 
@@ -83,6 +83,9 @@ class RunningSummary:
         self._summary = summary
 
     def _merge(self) -> None:
-        if self._waiting:
-            self._summary.merge(torch.cat(self._waiting))
-            self._waiting, self._num_waiting = [], 0
+        if not self._waiting:
+            return
+        is_even = len({part.shape for part in self._waiting}) == 1  # a part of one number is not worth a call
+        joined = torch.stack(self._waiting) if is_even else torch.cat([part.flatten() for part in self._waiting])
+        self._summary.merge(joined.flatten())
+        self._waiting, self._num_waiting = [], 0

@@ -1,6 +1,6 @@
 """A number of updates, found by its name in each of them."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from torch import Tensor
 
@@ -27,12 +27,12 @@ class UpdateMetric:
         self._owner, self._field, self._name = owner, field, name
         self.num_misses = 0
 
-    def find(self, ctx: TrainerContext, others: Collection[str] = ()) -> Tensor | float | None:
+    def find(self, ctx: TrainerContext, others: Callable[[], Collection[str]]) -> Tensor | float | None:
         """Return the number; None if this training step had no update, or one without it.
 
         Args:
             ctx: the run.
-            others: further names that there are, for the error's text.
+            others: returns further names that there are, for the error's text.
 
         Raises:
             ParamsError: none of the last ten updates had it.
@@ -42,7 +42,7 @@ class UpdateMetric:
         found = ctx.result.metrics.get(self._name)
         self.num_misses = 0 if found is not None else self.num_misses + 1
         if self.num_misses == MAX_MISSES:
-            known = [*others, *ctx.result.metrics]
+            known = [*others(), *ctx.result.metrics]
             rule, hint = f"must be one of {', '.join(known)}", did_you_mean(self._name, known).strip()
             raise ParamsError(field_error_text(self._owner, self._field, rule, self._name, hint))
         return found

@@ -1,5 +1,6 @@
 """Rollout buffers: rows in time order, true successors, boundaries, growth, state."""
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -204,3 +205,28 @@ def test_views_follow_the_memory_when_it_grows() -> None:
     assert row is not None
     assert (row[0].tolist(), row[2].tolist(), row[3].tolist()) == ([[4.0]], [4.0], [[5.0]])
     assert buffer.rollout().reward.tolist() == [[4.0]]
+
+
+def test_rollouts_of_one_row_look_at_the_same_memory_and_share_no_dict() -> None:
+    space = gym.spaces.Dict(x=gym.spaces.Box(-1, 1, (2,), np.float32))
+    buffer = RolloutBuffer(1, 2, space, gym.spaces.Discrete(2))
+    found = []
+    for step in range(3):
+        buffer.clear()
+        obs = {"x": np.full((2, 2), step / 10, np.float32)}
+        ended = np.array([False, step == 1])
+        buffer.add(obs, np.zeros(2, np.int64), np.full(2, float(step)), obs, ended, np.zeros(2, np.bool_))
+        rollout = buffer.rollout()
+        assert list(rollout.obs) == ["x"]
+        assert rollout.extra == {}
+        found.append((rollout.reward.tolist(), rollout.final_index.tolist(), rollout.obs["x"][0, 0, 0].item()))
+        rollout.obs["y"] = rollout.extra["y"] = rollout.reward
+    assert found == [
+        ([[0.0, 0.0]], [], 0.0),
+        ([[1.0, 1.0]], [1], pytest.approx(0.1)),
+        ([[2.0, 2.0]], [], pytest.approx(0.2)),
+    ]
+    again, copied = buffer.rollout(), copy.deepcopy(buffer)
+    copied.add(obs, np.zeros(2, np.int64), np.full(2, 9.0), obs, ended, ended)  # grows, and its memory is its own
+    assert copied.rollout().reward.tolist() == [[2.0, 2.0], [9.0, 9.0]]
+    assert again.reward.tolist() == [[2.0, 2.0]]

@@ -152,3 +152,16 @@ def test_arguments(field: str, rule: str, accepted: tuple[Any, ...]) -> None:
             continue
         with pytest.raises(ParamsError, match=rf"LogScalar\.{field}: {rule}; got "):
             LogScalar(**({"key": "reward"} | {field: value}))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "min", "max"])
+@pytest.mark.parametrize("every", [None, 1])
+def test_one_cell_is_its_own_summary(reduction: Any, every: int | None) -> None:
+    hook = LogScalar("action", reduction, std=True, every=every)
+    batch = rollout([[5.0]], action=torch.tensor([[3]]))
+    run = FakeRun()
+    run.advance()
+    found = hook.post_steps_log(run, batch)
+    batch.action.fill_(7)  # as the next collection does
+    assert {name: float(value) for name, value in found.items()} == {f"action_{reduction}": 3.0, "action_std": 0.0}
+    assert hook.post_steps_log(run, rollout([[5.0]], valid=torch.tensor([[False]]))) is None

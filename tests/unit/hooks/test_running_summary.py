@@ -51,3 +51,10 @@ def test_empty_parts_change_nothing() -> None:
     gathered = RunningSummary()
     gathered.add(torch.zeros(0))
     assert gathered.take() == RunningSummary().take()
+
+
+def test_parts_of_different_shapes() -> None:
+    gathered = RunningSummary()
+    for part in (torch.tensor(1.0), torch.tensor([[2.0, 3.0]]), torch.tensor([4])):
+        gathered.add(part)
+    assert gathered.take().sum == 10.0
