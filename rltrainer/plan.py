@@ -58,11 +58,11 @@ NormType = Annotated[
 class UpdateParams(Params):
     """The way from a gradient to a step, for each optimizer by itself.
 
-    Where a limit is given here, the metrics of updates tell each gradient's norm before it is clipped: `grad_norm`, or
+    Where a limit is given or shared out here, metrics tell each gradient's norm before it is clipped: `grad_norm`, or
     `critic_grad_norm` and so on of several optimizers. A limit that nothing reaches only tells.
 
     Raises:
-        ParamsError: a value breaks its field's rule, or both limits are given.
+        ParamsError: a value breaks its field's rule, or two contradict each other.
     """
 
     max_grad_norm: PositiveFloat | None = None
@@ -72,16 +72,31 @@ class UpdateParams(Params):
     max_grad_value: PositiveFloat | None = None
     """Every number of a gradient is clipped to [-max_grad_value, max_grad_value], instead of any limit of its norm."""
 
+    balance_grad_norms: Flag = False
+    """Each part of a loss contributes the same norm, an equal share of the limit: of the three parts of PPO's, policy,
+    value and entropy, each a third. Sizes and coefficients of the parts then count no more. Needs a limit of the norm,
+    here or the algorithm's own. Losses of one part are clipped as ever; A2C, PPO, RecurrentPPO and IMPALA have more."""
+    accumulate: PositiveInt = 1
+    """Gradient steps over which gradients are averaged before they are applied: k minibatches are like one of k times
+    the size. Target networks and delayed actors count the steps that are applied. On policy, what is left over at the
+    end of an update is applied there; otherwise it is kept for the next update, and in checkpoints."""
+    nonfinite: Literal["raise", "skip"] = "raise"
+    """A gradient that is not finite is never applied. "raise" ends the run with an error that names the parameter;
+    "skip" goes on, and counts `skipped_steps`."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.balance_grad_norms and self.max_grad_value is not None:
+            rule = f"must be False beside max_grad_value ({self.max_grad_value})"
+            self.raise_invalid("balance_grad_norms", rule, "It shares out a limit of the norm.")
         if self.max_grad_norm is not None and self.max_grad_value is not None:
             rule = f"must be None beside max_grad_norm ({self.max_grad_norm})"
             self.raise_invalid("max_grad_value", rule, "Choose one of the two limits.")
 
     @property
-    def has_limit(self) -> bool:
-        """Return whether a limit is given here."""
-        return self.max_grad_norm is not None or self.max_grad_value is not None
+    def tells_norms(self) -> bool:
+        """Return whether norms are metrics."""
+        return self.max_grad_norm is not None or self.max_grad_value is not None or self.balance_grad_norms
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -128,7 +143,7 @@ class UpdatePlan:
         num_gradient_steps: how many are planned; None if nobody knows.
         runtime: how updates are run.
         precision: in which number formats.
-        update: how gradients are limited.
+        update: how gradients are limited, gathered and applied.
         rollouts_vary: whether rollouts differ in size, as collections by episodes do.
         callbacks: who listens to gradient steps.
         all_reduce: from an optimizer's flat gradient to its average over processes; None for a process that trains

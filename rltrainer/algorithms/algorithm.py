@@ -2,21 +2,25 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 from abc import ABC
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from rltrainer.accumulation import Accumulation
+from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
+from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
+from rltrainer.nets.target import TargetNetwork
 from rltrainer.params import Params
 from rltrainer.plain_values import construction, to_plain
 from rltrainer.plan import UpdatePlan
@@ -25,35 +29,10 @@ from rltrainer.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
-from rltrainer.updates.optimizer import Optimizer, OptimizerFactory
+from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.part_state import check_part, fitting_state, load_part, part_state
 from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.unsaved_state import check_all_is_saved
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AlgorithmParams(Params):
-    """Hyperparameters that all algorithms have."""
-
-    gamma: UnitFloat = 0.99
-    """Discount factor per env step."""
-    lr: PositiveFloat | Scheduled = 3e-4
-    """Learning rate, or a schedule of it over progress."""
-    max_grad_norm: PositiveFloat | None = None
-    """Gradients are scaled down to this global L2 norm, per optimizer; None does not clip."""
-    adam_eps: PositiveFloat = 1e-8
-    """Epsilon of Adam."""
-    optimizer: (
-        Annotated[OptimizerFactory, Rule("a callable (parameters) -> torch.optim.Optimizer", callable)] | None
-    ) = dataclasses.field(default=None, compare=False)
-    """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
-
-    def _must_be_left_out(self, *fields: str, why: str) -> None:
-        """Refuse values of fields that the parent's params have and that would do nothing here."""
-        for field in fields:
-            if getattr(self, field) != getattr(type(self), field):
-                self.raise_invalid(field, "must be left out", why)
-
 
 TResult = TypeVar("TResult", covariant=True)
 
@@ -114,6 +93,7 @@ class Algorithm(ABC):
         self.device = policy.device
         self.generator = make_generator(None, self.device)
         self._compiled_step = CompiledStep(self)
+        self.accumulation: Accumulation | None = None
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
@@ -127,7 +107,12 @@ class Algorithm(ABC):
                 nothing was changed.
         """
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
-        self._compiled_step.attach(plan, all(isinstance(optimizer.method, Adam) for optimizer in self._optimizers()))
+        optimizers, is_ours = self._optimizers(), all(isinstance(o.method, Adam) for o in self._optimizers())
+        self._compiled_step.check_plan(plan, is_ours)
+        for optimizer in optimizers:
+            optimizer.check_plan(plan)
+        self._accumulate(plan.update.accumulate)
+        self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.listen(name or "loss", plan, self.is_compiled)
         self.policy.progress = plan.progress
@@ -136,7 +121,17 @@ class Algorithm(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer, which holds envs, buffers and callbacks; the copy is unattached."""
-        return self.__dict__ | {"plan": UpdatePlan()}
+        return self.__dict__ | {"plan": UpdatePlan(), "accumulation": None}
+
+    def _accumulate(self, size: int) -> None:
+        """Let optimizers and target networks go by groups of gradient steps, of so many steps each."""
+        if size != (1 if self.accumulation is None else self.accumulation.size):
+            self.accumulation = None if size == 1 else Accumulation(size)
+        for optimizer in self._optimizers():
+            optimizer.gather_over(self.accumulation)
+        for module in itertools.chain.from_iterable(each.modules() for each in self._modules()):
+            if isinstance(module, TargetNetwork):
+                module.accumulation = self.accumulation
 
     @property
     def is_compiled(self) -> bool:
@@ -283,6 +278,16 @@ class Algorithm(ABC):
             f"{type(self).__name__}: {fault}; the step was not applied. "
             "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
         )
+
+    @property
+    def num_skipped_steps(self) -> int:
+        """The optimizers' steps that were left out where the plan says so (`UpdateParams.nonfinite`)."""
+        return sum(optimizer.num_skipped for optimizer in self._optimizers())
+
+    def told_values(self) -> dict[str, float]:
+        """Return what a log tells beside the metrics: learning rates, and `skipped_steps` where steps may be."""
+        skipped = {"skipped_steps": self.num_skipped_steps} if self.plan.update.nonfinite == "skip" else {}
+        return {**self.learning_rates(), **skipped}
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""

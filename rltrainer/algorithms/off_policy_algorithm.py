@@ -4,7 +4,8 @@ import dataclasses
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
+from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import PositiveInt
@@ -54,6 +55,14 @@ class OffPolicyAlgorithm(Algorithm):
         """
         return None
 
+    @property
+    def begins_step(self) -> bool:
+        """Return whether the batch that `draw` is given begins a step of the optimizers.
+
+        Each does; where gradients are accumulated, the first of the batches that make up a step.
+        """
+        return self.accumulation is None or self.accumulation.begins
+
     def prepare(self, buffer: ReplayBuffer) -> None:
         """Take statistics from the data that offline training will use; a second call changes nothing more.
 
@@ -90,9 +99,14 @@ class OffPolicyAlgorithm(Algorithm):
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == transitions.num_axes
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        results = self._compiled_step.run((batch, self.draw(batch)) for batch in batches)
+        steps = ((batch, self.draw(batch)) for batch in batches)
+        results = self._compiled_step.run(steps if self.accumulation is None else self.accumulation.grouped(steps))
         self._end_update(results)
-        return results[0] if is_single else UpdateResult.mean(results)
+        result = results[0] if is_single else UpdateResult.mean(results)
+        if result.td_error is not None and self.plan.update.nonfinite == "skip":
+            # Of a transition that is drawn by it, an error that is not finite would be the only one that counts.
+            result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
+        return result
 
     def _step(self, batch: Transitions, draws: Any) -> UpdateResult:
         obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)

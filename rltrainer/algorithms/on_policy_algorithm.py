@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
@@ -140,11 +141,22 @@ class OnPolicyAlgorithm(Algorithm):
             samples = self.process(rollout)
             measured = self.before_batches(samples)
         batches = itertools.takewhile(self.goes_on, self.batches(samples, batch_size, repeat))
-        steps = self._compiled_step.run((batch,) for batch in batches)
+        steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)
+        if self.accumulation is not None:
+            steps = self.accumulation.grouped(steps)
+        results = self._compiled_step.run(steps)
+        if self.accumulation is not None:
+            self._apply_rest(self.accumulation)
         self.observe(rollout)
-        self._end_update(steps)
-        result = UpdateResult.mean(steps)
-        return dataclasses.replace(result, metrics={**result.metrics, **measured}) if steps and measured else result
+        self._end_update(results)
+        result = UpdateResult.mean(results)
+        return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
+
+    def _apply_rest(self, accumulation: Accumulation) -> None:
+        """Apply what the last steps have gathered: the next ones are on data of another policy."""
+        for optimizer in self._optimizers():
+            optimizer.apply_rest()
+        accumulation.num_steps = 0
 
 
 def minibatches(cells: Samples, batch_size: int, generator: torch.Generator, repeat: int = 1) -> Iterator[Samples]:

@@ -6,6 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from rltrainer.accumulation import Accumulation
 from rltrainer.functional.scalars import computed_once
 
 
@@ -19,6 +20,8 @@ class TargetNetwork(nn.Module):
     """
 
     num_calls: Tensor
+    accumulation: Accumulation | None = None
+    """Of the gradients that the online network is trained with; a step that applies none does not count."""
 
     def __init__(self, online: nn.Module, tau: float = 0.005, interval: int = 1) -> None:
         super().__init__()
@@ -40,6 +43,8 @@ class TargetNetwork(nn.Module):
     @torch.no_grad()
     def update(self, online: nn.Module) -> None:
         """Move towards the online network, in place."""
+        if self.accumulation is not None and not self.accumulation.applies:
+            return
         self.num_calls += 1
         if self.interval > 1 and (torch.compiler.is_compiling() or not self.num_calls.is_cpu):
             self._follow_if_due(online, self.num_calls % self.interval == 0)

@@ -83,7 +83,7 @@ class RunLog:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
-            self._write("update", state, self._algorithm.learning_rates)
+            self._write("update", state, self._algorithm.told_values)
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
@@ -113,7 +113,7 @@ class RunLog:
         if self._logger is None:
             return
         if is_last:
-            self._logger.log_rest(self._algorithm.learning_rates(), *self._counts(state))
+            self._logger.log_rest(self._algorithm.told_values(), *self._counts(state))
         if self._gpu is not None:
             self._logger.log("gpu", self._gpu.values(), *self._counts(state))
         self._logger.log_epoch(state.to_progress())

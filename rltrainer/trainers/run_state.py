@@ -92,10 +92,12 @@ class RunState:
             self.stop_reason = "max_epochs" if is_last else None
         return self.stop_reason is not None
 
-    def info(self) -> InfoStats:
-        """Return the statistics of the run."""
+    def info(self, skipped_steps: int) -> InfoStats:
+        """Return the statistics of the run, given what its algorithm has counted."""
         numbers: dict[str, Any] = vars(self.counters) | self.best.to_progress()
-        return InfoStats(**numbers, stop_reason=self.stop_reason, timing=self.timing, epochs=self.epochs)
+        return InfoStats(
+            **numbers, stop_reason=self.stop_reason, timing=self.timing, epochs=self.epochs, skipped_steps=skipped_steps
+        )
 
     def to_progress(self) -> Progress:
         """Return how far it has come, by the names of a log."""

@@ -92,6 +92,7 @@ class InfoStats:
         stop_reason: `"max_epochs"`, `"stop_fn"`, or what else ended the run.
         timing: seconds.
         epochs: one entry per epoch.
+        skipped_steps: steps of optimizers that were left out, as `UpdateParams.nonfinite` says.
     """
 
     epoch: int
@@ -105,6 +106,7 @@ class InfoStats:
     stop_reason: str | None
     timing: Timing
     epochs: list[EpochStats] = field(default_factory=list)
+    skipped_steps: int = 0
 
     def __repr__(self) -> str:
         counts = ", ".join(

@@ -127,7 +127,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self._log.close_bar(self.params)
             finally:
                 self._hooks.close()
-        return self.state.info()
+        return self.state.info(self.algorithm.num_skipped_steps)
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""

@@ -89,7 +89,7 @@ class TrainerParams(Params):
     hooks: Hooks = live(())
     """Called at points of the run in this order; see `TrainerHook`."""
     update: Annotated[UpdateParams, instance_of(UpdateParams)] = UpdateParams()
-    """The way from gradients to steps: limits of their size."""
+    """The way from gradients to steps: limits, accumulation, what is done with a bad one."""
     precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()

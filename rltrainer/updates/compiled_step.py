@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rltrainer.accumulation import Accumulation
 from rltrainer.errors import field_error_text
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
@@ -59,6 +60,15 @@ class CompiledStep:
         """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
         return type(self), (self._owner,)
 
+    def check_plan(self, plan: UpdatePlan, is_ours: bool) -> None:
+        """Check that a plan can be followed; arguments as of `attach`.
+
+        Raises:
+            ParamsError: the plan asks for a CUDA graph that cannot be.
+        """
+        device = next(self._owner.policy.parameters()).device
+        _check_cuda_graph(plan, device, is_ours, _leaves_graph(plan))
+
     def attach(self, plan: UpdatePlan, is_ours: bool) -> None:
         """Follow a plan from the next update on.
 
@@ -66,20 +76,18 @@ class CompiledStep:
             plan: the plan.
             is_ours: whether all optimizers are ours, which a graph can hold.
 
-        Raises:
-            ParamsError: the plan asks for a CUDA graph that cannot be; nothing was changed.
         """
         policy: nn.Module = self._owner.policy
         device = next(policy.parameters()).device
-        leaves_graph = plan.callbacks.on_loss is not None or plan.all_reduce is not None
-        _check_cuda_graph(plan, device, is_ours, leaves_graph)
         self._callbacks = plan.callbacks
         tensors = [(x.shape, x.stride(), x.dtype) for x in self._owner._tensors()]
         layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states = layout, None, {}
             step = _with_bf16(self._owner._step, device) if plan.precision.amp == "bf16" else self._owner._step
-            self._eager = _with_norms(step, self._owner.optimizers_by_loss()) if plan.update.has_limit else step
+            if plan.update.tells_norms:
+                step = _with_norms(step, self._owner.optimizers_by_loss())
+            self._eager = step if (groups := self._owner.accumulation) is None else _in_groups(step, groups)
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
@@ -88,7 +96,7 @@ class CompiledStep:
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
         choice = plan.runtime.cuda_graph
         if choice == "auto":
-            choice = device.type == "cuda" and self.is_compiled and is_ours and not leaves_graph
+            choice = device.type == "cuda" and self.is_compiled and is_ours and not _leaves_graph(plan)
         self._record_with(CudaRecorder(device) if choice else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
@@ -286,6 +294,23 @@ def _with_bf16(step: Step, device: torch.device) -> Step:
             return step(*args)
 
     return step_with_bf16
+
+
+def _leaves_graph(plan: UpdatePlan) -> bool:
+    """Return whether a step calls functions of the user's between its operations."""
+    return plan.callbacks.on_loss is not None or plan.all_reduce is not None
+
+
+def _in_groups(step: Step, accumulation: Accumulation) -> Step:
+    """Return a step whose last argument is whether it is the last of its group."""
+
+    def step_of_group(*args: Any) -> Any:
+        *args_of_step, accumulation.applies = args
+        result = step(*args_of_step)
+        accumulation.applies = True
+        return result
+
+    return step_of_group
 
 
 def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:

@@ -31,6 +31,12 @@ class GradientLimit:
             return cls(None, update.grad_norm_type, update.max_grad_value)
         return cls(own if update.max_grad_norm is None else update.max_grad_norm, update.grad_norm_type)
 
+    def balanced(self, parts: Tensor) -> Tensor:
+        """Return the sum [P] of gradients [K, P] that all have the same norm, an equal share of the limit."""
+        norms = torch.stack([self.norm(part, torch.linalg.vector_norm(part)) for part in parts.unbind()])
+        scale = (self.max_norm or 0.0) / len(parts) / torch.where(norms == 0, 1.0, norms)
+        return scale @ parts
+
     def norm(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Return the norm of a gradient [P], given its length, the norm of type 2."""
         if self.norm_type == 2:

@@ -7,21 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.accumulation import Accumulation
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.field_rules import is_int
 from rltrainer.functional.scalars import computed_once
 from rltrainer.plan import UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
+from rltrainer.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
 from rltrainer.updates.gradient_limit import GradientLimit
+from rltrainer.updates.listeners import AllReduce, average, hear
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 LARGEST = torch.finfo(torch.float32).max
 """Of the norms that are finite."""
 
-AllReduce = Callable[[Tensor], Tensor]
-OnLoss = Callable[[str, Tensor, Callable[[Tensor], None]], Tensor | None]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -74,15 +76,20 @@ class Optimizer:
         self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
         self.name = "loss"
         self.grad_norm: Tensor | None = None
+        self._skips = False
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
-        self._hear: Callable[[Tensor], Tensor | None] | None = None
+        self._hear: Callable[[Tensor, Sequence[Tensor]], Tensor | None] | None = None
         self._all_reduce: AllReduce | None = None
+        self._accumulation: Accumulation | None = None
+        self._gathered: Tensor | None = None
         self.set_progress(0.0)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the plan: the copy is another algorithm's."""
-        return vars(self) | {"_hear": None, "_all_reduce": None, "_update": UpdateParams()}
+        return vars(self) | {
+            "_hear": None, "_all_reduce": None, "_update": UpdateParams(), "_accumulation": None, "_gathered": None
+        }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the copy's state, and the algorithm's own limit."""
@@ -102,6 +109,22 @@ class Optimizer:
         self._free_length = LARGEST if self.limit.max_norm is None else self.limit.max_norm - 1e-6
         self._free_length = -1.0 if self._is_asked else self._free_length
 
+    def check_plan(self, plan: UpdatePlan) -> None:
+        """Check that a plan can be followed.
+
+        Raises:
+            ParamsError: it shares out a limit that there is not.
+        """
+        if plan.update.balance_grad_norms and plan.update.max_grad_norm is None and self.max_grad_norm is None:
+            rule = "must be False without a limit of the norm, which it shares out"
+            plan.update.raise_invalid("balance_grad_norms", rule, "Set max_grad_norm.")
+
+    def gather_over(self, accumulation: Accumulation | None) -> None:
+        """Average gradients over groups of steps from now on; None applies those of each step."""
+        if accumulation is not self._accumulation:
+            self._accumulation = accumulation
+            self._gathered = None if accumulation is None else self._nothing_gathered()
+
     def listen(self, name: str, plan: UpdatePlan, is_compiled: bool) -> None:
         """Follow a plan from the next step on: tell its callbacks of losses, average and limit gradients as it says.
 
@@ -112,6 +135,9 @@ class Optimizer:
         """
         self.name, on_loss = name, plan.callbacks.on_loss
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
+        skipped, self._skips = self._skips, plan.update.nonfinite == "skip"
+        if skipped and not self._skips:
+            self._num_faults.zero_()  # they were counted, not to be told now
         self._hear = None if on_loss is None else partial(hear, on_loss, name, partial(self.step, is_heard=True))
         self._all_reduce = None if plan.all_reduce is None else partial(average, plan.all_reduce)
         if is_compiled:
@@ -134,33 +160,56 @@ class Optimizer:
             value = self._all_reduce(value)
         self.is_stopped.logical_or_(value > limit)
 
-    def step(self, loss: Tensor, *, is_heard: bool = False) -> None:
-        """Take the gradients of a scalar loss, average them over processes, clip them and apply them.
+    def step(self, loss: Tensor, parts: Sequence[Tensor] = (), *, is_heard: bool = False) -> None:
+        """Take the gradients of a scalar loss, average them over steps and processes, clip them and apply them.
 
         Args:
             loss: the loss.
+            parts: of which it is the sum, for a plan that balances them.
             is_heard: whether those who listen have been told of it.
         """
         if self._hear is not None and not is_heard:
-            heard = self._hear(loss)
+            heard = self._hear(loss, parts)
             if heard is None:  # the step was taken there
                 return
-            loss = heard
+            loss, parts = heard, parts if heard is loss else ()
         trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
         if not trained:
             return
-        gradients = torch.autograd.grad(loss, trained)
+        if len(parts) > 1 and self._update.balance_grad_norms:
+            gradients = self._balanced(trained, parts)
+        else:
+            gradients = torch.autograd.grad(loss, trained)
         with torch.no_grad():
-            if isinstance(self.method, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
-                self._apply_flat(self.method, trained, gradients, loss.detach())
+            if self._gathered is not None and self._accumulation is not None:
+                self._gathered += torch.cat([self._flat(trained, gradients), loss.detach().view(1)])
+                if self._accumulation.applies:
+                    self._apply_gathered(self._gathered, self._accumulation.size)
             else:
                 self._apply(trained, gradients, loss.detach())
+
+    @torch.no_grad()
+    def apply_rest(self) -> None:
+        """Apply what a group has gathered that will not be full."""
+        if self._gathered is not None and self._accumulation is not None and not self._accumulation.begins:
+            self._apply_gathered(self._gathered, self._accumulation.num_steps)
+
+    @property
+    def num_skipped(self) -> int:
+        """The steps that were left out where the plan says "skip"; waits for the device."""
+        return int(self._num_faults) if self._skips else 0
+
+    def skip(self) -> None:
+        """Count a step that somebody else left out."""
+        self._num_faults += 1
 
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that `step` changes; of an optimizer of the user's the parameters only."""
         of_method = self.method.tensors if isinstance(self.method, Adam) else []
-        return [*self.parameters, *of_method, self._bad_gradient, self._bad_loss, self._num_faults, self.is_stopped]
+        gathered = [] if self._gathered is None else [self._gathered]
+        of_faults = [self._bad_gradient, self._bad_loss, self._num_faults, self.is_stopped]
+        return [*self.parameters, *of_method, *of_faults, *gathered]
 
     def take_fault(self, wait: bool = True) -> str | None:
         """Say what was wrong with the last gradient that was not finite, if there was one since the last call.
@@ -168,7 +217,7 @@ class Optimizer:
         Args:
             wait: wait for the device; if not, a fault may be told at a later call. The CPU is never waited for.
         """
-        if not (self._num_faults if self._delayed is None else self._delayed.was_nonzero(wait)):
+        if self._skips or not (self._num_faults if self._delayed is None else self._delayed.was_nonzero(wait)):
             return None
         ends = torch.tensor([p.numel() for p in self.parameters], device=self._bad_gradient.device).cumsum(0)
         bad = (~torch.isfinite(self._bad_gradient)).nonzero()
@@ -183,7 +232,12 @@ class Optimizer:
     def state_dict(self) -> State:
         """Return what the update rule remembers, and of which parameters."""
         frozen = [not parameter.requires_grad for parameter in self.parameters]
-        return self.method.state_dict() | {"parameters": list(map(self._names.get, self.parameters)), "frozen": frozen}
+        state = self.method.state_dict() | {"parameters": list(map(self._names.get, self.parameters)), "frozen": frozen}
+        if self._skips:
+            state["num_skipped"] = self._num_faults
+        if self._accumulation is not None and not self._accumulation.begins:
+            state |= {"gathered": self._gathered, "num_gathered": self._accumulation.num_steps}
+        return state
 
     def check_state_dict(self, name: str, state: State) -> None:
         """Check a whole state before it is loaded.
@@ -202,7 +256,13 @@ class Optimizer:
                 hint = "Build the networks as when it was saved; freeze layers after loading."
                 raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
         self.method.check_state_dict(name, state)
-        unknown = sorted(state.keys() - current.keys())
+        for key, like in (("num_skipped", self._num_faults), ("gathered", self._nothing_gathered())):
+            if key in state:
+                check_like(f"{name}.{key}", like, state[key], "Build the networks as when it was saved.")
+        num_gathered = state.get("num_gathered", 0)
+        if not is_int(num_gathered) or num_gathered < 0 or (num_gathered > 0) != ("gathered" in state):
+            raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {num_gathered!r}")
+        unknown = sorted(state.keys() - current.keys() - {"num_skipped", "gathered", "num_gathered"})
         if unknown:
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 
@@ -210,13 +270,43 @@ class Optimizer:
         """Restore what `state_dict` returned and `check_state_dict` has checked; earlier faults are forgotten."""
         self.take_fault()
         self.method.load_state_dict(state)
+        if self._skips:
+            self._num_faults.copy_(state.get("num_skipped", torch.zeros(())))
+        if self._gathered is not None and self._accumulation is not None:
+            # A file of larger groups, or of none, begins a new one.
+            num_steps = state.get("num_gathered", 0)
+            self._accumulation.num_steps = num_steps if num_steps < self._accumulation.size else 0
+            self._gathered.copy_(self._nothing_gathered() if self._accumulation.begins else state["gathered"])
 
     def _can_walk_memory(self) -> bool:
         """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
         return self._is_on_host and all(map(Tensor.is_contiguous, self.parameters))
 
+    def _balanced(self, trained: Sequence[Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return gradients to which each part of a loss contributes alike; note the norm of the plain ones."""
+        each = [torch.autograd.grad(x, trained, retain_graph=True, materialize_grads=True) for x in parts]
+        with torch.no_grad():
+            flat = torch.stack([self._flat(trained, gradients) for gradients in each])
+            plain = flat.sum(0)
+            self.grad_norm = self.limit.norm(plain, torch.linalg.vector_norm(plain))
+            return self._parts(self.limit.balanced(flat))
+
+    def _nothing_gathered(self) -> Tensor:
+        """Return the zeros that a group begins with: of all parameters' gradients, and of the loss."""
+        return torch.zeros(len(self._bad_gradient) + 1, device=self._bad_gradient.device)
+
+    def _apply_gathered(self, gathered: Tensor, num_steps: int) -> None:
+        """Apply the mean of gathered gradients, and begin anew."""
+        mean = gathered / num_steps
+        gathered.zero_()
+        self._apply([p for p in self.parameters if p.requires_grad], self._parts(mean[:-1]), mean[-1])
+
     def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
-        """Look at the gradients and decide: what is quickest where looking costs nothing."""
+        """Average the gradients over processes, look at them, clip and apply them."""
+        if isinstance(self.method, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
+            self._apply_flat(self.method, trained, gradients, loss)
+            return
+        # Looking at the gradients and deciding is quickest where it costs nothing.
         if self.can_stop and self.is_stopped:
             return
         if self._all_reduce is not None:
@@ -253,7 +343,7 @@ class Optimizer:
     def _limited(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Return a flat gradient within the limit, given its length; note its norm for who asked for it."""
         norm = self.limit.norm(gradient, length)
-        if self._update.has_limit:
+        if self._update.tells_norms and self.grad_norm is None:  # else it was noted before it was balanced
             self.grad_norm = norm
         return self.limit.clip(gradient, norm)
 
@@ -268,29 +358,3 @@ class Optimizer:
             found = dict(zip(trained, gradients, strict=True))
             gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in self.parameters)
         return torch.cat([gradient.flatten() for gradient in gradients])
-
-
-def hear(on_loss: OnLoss, name: str, step: Callable[[Tensor], None], loss: Tensor) -> Tensor | None:
-    """Tell a listener of a loss; return the one whose step is to be taken, None if the listener has taken it."""
-    is_taken = False
-
-    def step_once(loss: Tensor) -> None:
-        nonlocal is_taken
-        is_taken = True
-        step(loss)
-
-    replacement: Any = on_loss(name, loss, step_once)
-    if replacement is not None and not isinstance(replacement, Tensor):
-        raise TypeError(field_error_text("UpdateCallbacks", "on_loss", "must return a loss or None", replacement))
-    if is_taken:
-        return None
-    return loss if replacement is None else replacement
-
-
-def average(all_reduce: AllReduce, gradient: Tensor) -> Tensor:
-    """Return the average of a flat gradient over processes."""
-    result: Any = all_reduce(gradient)
-    if not isinstance(result, Tensor) or result.shape != gradient.shape:
-        rule = f"must return a gradient of shape {tuple(gradient.shape)}"
-        raise TypeError(field_error_text("UpdatePlan", "all_reduce", rule, result))
-    return result

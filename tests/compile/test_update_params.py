@@ -9,7 +9,9 @@ import torch
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
-from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, update
+from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, transitions, update
+from tests.contract.test_all_algorithms import assert_same_state
+from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
@@ -45,11 +47,60 @@ def test_every_limit_is_one_graph(limit: str) -> None:
     assert sum(counters["graph_break"].values()) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name != "sac"])
-def test_every_algorithm_clips_compiled(name: str) -> None:
-    plain, compiled = both(name, rl.UpdateParams(max_grad_norm=0.01))
-    assert_equal_updates(plain, compiled, num_updates=2)
-    assert sum(counters["graph_break"].values()) == 0
+EVERYTHING: dict[str, Any] = {"max_grad_norm": 0.01, "grad_norm_type": 3, "accumulate": 2, "nonfinite": "skip"}
+BALANCED = ("ppo", "a2c", "recurrent_ppo", "impala")
+
+
+def params_of(name: str) -> tuple[rl.UpdateParams, dict[str, Any]]:
+    """Return all that an algorithm has, and changes of its own params."""
+    changes = {"entropy_coef": 0.01} if name in BALANCED else {}
+    return rl.UpdateParams(**EVERYTHING, balance_grad_norms=name in BALANCED), changes
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_everything_compiles(name: str) -> None:
+    params, changes = params_of(name)
+    plain, compiled = both(name, params, **changes)
+    assert_equal_updates(plain, compiled, num_updates=8)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 2  # steps that gather, and steps that apply
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_algorithm_is_traced_without_a_break(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a compiler that runs what it has traced operation by operation: quick to make."""
+    compile_ = torch.compile
+    monkeypatch.setattr("torch.compile", lambda step, options: compile_(step, backend="aot_eager"))
+    params, changes = params_of(name)
+    plain, compiled = both(name, params, **changes)
+    assert_equal_updates(plain, compiled, num_updates=8)
+    assert not counters["graph_break"]
+    # Steps that gather, and steps that apply, without and with the delayed actor.
+    assert counters["stats"]["unique_graphs"] == (4 if name in ("td3", "td3_bc", "redq") else 2)
+
+
+def test_a_bad_step_is_left_out_and_counted() -> None:
+    plain, compiled = both("bc", rl.UpdateParams(nonfinite="skip"))
+    for algorithm in (plain, compiled):
+        for bad in (False, True, False):
+            batch = transitions(algorithm, seed=0)
+            batch.weight = batch.weight * (float("nan") if bad else 1.0)
+            algorithm.update(batch)
+        assert algorithm.num_skipped_steps == 1
+        assert algorithm.optimizer.method.num_steps == 2
+    assert_equal_updates(plain, compiled)
+
+
+def test_graphs_keep_gathering_and_applying_apart() -> None:
+    """CUDA graphs, by a stand-in that repeats what was recorded."""
+    plain, graphed, recorder = make("sac"), make("sac"), Rerun()
+    for algorithm in (plain, graphed):
+        algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(accumulate=2, max_grad_norm=0.01)))
+    with_graph(graphed, recorder)
+    for seed in range(5):
+        assert update(plain, seed).floats() == update(graphed, seed).floats()
+    assert_same_state(plain, graphed)
+    assert recorder.num_replays == 5
 
 
 def test_another_limit_compiles_anew() -> None:

@@ -69,7 +69,7 @@ class REDQ(SAC):
         """Draw the noise of the actions and the members of the target, and say whether it is the actor's turn."""
         noise = super().draw(batch)
         members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
-        self.num_critic_steps += 1
+        self.num_critic_steps += self.begins_step
         return REDQDraws(
             action=noise.action, next_action=noise.next_action, members=members[: self.params.num_target_critics],
             is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,

@@ -74,7 +74,7 @@ class TD3(OffPolicyAlgorithm):
     def draw(self, batch: Transitions) -> TD3Draws:
         """Draw the noise on the target's action, and say whether it is the actor's turn."""
         noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
-        self.num_critic_steps += 1
+        self.num_critic_steps += self.begins_step
         return TD3Draws(
             target_noise=noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip),
             is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,

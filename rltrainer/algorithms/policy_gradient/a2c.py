@@ -1,11 +1,13 @@
 """A2C: advantage actor-critic (Mnih et al. 2016, Asynchronous Methods for Deep RL; the synchronous variant)."""
 
 import dataclasses
+import functools
+import operator
 
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.algorithm import AlgorithmParams
+from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
@@ -78,11 +80,12 @@ class A2C(OnPolicyAlgorithm):
         policy_loss = weighted_mean(self.policy_loss(log_prob, batch), batch.weight)
         value_loss = weighted_mean(self.value_loss(value, batch), batch.weight)
         entropy = weighted_mean(distribution.entropy(), batch.weight)
-        loss = policy_loss + self.params.value_coef * value_loss
+        parts = [policy_loss, self.params.value_coef * value_loss]
         if self.params.entropy_coef != 0:  # without it, the backward pass leaves the entropy out
-            loss = loss - self.entropy_coef.value * entropy
+            parts.append(-self.entropy_coef.value * entropy)
+        loss = functools.reduce(operator.add, parts)
         self.end_early(log_prob.detach(), batch)
-        self.optimizer.step(loss)
+        self.optimizer.step(loss, parts)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics = {name: value.detach() for name, value in losses.items()}
         return UpdateResult({**metrics, **self.policy_change(log_prob.detach(), batch)})

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from rltrainer.algorithms.algorithm import AlgorithmParams
+from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import Flag, PositiveFloat, Scheduled

@@ -17,7 +17,7 @@ from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import Tree
 from rltrainer.types import UpdateResult
-from rltrainer.updates.optimizer import average, hear
+from rltrainer.updates.listeners import average, hear
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -139,6 +139,9 @@ class TRPO(A2C):
         gradient = self._average(flat(torch.autograd.grad(loss, parameters, retain_graph=True)))
         step = trust_region_step(fisher, -gradient, params.target_kl, params.num_cg_steps)
         if not torch.isfinite(step).all():
+            if self.plan.update.nonfinite == "skip":
+                self.optimizer.skip()
+                return {}
             raise self.non_finite_error(f"the gradient of policy.actor is not finite (loss = {float(loss.detach()):g})")
         before, parts = [p.detach().clone() for p in parameters], split_like(step, parameters)
 

@@ -154,14 +154,15 @@ def test_the_norm_of_a_delayed_actor_is_a_mean_over_its_steps() -> None:
 
 
 ACCEPTED: dict[str, list[Any]] = {
-    "max_grad_norm": [None], "max_grad_value": [None], "grad_norm_type": [INF],
+    "max_grad_norm": [None], "max_grad_value": [None], "grad_norm_type": [INF], "balance_grad_norms": [True],
+    "accumulate": [], "nonfinite": [],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("field", ACCEPTED)
 @pytest.mark.parametrize("value", [-1, 0, INF, math.nan, "", None, True, []])
 def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
-    if any(value is ok or value == ok for ok in ACCEPTED[field]):
+    if any(value is ok or (value == ok and value is not True) for ok in ACCEPTED[field]):
         rl.UpdateParams(**{field: value})
         return
     with pytest.raises(ParamsError, match=rf"^UpdateParams\.{field}: must be .*; got .* \({type(value).__name__}\)"):
@@ -178,6 +179,78 @@ def test_two_limits_contradict_each_other() -> None:
     rule = r"UpdateParams\.max_grad_value: must be None beside max_grad_norm \(2\.0\); got 1\.0 \(float\)\. Choose one"
     with pytest.raises(ParamsError, match=rule):
         rl.UpdateParams(max_grad_norm=2.0, max_grad_value=1.0)
+
+
+def test_what_is_shared_out_is_a_limit_of_the_norm() -> None:
+    rule = (
+        r"UpdateParams\.balance_grad_norms: must be False beside max_grad_value \(1\.0\); got True \(bool\)\. It shares"
+    )
+    with pytest.raises(ParamsError, match=rule):
+        rl.UpdateParams(max_grad_value=1.0, balance_grad_norms=True)
+    rule = (
+        r"balance_grad_norms: must be False without a limit of the norm, which it shares out; got True .* Set max_grad"
+    )
+    algorithm = make("sac")
+    with pytest.raises(ParamsError, match=rule):
+        algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(balance_grad_norms=True)))
+    assert algorithm.plan.update == rl.UpdateParams()
+    make("ppo").attach(rl.UpdatePlan(update=rl.UpdateParams(balance_grad_norms=True)))  # has one of its own
+
+
+WAYS: dict[str, Any] = {"torch": sgd, "each": None, "flat": None}
+
+
+def balanced(way: str, *parts: float, of: int | None = None, **limits: Any) -> tuple[list[float], Optimizer]:
+    """Return what a step is given of a loss whose parts have these gradients, each in a number of its own."""
+    point = nn.ParameterList([nn.Parameter(torch.zeros(len(parts)))])
+    optimizer = Optimizer({"point": point}, 1.0, factory=WAYS[way])
+    optimizer._can_walk_memory = lambda: way == "each"  # type: ignore[method-assign]
+    params = {"max_grad_norm": 1.0, "balance_grad_norms": True} | limits
+    optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**params)), is_compiled=False)
+    losses = [part * point[0][i if of is None else of] for i, part in enumerate(parts)]
+    loss = sum(losses, torch.zeros(()))
+    optimizer.step(loss, losses)
+    if way == "torch":
+        return (-point[0].detach()).tolist(), optimizer
+    return (optimizer.state_dict()["mean"] / 0.1).tolist(), optimizer
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parts_of_norms_10_and_a_tenth_contribute_a_half_each(way: str) -> None:
+    found, optimizer = balanced(way, 10.0, 0.1)
+    assert found == pytest.approx([0.5, 0.5], rel=1e-5)
+    assert float(optimizer.grad_norm) == pytest.approx(math.sqrt(100.01))  # type: ignore[arg-type]
+    assert balanced(way, 10.0, 0.1, 3.0, max_grad_norm=6.0)[0] == pytest.approx([2.0, 2.0, 2.0], rel=1e-5)
+    assert balanced(way, 10.0, -0.1, of=0)[0] == pytest.approx([0.0, 0.0], abs=1e-6)  # they pull against each other
+    assert balanced(way, 10.0, 0.0)[0] == pytest.approx([0.5, 0.0], rel=1e-5)
+    assert balanced(way, 10.0)[0] == pytest.approx([1.0], rel=1e-5)  # clipped
+    assert balanced(way, 0.1)[0] == pytest.approx([0.1], rel=1e-5)
+
+
+def test_a_listener_who_takes_the_step_balances_too() -> None:
+    taken = []
+    for on_loss in (lambda name, loss, step: step(loss), lambda name, loss, step: 2 * loss):
+        point = Point()
+        optimizer = Optimizer({"point": point}, 1.0, factory=sgd)
+        params = rl.UpdateParams(max_grad_norm=1.0, balance_grad_norms=True)
+        plan = rl.UpdatePlan(update=params, callbacks=rl.UpdateCallbacks(on_loss=on_loss))
+        optimizer.listen("loss", plan, is_compiled=False)
+        parts = [10 * point.x, 0.1 * point.y]
+        optimizer.step(parts[0] + parts[1], parts)
+        taken.append([-float(point.x.detach()), -float(point.y.detach())])
+    assert taken[0] == pytest.approx([0.5, 0.5], rel=1e-5)
+    assert taken[1] == pytest.approx([1.0, 0.01], rel=1e-3)  # another loss, of which nothing is known
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c_box", "recurrent_ppo", "impala"])
+def test_balanced_updates_train_and_are_deterministic(name: str) -> None:
+    one, other, plain = (make(name) for _ in range(3))
+    for algorithm in (one, other):
+        algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(max_grad_norm=0.5, balance_grad_norms=True)))
+    assert ["grad_norm" in update(algorithm).metrics for algorithm in (one, other, plain)] == [True, True, False]
+    assert_same_state(one, other)
+    weights = trained_parameters(plain)
+    assert all(not torch.equal(weights[key], value) for key, value in trained_parameters(one).items())
 
 
 def test_they_survive_json() -> None:

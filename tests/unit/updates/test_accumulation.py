@@ -1,0 +1,237 @@
+"""Gradients averaged over several steps: one batch of as many minibatches, for every algorithm, kept in its state."""
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError
+from rltrainer.tree import map_tree
+from tests.contract.test_all_algorithms import (
+    ALL,
+    OFF_POLICY,
+    ON_POLICY,
+    assert_same_state,
+    make,
+    rollout,
+    trained_parameters,
+    transitions,
+    update,
+)
+from tests.resume.runs import build, digest
+from tests.resume.test_census import census, differences
+
+SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "tqc", "redq", "cql", "iql")
+"""Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
+
+
+def remade(name: str, **changes: Any) -> Any:
+    """Return an algorithm whose first steps of Adam are not the signs of rounding errors."""
+    algorithm = make(name)
+    known = {field.name for field in dataclasses.fields(algorithm.params)}
+    changes = {"adam_eps": 1e-3, "normalize_advantage": False, "target_update_interval": 2} | changes
+    values = {key: value for key, value in changes.items() if key in known}
+    other = type(algorithm)(algorithm.policy, dataclasses.replace(algorithm.params, **values))
+    other.seed(3)
+    if name in OFF_POLICY:
+        draw = other.draw
+        other.draw = lambda batch: still(draw(batch))
+    return other
+
+
+def still(draws: Any) -> Any:
+    """Return draws without noise, which would be other numbers for a batch of another size."""
+    if draws is None:
+        return None
+    quiet = {
+        field.name: torch.zeros_like(value) if value.is_floating_point() else torch.arange(len(value))
+        for field in dataclasses.fields(draws)
+        if isinstance(value := getattr(draws, field.name), Tensor)
+    }
+    return dataclasses.replace(draws, **quiet)
+
+
+def accumulating(algorithm: Any, size: int, **more: Any) -> Any:
+    algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(accumulate=size, **more)))
+    return algorithm
+
+
+def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    for key, value in one.items():
+        torch.testing.assert_close(value, other[key], rtol=0, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("name", [name for name in OFF_POLICY if name not in SEVERAL])
+def test_k_minibatches_are_one_batch(name: str) -> None:
+    one, other = accumulating(remade(name), 3), remade(name)
+    for seed in range(3):
+        batch = transitions(one, 3, 16, seed=seed)
+        one.update(batch)
+        other.update(batch[0].__class__(**{f: flat(getattr(batch, f)) for f in fields_of(batch)}))
+    assert_close(trained_parameters(one), trained_parameters(other))
+    assert_close(dict(target(one)), dict(target(other)))
+    assert [o.method.num_steps for o in one._optimizers()] == [3.0]
+
+
+def fields_of(batch: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(batch)]
+
+
+def flat(tree: Any) -> Any:
+    return {} if isinstance(tree, dict) and not tree else map_tree(lambda x: x.flatten(0, 1), tree)
+
+
+def target(algorithm: Any) -> Any:
+    network = getattr(algorithm, "target_critic", None)
+    return {} if network is None else network.state_dict()
+
+
+@pytest.mark.parametrize("name", [*SEVERAL])
+def test_the_first_optimizer_of_several_takes_the_step_of_one_batch(name: str) -> None:
+    """The actor's gradients are of the critic before its step, but for the last; so they are nearly those."""
+    one, other = accumulating(remade(name), 3), remade(name)
+    batch = transitions(one, 3, 16)
+    one.update(batch)
+    other.update(type(batch)(**{f: flat(getattr(batch, f)) for f in fields_of(batch)}))
+    first = "value_network" if name == "iql" else "critic"
+    of_first = {key: value for key, value in trained_parameters(one).items() if key.startswith(first)}
+    assert of_first
+    assert_close(of_first, trained_parameters(other))
+    assert all(optimizer.method.num_steps == 1 for optimizer in one._optimizers())
+    assert one.target_critic.num_calls == other.target_critic.num_calls == 1
+    for key, value in trained_parameters(one).items():
+        torch.testing.assert_close(value, trained_parameters(other)[key], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_k_minibatches_of_a_rollout_are_the_rollout(name: str) -> None:
+    one, other = accumulating(remade(name), 3), remade(name)
+    for seed in range(2):
+        small = one.update(rollout(one, seed=seed), batch_size=8, repeat=2)
+        whole = other.update(rollout(other, seed=seed), batch_size=None, repeat=2)
+        assert (small.num_gradient_steps, whole.num_gradient_steps) == (6, 2)
+    assert_close(trained_parameters(one), trained_parameters(other))
+    assert [o.method.num_steps for o in one._optimizers()] == [4.0]
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_what_is_left_over_of_a_rollout_is_applied(name: str) -> None:
+    """Three minibatches in groups of two are a step of two, and one of the last one alone."""
+    algorithm = accumulating(make(name), 2)
+    algorithm.update(rollout(algorithm), batch_size=8, repeat=1)
+    assert [optimizer.method.num_steps for optimizer in algorithm._optimizers()] == [2.0]
+    assert "gathered" not in algorithm._optimizers()[0].state_dict()
+
+
+def test_the_rest_is_a_mean_over_what_there_is() -> None:
+    one, other = accumulating(remade("a2c"), 5), remade("a2c")
+    one.update(rollout(one), batch_size=8, repeat=1)  # three of five
+    other.update(rollout(other), batch_size=None, repeat=1)
+    assert_close(trained_parameters(one), trained_parameters(other))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_algorithm_trains_and_is_deterministic(name: str) -> None:
+    params = {"max_grad_norm": 0.5, "nonfinite": "skip"}
+    one, other = (accumulating(make(name), 2, **params) for _ in range(2))
+    before = trained_parameters(one)
+    for seed in range(4):
+        results = [update(algorithm, seed).floats() for algorithm in (one, other)]
+        assert results[0] == results[1]
+    assert_same_state(one, other)
+    changed = [key for key, value in trained_parameters(one).items() if not torch.equal(value, before[key])]
+    assert changed
+    assert one.num_skipped_steps == 0
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_nothing_changes_before_the_last_of_a_group_and_the_state_continues(name: str, tmp_path: Path) -> None:
+    one = accumulating(make(name), 3)
+    before = trained_parameters(one)
+    update(one, 0)
+    update(one, 1)
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(one).items())
+    one.save(tmp_path / "algorithm.safetensors")
+    other = accumulating(make(name), 3)
+    other.load(tmp_path / "algorithm.safetensors")
+    assert_same_state(one, other)
+    for seed in range(2, 6):
+        assert update(one, seed).floats() == update(other, seed).floats()
+    assert_same_state(one, other)
+    assert not any(torch.equal(before[k], v) for k, v in trained_parameters(one).items() if k.startswith("actor."))
+
+
+def test_a_delayed_actor_and_targets_count_the_steps_that_are_applied() -> None:
+    algorithm = rl.TD3(make("td3").policy, rl.TD3Params(actor_update_interval=2))
+    accumulating(algorithm, 3)
+    turns = ["actor_loss" in update(algorithm, seed).metrics for seed in range(12)]
+    assert turns == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
+    assert [algorithm.critic_optimizer.method.num_steps, algorithm.actor_optimizer.method.num_steps] == [4.0, 2.0]
+    assert algorithm.target_critic.num_calls == 2
+
+
+def test_a_copy_begins_a_group_of_its_own_and_follows_no_plan() -> None:
+    algorithm = accumulating(make("dqn"), 3)
+    update(algorithm)
+    copied = copy.deepcopy(algorithm)
+    before = trained_parameters(copied)
+    update(copied)
+    assert any(not torch.equal(before[key], value) for key, value in trained_parameters(copied).items())
+    assert copied.target_critic.num_calls == 1
+
+
+def test_another_plan_begins_anew() -> None:
+    algorithm = accumulating(make("bc"), 3)
+    update(algorithm)
+    accumulating(algorithm, 2)
+    before = trained_parameters(algorithm)
+    update(algorithm)
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
+    accumulating(algorithm, 1)
+    update(algorithm)
+    assert algorithm.optimizer.method.num_steps == 1
+
+
+@pytest.mark.parametrize("found", [0, -1, 1.5, None])
+def test_a_wrong_count_is_refused(found: Any) -> None:
+    algorithm = accumulating(make("bc"), 3)
+    update(algorithm)
+    state = copy.deepcopy(algorithm.state_dict())
+    state["optimizer"]["num_gathered"] = found
+    with pytest.raises(CheckpointError, match=r"BC\.optimizer\.num_gathered: expected how many are gathered, found"):
+        algorithm.load_state_dict(state)
+    state["optimizer"] |= {"num_gathered": 1, "gathered": torch.zeros(3)}
+    with pytest.raises(CheckpointError, match=r"BC\.optimizer\.gathered: expected shape .* found \(3,\)"):
+        algorithm.load_state_dict(state)
+
+
+def test_a_state_in_the_middle_of_a_group_loads_where_nothing_is_gathered() -> None:
+    algorithm = accumulating(make("bc"), 3)
+    update(algorithm)
+    other = make("bc")
+    other.load_state_dict(algorithm.state_dict())
+    assert "gathered" not in other.optimizer.state_dict()
+
+
+def run_of(name: str) -> Any:
+    trainer = build(name)
+    params = dataclasses.replace(trainer.params, update=rl.UpdateParams(accumulate=5, nonfinite="skip"))
+    return params.create_trainer(trainer.algorithm)
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn", "td3", "redq", "ppo", "offline_iql"])
+def test_a_run_continues_in_the_middle_of_a_group(name: str, tmp_path: Path) -> None:
+    whole, trainer, restored = (run_of(name) for _ in range(3))
+    whole.run()
+    trainer.execute_epoch()
+    trainer.save(tmp_path / "checkpoint")
+    restored.restore(tmp_path / "checkpoint")
+    assert differences(census(trainer), census(restored)) == []
+    assert "gathered" in trainer.algorithm._optimizers()[0].state_dict() or name == "ppo"
+    restored.run()
+    assert digest(restored) == digest(whole)
