@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule, instance_of
+from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule, instance_of, is_finite
 from rltrainer.params import Params
 from rltrainer.profiler_params import ProfilerParams
 from rltrainer.types import UpdateResult
@@ -103,9 +103,26 @@ class UpdateParams(Params):
 class PrecisionParams(Params):
     """The number formats of an update."""
 
-    amp: Literal["bf16"] | None = None
+    amp: Literal["bf16", "fp16"] | None = None
     """Format of matrix products; weights, optimizers and everything else stay float32. A processor without bf16
-    instructions is 1.7 times slower with it, more so compiled; so nothing chooses it but you."""
+    instructions is 1.7 times slower with it, more so compiled; so nothing chooses it but you. With "fp16" each loss is
+    scaled; a step whose gradient is not finite at that scale is left out and counted, and lowers the scale."""
+    initial_loss_scale: PositiveFloat = 65536.0
+    """What losses are multiplied with in "fp16", so that small gradients do not vanish, until the scale moves."""
+    loss_scale_growth: Annotated[float, Rule("a number of at least 1", lambda v: is_finite(v) and v >= 1)] = 2.0
+    """The scale is multiplied with this after `loss_scale_growth_interval` good steps in a row."""
+    loss_scale_growth_interval: PositiveInt = 2000
+    """See `loss_scale_growth`."""
+    loss_scale_backoff: Annotated[float, Rule("a number in (0, 1)", lambda v: is_finite(v) and 0 < v < 1)] = 0.5
+    """The scale is multiplied with this when a gradient is not finite."""
+    min_loss_scale: PositiveFloat = 1.0
+    """A run whose scale falls below this ends with the stop reason "min_loss_scale"."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initial_loss_scale < self.min_loss_scale:
+            rule = f"must be at least min_loss_scale ({self.min_loss_scale})"
+            self.raise_invalid("initial_loss_scale", rule, "A run would end at once.")
 
 
 def no_progress() -> float:
@@ -158,3 +175,8 @@ class UpdatePlan:
     rollouts_vary: bool = False
     callbacks: UpdateCallbacks = UpdateCallbacks()
     all_reduce: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def skips_steps(self) -> bool:
+        """Return whether a gradient that is not finite is left out and counted, instead of raised."""
+        return self.update.nonfinite == "skip" or self.precision.amp == "fp16"

@@ -286,8 +286,18 @@ class Algorithm(ABC):
 
     def told_values(self) -> dict[str, float]:
         """Return what a log tells beside the metrics: learning rates, and `skipped_steps` where steps may be."""
-        skipped = {"skipped_steps": self.num_skipped_steps} if self.plan.update.nonfinite == "skip" else {}
-        return {**self.learning_rates(), **skipped}
+        told = self.learning_rates()
+        if self.plan.skips_steps:
+            told["skipped_steps"] = self.num_skipped_steps
+        scales = {f"{name}_loss_scale".lstrip("_"): o.loss_scale for name, o in self.optimizers_by_loss().items()}
+        return told | {name: scale for name, scale in scales.items() if scale is not None}
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training cannot go on: "min_loss_scale", see `PrecisionParams`; None if it can."""
+        if self.plan.precision.amp != "fp16":
+            return None
+        return "min_loss_scale" if any(optimizer.is_scale_too_low for optimizer in self._optimizers()) else None
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""

@@ -103,7 +103,7 @@ class OffPolicyAlgorithm(Algorithm):
         results = self._compiled_step.run(steps if self.accumulation is None else self.accumulation.grouped(steps))
         self._end_update(results)
         result = results[0] if is_single else UpdateResult.mean(results)
-        if result.td_error is not None and self.plan.update.nonfinite == "skip":
+        if result.td_error is not None and self.plan.skips_steps:
             # Of a transition that is drawn by it, an error that is not finite would be the only one that counts.
             result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
         return result

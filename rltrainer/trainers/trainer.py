@@ -164,6 +164,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     if result is not None:
                         state.add_update(result, record, time.perf_counter() - began)
                         self._log.updated(state, result)
+                    state.stop_reason = self.algorithm.stop_reason
                     record.num_training_steps += 1
                     hooks.end_training_step(batch, result, record.num_steps(self.step_unit) >= params.epoch_num_steps)
                     call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)

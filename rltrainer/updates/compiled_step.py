@@ -84,7 +84,9 @@ class CompiledStep:
         layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states = layout, None, {}
-            step = _with_bf16(self._owner._step, device) if plan.precision.amp == "bf16" else self._owner._step
+            step = self._owner._step
+            if (amp := plan.precision.amp) is not None:
+                step = _with_amp(step, device, amp)
             if plan.update.tells_norms:
                 step = _with_norms(step, self._owner.optimizers_by_loss())
             self._eager = step if (groups := self._owner.accumulation) is None else _in_groups(step, groups)
@@ -109,7 +111,8 @@ class CompiledStep:
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         """Return the number formats of the steps, for what is compared with their results."""
         owner = self._owner
-        return _bf16(owner.device) if owner.plan.precision.amp == "bf16" else contextlib.nullcontext()
+        amp = owner.plan.precision.amp
+        return contextlib.nullcontext() if amp is None else _autocast(owner.device, amp)
 
     @property
     def has_cuda_graph(self) -> bool:
@@ -282,18 +285,18 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
     }
 
 
-def _with_bf16(step: Step, device: torch.device) -> Step:
-    is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+def _with_amp(step: Step, device: torch.device, amp: str) -> Step:
+    is_x86 = amp == "bf16" and device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
     if is_x86 and not torch.cpu._is_avx512_bf16_supported():
         # Seen on an Intel Xeon with AVX-512 and without bf16: SAC's eager step; compiled ones lose more.
         text = "this processor has no bf16 instructions; bf16 will be slower than float32, about 1.7 times or more"
         warnings.warn(f"PrecisionParams.amp: {text}. Leave amp out, it is None then.", stacklevel=4)
 
-    def step_with_bf16(*args: Any) -> Any:
-        with _bf16(device):
+    def step_with_amp(*args: Any) -> Any:
+        with _autocast(device, amp):
             return step(*args)
 
-    return step_with_bf16
+    return step_with_amp
 
 
 def _leaves_graph(plan: UpdatePlan) -> bool:
@@ -327,6 +330,7 @@ def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:
     return step_with_norms
 
 
-def _bf16(device: torch.device) -> torch.autocast:
-    # No cache: it would keep the bf16 copies of weights that the step itself changes.
-    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+def _autocast(device: torch.device, amp: str) -> torch.autocast:
+    # No cache: it would keep the rounded copies of weights that the step itself changes.
+    dtype = torch.bfloat16 if amp == "bf16" else torch.float16
+    return torch.autocast(device.type, dtype=dtype, cache_enabled=False)

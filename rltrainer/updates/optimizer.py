@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from rltrainer.updates.adam import Adam
 from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
 from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.listeners import AllReduce, average, hear
+from rltrainer.updates.loss_scaler import LossScaler
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 LARGEST = torch.finfo(torch.float32).max
@@ -76,7 +77,7 @@ class Optimizer:
         self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
         self.name = "loss"
         self.grad_norm: Tensor | None = None
-        self._skips = False
+        self._skips, self._scaler = False, cast(LossScaler | None, None)
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
         self._hear: Callable[[Tensor, Sequence[Tensor]], Tensor | None] | None = None
@@ -88,7 +89,8 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the plan: the copy is another algorithm's."""
         return vars(self) | {
-            "_hear": None, "_all_reduce": None, "_update": UpdateParams(), "_accumulation": None, "_gathered": None
+            "_hear": None, "_all_reduce": None, "_update": UpdateParams(), "_accumulation": None, "_gathered": None,
+            "_scaler": None, "_skips": False
         }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,7 +105,7 @@ class Optimizer:
 
     @max_grad_norm.setter
     def max_grad_norm(self, value: float | None) -> None:
-        self._own_limit, self._is_asked = value, self._update != UpdateParams()
+        self._own_limit, self._is_asked = value, self._update != UpdateParams() or self._scaler is not None
         self.limit = GradientLimit.of(self._update, value)
         # A gradient that is no longer than this is taken as it is.
         self._free_length = LARGEST if self.limit.max_norm is None else self.limit.max_norm - 1e-6
@@ -134,8 +136,11 @@ class Optimizer:
             is_compiled: whether `step` is traced, and has to leave its graph for them.
         """
         self.name, on_loss = name, plan.callbacks.on_loss
+        precision, is_scaled = plan.precision, plan.precision.amp == "fp16"
+        if (self._scaler.precision if self._scaler else None) != (precision if is_scaled else None):
+            self._scaler = LossScaler(precision, self._bad_loss.device) if is_scaled else None
+        skipped, self._skips = self._skips, plan.skips_steps
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
-        skipped, self._skips = self._skips, plan.update.nonfinite == "skip"
         if skipped and not self._skips:
             self._num_faults.zero_()  # they were counted, not to be told now
         self._hear = None if on_loss is None else partial(hear, on_loss, name, partial(self.step, is_heard=True))
@@ -178,6 +183,9 @@ class Optimizer:
             return
         if len(parts) > 1 and self._update.balance_grad_norms:
             gradients = self._balanced(trained, parts)
+        elif self._scaler is not None:
+            gradients = torch.autograd.grad(loss * self._scaler.scale, trained)
+            gradients = tuple(torch._foreach_div(gradients, self._scaler.scale))
         else:
             gradients = torch.autograd.grad(loss, trained)
         with torch.no_grad():
@@ -199,6 +207,16 @@ class Optimizer:
         """The steps that were left out where the plan says "skip"; waits for the device."""
         return int(self._num_faults) if self._skips else 0
 
+    @property
+    def loss_scale(self) -> float | None:
+        """What the loss is multiplied with in float16, None otherwise; waits for the device."""
+        return None if self._scaler is None else float(self._scaler.scale)
+
+    @property
+    def is_scale_too_low(self) -> bool:
+        """Return whether the scale of the loss has fallen below its minimum; waits for the device."""
+        return self._scaler is not None and self._scaler.is_too_low()
+
     def skip(self) -> None:
         """Count a step that somebody else left out."""
         self._num_faults += 1
@@ -209,7 +227,8 @@ class Optimizer:
         of_method = self.method.tensors if isinstance(self.method, Adam) else []
         gathered = [] if self._gathered is None else [self._gathered]
         of_faults = [self._bad_gradient, self._bad_loss, self._num_faults, self.is_stopped]
-        return [*self.parameters, *of_method, *of_faults, *gathered]
+        of_scaler = [] if self._scaler is None else self._scaler.tensors
+        return [*self.parameters, *of_method, *of_faults, *gathered, *of_scaler]
 
     def take_fault(self, wait: bool = True) -> str | None:
         """Say what was wrong with the last gradient that was not finite, if there was one since the last call.
@@ -235,6 +254,8 @@ class Optimizer:
         state = self.method.state_dict() | {"parameters": list(map(self._names.get, self.parameters)), "frozen": frozen}
         if self._skips:
             state["num_skipped"] = self._num_faults
+        if self._scaler is not None:
+            state |= {"loss_scale": self._scaler.scale, "num_good": self._scaler.num_good}
         if self._accumulation is not None and not self._accumulation.begins:
             state |= {"gathered": self._gathered, "num_gathered": self._accumulation.num_steps}
         return state
@@ -256,13 +277,14 @@ class Optimizer:
                 hint = "Build the networks as when it was saved; freeze layers after loading."
                 raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
         self.method.check_state_dict(name, state)
-        for key, like in (("num_skipped", self._num_faults), ("gathered", self._nothing_gathered())):
+        kinds = dict.fromkeys(("num_skipped", "loss_scale", "num_good"), self._num_faults)
+        for key, like in (kinds | {"gathered": self._nothing_gathered()}).items():
             if key in state:
                 check_like(f"{name}.{key}", like, state[key], "Build the networks as when it was saved.")
         num_gathered = state.get("num_gathered", 0)
         if not is_int(num_gathered) or num_gathered < 0 or (num_gathered > 0) != ("gathered" in state):
             raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {num_gathered!r}")
-        unknown = sorted(state.keys() - current.keys() - {"num_skipped", "gathered", "num_gathered"})
+        unknown = sorted(state.keys() - current.keys() - kinds.keys() - {"gathered", "num_gathered"})
         if unknown:
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 
@@ -272,6 +294,10 @@ class Optimizer:
         self.method.load_state_dict(state)
         if self._skips:
             self._num_faults.copy_(state.get("num_skipped", torch.zeros(())))
+        if self._scaler is not None:
+            fresh = LossScaler(self._scaler.precision, self._bad_loss.device)
+            self._scaler.scale.copy_(state.get("loss_scale", fresh.scale))
+            self._scaler.num_good.copy_(state.get("num_good", fresh.num_good))
         if self._gathered is not None and self._accumulation is not None:
             # A file of larger groups, or of none, begins a new one.
             num_steps = state.get("num_gathered", 0)
@@ -284,9 +310,10 @@ class Optimizer:
 
     def _balanced(self, trained: Sequence[Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return gradients to which each part of a loss contributes alike; note the norm of the plain ones."""
-        each = [torch.autograd.grad(x, trained, retain_graph=True, materialize_grads=True) for x in parts]
+        scale = 1.0 if self._scaler is None else self._scaler.scale
+        each = [torch.autograd.grad(x * scale, trained, retain_graph=True, materialize_grads=True) for x in parts]
         with torch.no_grad():
-            flat = torch.stack([self._flat(trained, gradients) for gradients in each])
+            flat = torch.stack([self._flat(trained, gradients) for gradients in each]) / scale
             plain = flat.sum(0)
             self.grad_norm = self.limit.norm(plain, torch.linalg.vector_norm(plain))
             return self._parts(self.limit.balanced(flat))
@@ -315,10 +342,12 @@ class Optimizer:
         length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         # One look is enough for most steps: a length within any limit is finite, and so are all gradients.
         if not length <= self._free_length:
-            if not torch.isfinite(length):
-                self._bad_gradient.copy_(self._flat(trained, gradients))
-                self._bad_loss.copy_(loss)
+            is_finite = self._looked_at(length, loss)
+            if not is_finite:
                 self._num_faults += 1
+                if not self._skips:  # else nobody asks which
+                    self._bad_gradient.copy_(self._flat(trained, gradients))
+                    self._bad_loss.copy_(loss)
                 return
             if self._is_asked:
                 gradients = self._parts(self._limited(self._flat(trained, gradients), length))
@@ -333,12 +362,21 @@ class Optimizer:
         if self._all_reduce is not None:
             gradient = self._all_reduce(gradient)
         length = torch.linalg.vector_norm(gradient)
-        is_finite = computed_once(torch.isfinite(length))
-        self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
-        self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
+        is_finite = computed_once(self._looked_at(length, loss))
+        if not self._skips:
+            self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
+            self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
         self._num_faults.add_(~is_finite)
         gradient = self._limited(gradient, length)
         rule.step_flat(trained, gradient, is_finite & ~self.is_stopped if self.can_stop else is_finite)
+
+    def _looked_at(self, length: Tensor, loss: Tensor) -> Tensor:
+        """Return whether a gradient is finite, by its length, and where the loss is scaled also the loss."""
+        if self._scaler is None:
+            return torch.isfinite(length)
+        is_finite = torch.isfinite(length) & torch.isfinite(loss)
+        self._scaler.update(is_finite)
+        return is_finite
 
     def _limited(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Return a flat gradient within the limit, given its length; note its norm for who asked for it."""

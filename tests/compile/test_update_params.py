@@ -103,6 +103,24 @@ def test_graphs_keep_gathering_and_applying_apart() -> None:
     assert recorder.num_replays == 5
 
 
+def test_a_scaled_loss_is_part_of_the_graph() -> None:
+    plan = rl.UpdatePlan(precision=rl.PrecisionParams(amp="fp16", loss_scale_growth_interval=3))
+    plain, compiled = make("bc"), make("bc")
+    plain.attach(plan)
+    compiled.attach(dataclasses.replace(plan, runtime=COMPILED.runtime))
+    for algorithm in (plain, compiled):
+        for seed in range(5):
+            batch = transitions(algorithm, seed)
+            batch.weight = batch.weight * (math.inf if seed == 3 else 1.0)
+            algorithm.update(batch)
+        assert algorithm.is_compiled == (algorithm is compiled)
+        assert (algorithm.num_skipped_steps, algorithm.optimizer.loss_scale) == (1, 65536.0)  # raised, and lowered
+        assert algorithm.optimizer.method.num_steps == 4
+    assert not counters["graph_break"]
+    for (key, value), expected in zip(compiled.policy.named_parameters(), plain.policy.parameters(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=2e-3, msg=lambda text, key=key: f"{key}: {text}")
+
+
 def test_another_limit_compiles_anew() -> None:
     plain, compiled = both("dqn", rl.UpdateParams(max_grad_norm=0.01))
     assert_equal_updates(plain, compiled, num_updates=1)

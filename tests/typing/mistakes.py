@@ -32,7 +32,7 @@ rl.ProfilerParams(active="3")  # mistake
 rl.get_logger("tensorbord")  # mistake
 rl.RunFolder.new("cartpole").logger("csv", training_intervall=3)  # mistake
 rl.UpdateParams(max_grad_norm="1")  # mistake
-rl.PrecisionParams(amp="fp16")  # mistake
+rl.PrecisionParams(amp="fp8")  # mistake
 rl.OnPolicyTrainerParams(batchsize=3)  # mistake
 rl.OnPolicyTrainerParams(batch_size=3)  # mistake: no training_collector
 rl.OnPolicyTrainerParams(training_collector=collector, batchsize=3)  # mistake

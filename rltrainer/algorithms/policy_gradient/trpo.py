@@ -139,7 +139,7 @@ class TRPO(A2C):
         gradient = self._average(flat(torch.autograd.grad(loss, parameters, retain_graph=True)))
         step = trust_region_step(fisher, -gradient, params.target_kl, params.num_cg_steps)
         if not torch.isfinite(step).all():
-            if self.plan.update.nonfinite == "skip":
+            if self.plan.skips_steps:
                 self.optimizer.skip()
                 return {}
             raise self.non_finite_error(f"the gradient of policy.actor is not finite (loss = {float(loss.detach()):g})")

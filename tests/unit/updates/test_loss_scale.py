@@ -1,0 +1,205 @@
+"""float16 with a scaled loss: the figures of the scale, steps that are left out, its state, and a run that it ends."""
+
+import copy
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.updates.optimizer import Optimizer
+from tests.contract.test_all_algorithms import ALL, assert_same_state, make, trained_parameters, update
+from tests.resume.runs import build, digest
+from tests.resume.test_census import census, differences
+
+FP16 = rl.PrecisionParams(amp="fp16")
+
+
+def scaled(name: str, **changes: Any) -> Any:
+    algorithm = make(name)
+    algorithm.attach(rl.UpdatePlan(precision=dataclasses.replace(FP16, **changes)))
+    return algorithm
+
+
+def one_weight(is_flat: bool = False, **changes: Any) -> tuple[nn.Parameter, Optimizer]:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = Optimizer({"weight": nn.ParameterList([weight])}, 0.1)
+    if is_flat:  # the way of graphs and devices
+        optimizer._can_walk_memory = lambda: False  # type: ignore[method-assign]
+    plan = rl.UpdatePlan(precision=dataclasses.replace(FP16, **changes))
+    optimizer.listen("loss", plan, is_compiled=False)
+    return weight, optimizer
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("infinite", ["gradient", "loss"])
+def test_an_infinite_loss_halves_the_scale_and_changes_nothing(is_flat: bool, infinite: str) -> None:
+    weight, optimizer = one_weight(is_flat)
+    assert optimizer.loss_scale == 65536
+    optimizer.step(weight.sum() * math.inf if infinite == "gradient" else weight.sum() + math.inf)
+    assert weight.tolist() == [1.0, 2.0]
+    state = optimizer.state_dict()
+    assert float(state["num_steps"]) == 0
+    assert not state["mean"].any()
+    assert optimizer.loss_scale == 32768
+    assert optimizer.num_skipped == 1
+    assert optimizer.take_fault() is None
+    optimizer.step(weight.sum())
+    assert (float(optimizer.state_dict()["num_steps"]), optimizer.num_skipped) == (1, 1)
+    assert weight.tolist() == pytest.approx([0.9, 1.9], abs=1e-6)
+
+
+def test_an_update_whose_loss_is_infinite_counts_as_a_try() -> None:
+    algorithm = scaled("bc")
+    before = trained_parameters(algorithm)
+    result = update(algorithm, weight=torch.full((16,), math.inf))
+    assert result.num_gradient_steps == 1
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
+    assert algorithm.told_values() == {"lr": 1e-3, "skipped_steps": 1, "loss_scale": 32768.0}
+    assert algorithm.optimizer.method.num_steps == 0
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_the_scale_grows_after_good_steps_in_a_row(is_flat: bool) -> None:
+    weight, optimizer = one_weight(is_flat, loss_scale_growth_interval=3, loss_scale_growth=4.0, initial_loss_scale=8.0)
+    scales = []
+    for is_good in (True, True, False, True, True, True, True):
+        optimizer.step(weight.sum() * (1.0 if is_good else math.inf))
+        scales.append(optimizer.loss_scale)
+    assert scales == [8, 8, 4, 4, 4, 16, 16]
+
+
+def test_the_scale_stays_finite() -> None:
+    weight, optimizer = one_weight(loss_scale_growth_interval=1, initial_loss_scale=2.0**126)
+    for _ in range(3):
+        optimizer.step(weight.sum() * 1e-30)
+    assert optimizer.loss_scale == 2.0**127
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_grad_norm": 1.0}, {"max_grad_norm": 1.0, "accumulate": 2}])
+def test_what_is_clipped_is_the_gradient_without_the_scale(limits: dict[str, Any]) -> None:
+    point = nn.ParameterList([nn.Parameter(torch.zeros(2))])
+    optimizer = Optimizer({"point": point}, 1.0, factory=lambda p: torch.optim.SGD(p))
+    plan = rl.UpdatePlan(precision=FP16, update=rl.UpdateParams(**limits))
+    optimizer.listen("loss", plan, is_compiled=False)
+    optimizer.step((point[0] * torch.tensor([3.0, 4.0])).sum())
+    assert (-point[0].detach()).tolist() == pytest.approx([0.6, 0.8] if limits else [3.0, 4.0], rel=1e-5)
+    assert optimizer.grad_norm is None or float(optimizer.grad_norm) == pytest.approx(5.0)
+
+
+def test_parts_are_balanced_with_a_scale_too() -> None:
+    point = nn.ParameterList([nn.Parameter(torch.zeros(2))])
+    optimizer = Optimizer({"point": point}, 1.0, factory=lambda p: torch.optim.SGD(p))
+    update_params = rl.UpdateParams(max_grad_norm=1.0, balance_grad_norms=True)
+    optimizer.listen("loss", rl.UpdatePlan(precision=FP16, update=update_params), is_compiled=False)
+    parts = [10 * point[0][0], 0.1 * point[0][1]]
+    optimizer.step(parts[0] + parts[1], parts)
+    assert (-point[0].detach()).tolist() == pytest.approx([0.5, 0.5], rel=1e-5)
+    assert float(optimizer.grad_norm) == pytest.approx(math.sqrt(100.01))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_fp16_is_near_float32_and_weights_stay_float32(name: str) -> None:
+    exact, rounded, again = make(name), scaled(name), scaled(name)
+    for seed in range(3):
+        one, other, third = update(exact, seed), update(rounded, seed), update(again, seed)
+        assert other.floats() == third.floats()
+    assert_same_state(rounded, again)
+    assert other.floats() == pytest.approx(one.floats(), rel=0.1, abs=0.05)
+    parameters = trained_parameters(rounded)
+    assert {value.dtype for value in parameters.values()} == {torch.float32}
+    assert any(not torch.equal(value, parameters[key]) for key, value in trained_parameters(exact).items())
+    before = trained_parameters(make(name))
+    assert any(not torch.equal(value, parameters[key]) for key, value in before.items())
+
+
+def test_the_state_continues(tmp_path: Path) -> None:
+    one = scaled("sac", loss_scale_growth_interval=3)
+    for seed in range(2):
+        update(one, seed)
+    before = one.critic_optimizer.loss_scale  # float16 has overflowed at the initial one
+    update(one, reward=torch.full((16,), math.inf))
+    one.save(tmp_path / "sac.safetensors")
+    other = scaled("sac", loss_scale_growth_interval=3)
+    other.load(tmp_path / "sac.safetensors")
+    assert_same_state(one, other)
+    assert other.critic_optimizer.loss_scale == before / 2
+    for seed in range(4):
+        assert update(one, seed).floats() == update(other, seed).floats()
+    assert_same_state(one, other)
+    plain = make("sac")
+    plain.load(tmp_path / "sac.safetensors")  # float32 goes on without
+    other.load_state_dict(plain.state_dict())  # and back, from the initial scale
+    assert other.critic_optimizer.loss_scale == 65536
+    state = copy.deepcopy(one.state_dict())
+    state["critic_optimizer"]["loss_scale"] = torch.zeros(2)
+    with pytest.raises(CheckpointError, match=r"SAC\.critic_optimizer\.loss_scale: expected shape \(\), found \(2,\)"):
+        one.load_state_dict(state)
+
+
+def test_a_copy_and_a_later_plan_have_no_scale() -> None:
+    algorithm = scaled("bc")
+    assert copy.deepcopy(algorithm).optimizer.loss_scale is None
+    algorithm.attach(rl.UpdatePlan())
+    assert algorithm.optimizer.loss_scale is None
+    assert algorithm.stop_reason is None
+
+
+def run_of(name: str, **changes: Any) -> Any:
+    trainer = build(name)
+    precision = dataclasses.replace(FP16, **changes)
+    return dataclasses.replace(trainer.params, precision=precision).create_trainer(trainer.algorithm)
+
+
+def test_below_the_minimum_training_ends_with_that_reason() -> None:
+    trainer = run_of("dqn", initial_loss_scale=4.0)
+    trainer.algorithm.target_critic.register_forward_hook(lambda module, args, output: output * math.nan)
+    before = trained_parameters(trainer.algorithm)
+    info = trainer.run()
+    assert info.stop_reason == "min_loss_scale"
+    assert info.skipped_steps == info.gradient_step == 3  # 4, 2, 1, 0.5: the first update step has three
+    assert all(torch.equal(before[key], value) for key, value in trained_parameters(trainer.algorithm).items())
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_a_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
+    whole, trainer, restored = (run_of(name, loss_scale_growth_interval=2) for _ in range(3))
+    whole.run()
+    trainer.execute_epoch()
+    trainer.save(tmp_path / "checkpoint")
+    restored.restore(tmp_path / "checkpoint")
+    assert differences(census(trainer), census(restored)) == []
+    restored.run()
+    assert digest(restored) == digest(whole)
+    assert whole.algorithm._optimizers()[0].loss_scale == restored.algorithm._optimizers()[0].loss_scale
+
+
+FIELDS = (
+    "amp", "initial_loss_scale", "loss_scale_growth", "loss_scale_growth_interval", "loss_scale_backoff",
+    "min_loss_scale",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [-1, 0, math.inf, math.nan, "", None, True, []])
+def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
+    if field == "amp" and value is None:
+        rl.PrecisionParams(amp=value)
+        return
+    with pytest.raises(ParamsError, match=rf"^PrecisionParams\.{field}: must be .*; got .* \({type(value).__name__}\)"):
+        rl.PrecisionParams(**{field: value})
+
+
+def test_rules_are_told() -> None:
+    with pytest.raises(ParamsError, match=r"loss_scale_growth: must be a number of at least 1; got 0\.5 \(float\)"):
+        rl.PrecisionParams(loss_scale_growth=0.5)
+    with pytest.raises(ParamsError, match=r"loss_scale_backoff: must be a number in \(0, 1\); got 1\.0 \(float\)"):
+        rl.PrecisionParams(loss_scale_backoff=1.0)
+    rule = r"initial_loss_scale: must be at least min_loss_scale \(8\.0\); got 4\.0 \(float\)\. A run would end at once"
+    with pytest.raises(ParamsError, match=rule):
+        rl.PrecisionParams(initial_loss_scale=4.0, min_loss_scale=8.0)
