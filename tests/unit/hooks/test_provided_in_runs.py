@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.errors import ParamsError
 from tests.resume.runs import QUIET, _feed, build, digest
 
 INSTANT = rl.Every(1e-6, "second")
@@ -201,3 +203,19 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_bits(name: str, tmp_pat
     assert second.state.stop_reason == whole.state.stop_reason
     states = [str(trainer.params.hooks[0].state_dict()) for trainer in (whole, second)]
     assert states[0] == states[1]
+
+
+def test_a_failing_run_leaves_no_thread() -> None:
+    def fail(ctx: rl.TrainerContext) -> None:
+        raise RuntimeError("the roof is leaking")
+
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="the roof is leaking"):
+        with_hooks("a2c", rl.SystemStats(), rl.FunctionHook("post_steps", fail)).run()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("make", [lambda e: rl.LogScalar("reward", every=e), rl.LogTiming, rl.ClearCudaCache])
+def test_an_interval_that_a_trainer_does_not_count_is_refused(make: Any) -> None:
+    with pytest.raises(ParamsError, match=r"OfflineTrainerParams.hooks.*env_step"):
+        with_hooks("offline_bc", make(rl.Every(10, "env_step")))
