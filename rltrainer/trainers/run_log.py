@@ -30,10 +30,13 @@ class RunLog:
         self._gpu = GpuUse(algorithm.device) if has_gpu else None
         self.updating: AbstractContextManager[Any] = self._gpu or nullcontext()
         """A context of each update step."""
+        # The kinds of rows that this training step adds to, and what they hold beside means.
+        self._to_write: dict[Kind, Callable[[], Mapping[str, float]]] = {}
 
     def begin(self, params: TrainerParams, is_new: bool) -> None:
         """Begin the log of a run, or go on with that of a resumed one."""
         self._logger = params.logger
+        self._to_write.clear()  # of a run that failed
         if self._logger is None:
             return
         is_on_policy = isinstance(self._algorithm, OnPolicyAlgorithm)
@@ -62,8 +65,11 @@ class RunLog:
         if self._logger is not None:
             self._logger.flush()
 
-    def advance(self, state: RunState) -> None:
-        """Move the bar."""
+    def end_training_step(self, state: RunState) -> None:
+        """Write the rows that are due, now that hooks have told their numbers too, and move the bar."""
+        for kind, values in self._to_write.items():
+            self._write(kind, state, values)
+        self._to_write.clear()
         self._bar.advance_to(self._counts(state)[0])
 
     def collected(self, state: RunState, stats: CollectStats, settings: Callable[[], Mapping[str, float]]) -> None:
@@ -75,7 +81,7 @@ class RunLog:
                 speed = {"env_steps_per_second": stats.collect_speed}
                 self._logger.gather("training", speed, stats.collect_time)
             if state.log.returns:
-                self._write("training", state, lambda: {**state.log.means(), **settings()})
+                self._to_write["training"] = lambda: {**state.log.means(), **settings()}
         if self._bar.wants_values():
             self._bar.show(state.log.means())
 
@@ -83,7 +89,7 @@ class RunLog:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
-            self._write("update", state, self._algorithm.told_values)
+            self._to_write["update"] = self._algorithm.told_values
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
@@ -107,6 +113,7 @@ class RunLog:
 
     def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None, is_last: bool) -> None:
         """Take in the end of an epoch."""
+        self.end_training_step(state)  # one that a test step has cut short
         recent = state.log.means()
         self._bar.show({**recent, **_losses(stats.update.floats())})
         self._bar.end_epoch(stats, score, state.best, recent.get("return"))

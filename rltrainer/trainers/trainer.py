@@ -167,9 +167,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     state.stop_reason = self.algorithm.stop_reason
                     record.num_training_steps += 1
                     hooks.end_training_step(batch, result, record.num_steps(self.step_unit) >= params.epoch_num_steps)
+                    self._log.end_training_step(state)
                     call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                 self._note_progress()
-                self._log.advance(state)
                 if profiler is not None:
                     profiler.step()
             self.algorithm.check_faults()

@@ -86,6 +86,58 @@ def test_an_interval_of_the_users_counts_what_it_says() -> None:
     assert [logger.of("update")[1][1]["loss"] for logger in (by_updates, by_gradients)] == [45.5, 75.5]
 
 
+class Steps(rl.TrainerHook):
+    """Logs the number of the training step at each point."""
+
+    def pre_steps_log(self, ctx: Any, batch: Any) -> dict[str, float]:
+        return {"before": float(ctx.training_step)}
+
+    def post_optim_log(self, ctx: Any, minibatch: Any) -> dict[str, float]:
+        return {"within": float(ctx.training_step)}
+
+    def post_steps_log(self, ctx: Any, batch: Any) -> dict[str, float]:
+        return {"after": float(ctx.training_step)}
+
+
+@pytest.mark.parametrize(("interval", "at"), [(10, [1, 2, 3, 4, 5, 6]), (20, [1, 2, 4, 6]), (30, [1, 3, 6])])
+def test_a_row_holds_the_means_of_all_that_hooks_log_up_to_its_step(interval: int, at: list[int]) -> None:
+    """Training steps of 10 env steps, a row of the first and of those that cross the interval; none lags behind."""
+    logger = Rows(training_interval=interval, update_interval=interval // 10)
+    trainer = build("ppo", logger=logger)
+    rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Steps(),))).run()
+    means = [(10 * b, (a + 1 + b) / 2) for a, b in zip([0, *at], at, strict=False)]
+    for kind, name in (("training", "before"), ("training", "after"), ("update", "within")):
+        assert [(step, row[name]) for step, row in logger.of(kind)] == means
+
+
+def test_offline_hooks_log_into_the_rows_of_updates() -> None:
+    logger = Rows(update_interval=4)
+    trainer = build("offline_bc", logger=logger)
+    rl.OfflineTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Steps(),))).run()
+    for name in ("before", "within", "after"):
+        assert [(step, row[name]) for step, row in logger.of("update")] == [(1, 1.0), (4, 3.0), (8, 6.5), (12, 10.5)]
+
+
+def test_a_step_that_failed_is_in_no_row_of_the_next_run() -> None:
+    logger = Rows(training_interval=1)
+    trainer = build("ppo", logger=logger)
+    calls = iter([False, True] + [False] * 20)
+
+    class Fails(rl.TrainerHook):
+        def post_steps(self, ctx: Any) -> None:
+            if next(calls):
+                raise KeyError("from a hook")
+
+    trainer = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Fails(),)))
+    for collector in trainer.params.collectors().values():
+        collector.close = lambda: None  # type: ignore[method-assign]  # the envs are used again
+    with pytest.raises(KeyError, match="from a hook"):
+        trainer.run()
+    assert [step for step, _ in logger.of("training")] == [10]
+    trainer.run()
+    assert [step for step, _ in logger.of("training")] == [10, 10, 20, 30, 40, 50, 60]
+
+
 def test_returns_are_means_over_the_last_hundred_episodes() -> None:
     logger = Rows(training_interval=1)
     trainer = off_policy_trainer(
@@ -351,6 +403,7 @@ def test_rows_are_written_whatever_the_returns() -> None:
     stats = rl.CollectStats(2, 2, np.array([np.inf, -np.inf]), np.array([1, 1]), 0.0)
     trainer.state.counters.env_step = 1
     trainer._log.collected(trainer.state, stats, dict)
+    trainer._log.end_training_step(trainer.state)
     assert repr(logger.of("training")) == "[(1, {'return': nan, 'length': 1.0})]"
 
 
