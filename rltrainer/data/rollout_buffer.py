@@ -1,5 +1,6 @@
 """The rollout buffer: what one collection step gathers, in time order."""
 
+from operator import is_not
 from typing import Any
 
 import gymnasium as gym
@@ -63,7 +64,7 @@ class RolloutBuffer:
         self._is_ragged = False  # whether cells came by `add_cells`
         self._lengths = np.zeros(num_envs, np.int64)  # how many of each env did
         self._first_row: tuple[Any, ...] | None = None
-        self._views: tuple[tuple[Any, ...], dict[str, Tree]] | None = None
+        self._views: tuple[tuple[int, int], tuple[Tensor, Tensor], dict[str, Tree]] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
 
@@ -237,13 +238,14 @@ class RolloutBuffer:
         if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
         num_final = len(self._final_index)
-        of = self.num_rows, num_final, id(self._valid.tensor), id(self._final_obs.leaves[0].tensor)
-        if self._views is None or of != self._views[0]:
-            self._views = of, self._view(self.num_rows, num_final)
+        # Memory is known by the tensors themselves: another one could have the number of one that is gone.
+        size, memory = (self.num_rows, num_final), (self._valid.tensor, self._final_obs.leaves[0].tensor)
+        if self._views is None or size != self._views[0] or any(map(is_not, memory, self._views[1])):
+            self._views = size, memory, self._view(*size)
         # The views are the last rollout's, where they can be: most are of one row, and look at the same memory. Dicts
         # are not, as who is given them may add to them.
         views: dict[str, Any] = {
-            n: v if isinstance(v, Tensor) else map_tree(lambda x: x, v) for n, v in self._views[1].items()
+            n: v if isinstance(v, Tensor) else map_tree(lambda x: x, v) for n, v in self._views[2].items()
         }
         if num_final:
             views["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
