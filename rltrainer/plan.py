@@ -118,6 +118,10 @@ class PrecisionParams(Params):
     min_loss_scale: PositiveFloat = 1.0
     """A run whose scale falls below this ends with the stop reason "min_loss_scale"."""
 
+    tf32: Flag | None = None
+    """Let a GPU take products and convolutions of float32 in TF32, with 10 bits of mantissa instead of 23, while the
+    trainer runs, or forbid it; None leaves what is set. By itself PyTorch takes TF32 for convolutions only."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.initial_loss_scale < self.min_loss_scale:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -15,8 +15,14 @@ WORKSPACES = (":4096:8", ":16:8")
 
 
 @contextlib.contextmanager
-def running_as(chosen: RuntimeParams, asked: RuntimeParams) -> Iterator[None]:
-    """Compute inside with the threads, the library and the flags that `asked`, a run's `RuntimeParams`, came to."""
+def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = None) -> Iterator[None]:
+    """Compute inside with the threads, the library and the flags that `asked`, a run's `RuntimeParams`, came to.
+
+    Args:
+        chosen: what they came to.
+        asked: what was asked for.
+        tf32: `PrecisionParams.tf32`.
+    """
     count, before = cast(int | None, chosen.num_threads), torch.get_num_threads()
     if count is None or (count > before and asked.num_threads == "auto"):
         count = before
@@ -27,6 +33,8 @@ def running_as(chosen: RuntimeParams, asked: RuntimeParams) -> Iterator[None]:
         restored.enter_context(large_products_by(cast(Library, chosen.matrix_library)))
         if asked.deterministic:
             restored.enter_context(_deterministic())
+        if tf32 is not None:
+            restored.enter_context(_tf32(tf32))
         if asked.detect_anomaly:
             restored.enter_context(torch.autograd.set_detect_anomaly(True))
         yield
@@ -45,6 +53,19 @@ def _deterministic() -> Iterator[None]:
     finally:
         torch.set_deterministic_debug_mode(mode)
         config.deterministic, cudnn.deterministic, cudnn.benchmark = before
+
+
+@contextlib.contextmanager
+def _tf32(is_allowed: bool) -> Iterator[None]:
+    matmul, cudnn = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)  # torch types only the older flags
+    before = matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+    # PyTorch has an older flag beside, refuses to read it where the two differ, and reads it itself when it compiles.
+    matmul.allow_tf32 = cudnn.allow_tf32 = is_allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before[0] == "tf32", before[1] == "tf32"
+        matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = before
 
 
 def check_deterministic(runtime: RuntimeParams, device: torch.device) -> None:

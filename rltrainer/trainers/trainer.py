@@ -150,7 +150,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         hooks.open()
         record, counters = state.begin_epoch(), state.counters
         profiler = self._profiler
-        with running_as(state.runtime, params.runtime), profiler or nullcontext():
+        with running_as(state.runtime, params.runtime, params.precision.tf32), profiler or nullcontext():
             while state.stop_cause is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
                 call(params, "training_fn", counters.epoch, counters.env_step)
                 hooks.begin_training_step()
@@ -257,7 +257,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         call(params, "test_fn", self.epoch, self.env_step)
         collector.sync()
         collector.reset(first_episode=True)
-        with running_as(state.runtime, params.runtime):
+        with running_as(state.runtime, params.runtime, params.precision.tf32):
             stats = collector.collect(num_episodes=params.test_step_num_episodes, explore=False)
         stats = stats.reduce_agents(params.multi_agent_return_reduction)
         score = compute_score(params, stats)
