@@ -9,17 +9,16 @@ from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.errors import CheckpointError, ParamsError
-from rltrainer.field_rules import is_int
 from rltrainer.functional.scalars import computed_once
 from rltrainer.plan import UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
-from rltrainer.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
 from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.listeners import AllReduce, average, hear
 from rltrainer.updates.loss_scaler import LossScaler
+from rltrainer.updates.optimizer_state import COUNTS, check_kind, check_of_plan
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 LARGEST = torch.finfo(torch.float32).max
@@ -267,24 +266,10 @@ class Optimizer:
             CheckpointError: it is another optimizer's, or of other parameters; the text begins with `name`.
         """
         current = self.state_dict()
-        if state.get("rule") != current["rule"]:
-            rules = f"expected {current['rule']!r}, found {state.get('rule')!r}"
-            raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
-        for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
-            found = state.get(key, current[key])  # older files have neither
-            is_plain = isinstance(found, list) and all(isinstance(item, str | bool) for item in found)
-            if not is_plain or found != current[key]:
-                hint = "Build the networks as when it was saved; freeze layers after loading."
-                raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
+        check_kind(name, state, current)
         self.method.check_state_dict(name, state)
-        kinds = dict.fromkeys(("num_skipped", "loss_scale", "num_good"), self._num_faults)
-        for key, like in (kinds | {"gathered": self._nothing_gathered()}).items():
-            if key in state:
-                check_like(f"{name}.{key}", like, state[key], "Build the networks as when it was saved.")
-        num_gathered = state.get("num_gathered", 0)
-        if not is_int(num_gathered) or num_gathered < 0 or (num_gathered > 0) != ("gathered" in state):
-            raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {num_gathered!r}")
-        unknown = sorted(state.keys() - current.keys() - kinds.keys() - {"gathered", "num_gathered"})
+        check_of_plan(name, state, self._num_faults, self._nothing_gathered())
+        unknown = sorted(state.keys() - current.keys() - {*COUNTS, "gathered", "num_gathered"})
         if unknown:
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 

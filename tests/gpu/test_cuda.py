@@ -190,3 +190,22 @@ def test_a_run_is_resumed_bit_for_bit(name: str, mode: str, tmp_path: Path) -> N
     resumed.run()
     assert resumed.algorithm.has_cuda_graph is ("graph" in mode)
     assert digest(resumed) == digest(whole)
+
+
+@pytest.mark.parametrize("amp", [None, "fp16"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["ppo", "dqn", "td3", "sac"])
+def test_gathered_limited_and_scaled_steps_are_the_eager_ones(name: str, mode: str, amp: Any) -> None:
+    plan = rl.UpdatePlan(
+        update=rl.UpdateParams(accumulate=2, max_grad_norm=0.1, nonfinite="skip"),
+        precision=rl.PrecisionParams(amp=amp, initial_loss_scale=1024.0),
+    )
+    eager, other = make(name, "eager"), make(name, mode)
+    for algorithm, runtime in ((eager, MODES["eager"]), (other, MODES[mode])):
+        algorithm.attach(dataclasses.replace(plan, runtime=runtime))
+    for seed in range(4):
+        update(eager, seed)
+        update(other, seed)
+    assert other.num_skipped_steps == eager.num_skipped_steps == 0
+    for (key, value), expected in zip(other.policy.named_parameters(), eager.policy.parameters(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=5e-3, msg=lambda text, key=key: f"{key}: {text}")

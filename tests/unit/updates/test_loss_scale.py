@@ -140,6 +140,9 @@ def test_the_state_continues(tmp_path: Path) -> None:
     state["critic_optimizer"]["loss_scale"] = torch.zeros(2)
     with pytest.raises(CheckpointError, match=r"SAC\.critic_optimizer\.loss_scale: expected shape \(\), found \(2,\)"):
         one.load_state_dict(state)
+    state["critic_optimizer"]["loss_scale"] = torch.tensor(-1.0)
+    with pytest.raises(CheckpointError, match="loss_scale: expected a non-negative number, found -1.0"):
+        one.load_state_dict(state)
 
 
 def test_a_copy_and_a_later_plan_have_no_scale() -> None:
