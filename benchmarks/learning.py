@@ -199,6 +199,11 @@ def success_of_bit_flip(stats: rl.CollectStats) -> float:
     return float((stats.returns > -8).mean())
 
 
+def in_a_worker(env: str, policy: rl.Policy, envs: Any, buffer: Any) -> rl.AsyncCollector:
+    """Return a collector whose worker acts in such envs while the learner updates."""
+    return rl.AsyncCollector(policy, functools.partial(rl.make_vec, env, envs.num_envs), buffer=buffer)
+
+
 PPO_STEPS = {"collection_step_num_env_steps": 1024, "batch_size": 256, "update_step_num_repetitions": 10}
 DQN_STEPS = {
     "collection_step_num_env_steps": 4, "batch_size": 128, "update_step_num_gradient_steps_per_sample": 0.5,
@@ -282,6 +287,9 @@ TASKS: dict[str, Task] = {
         "Acrobot-v1", DQN_CARTPOLE, -100, 100_000, 5000,
         **DQN_STEPS | {"update_step_num_gradient_steps_per_sample": 0.25}),
     "sac_pendulum": off_policy("Pendulum-v1", SAC, -200, 20_000, 1000, **SAC_STEPS),
+    "sac_async_pendulum": off_policy(
+        "Pendulum-v1", SAC, -200, 20_000, 1000, collector=functools.partial(in_a_worker, "Pendulum-v1"),
+        **SAC_STEPS),
     "sac_sde_pendulum": off_policy(
         "Pendulum-v1", agent(rl.SAC, WIDE | {"use_sde": True, "sde_sample_interval": 8}, lr=1e-3), -200, 20_000, 1000,
         **SAC_STEPS),

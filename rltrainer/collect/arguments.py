@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import gymnasium as gym
+
 from rltrainer.collect.data_source import Process
 from rltrainer.data.columns import Extra
 from rltrainer.envs import EnvAdapter
@@ -24,8 +26,31 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
     return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
 
 
-def require_same_spaces(what: str, owner: Any, adapter: EnvAdapter) -> None:
-    """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs."""
+def require_envs(envs: object) -> None:
+    """Raise a `ParamsError` unless it is a vector env."""
+    if not isinstance(envs, gym.vector.VectorEnv):
+        hint = "Make one with rl.make_vec(env_id, num_envs=1)."
+        hint = "The policy comes first: Collector(policy, envs)." if isinstance(envs, Policy) else hint
+        raise ParamsError(field_error_text("Collector", "envs", "must be a gymnasium VectorEnv", envs, hint))
+
+
+def require_policy(owner: str, policy: object) -> None:
+    """Raise a `ParamsError` unless it is a policy."""
+    if not isinstance(policy, Policy):
+        hint = "Pass algorithm.policy." if hasattr(policy, "policy") else "Build one: ActorCritic.for_envs(envs)."
+        raise ParamsError(field_error_text(owner, "policy", "must be a Policy", policy, hint))
+
+
+def check_limit(adapter: EnvAdapter, max_episode_steps: int, num_episodes: int) -> None:
+    """Check that an env whose episode was truncated need not begin another, if it cannot be reset by itself."""
+    if num_episodes > adapter.num_envs and not adapter.can_reset_one:
+        rule = f"must be None for {num_episodes} episodes in {adapter.num_envs} envs that cannot be reset one by one"
+        hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
+        raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, max_episode_steps, hint))
+
+
+def require_same_spaces(what: str, owner: Any, adapter: Any) -> None:
+    """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs of an adapter or collector."""
     for name in ("observation_space", "action_space"):
         found = getattr(owner, name)
         where, expected = f"Collector.{what}.{name}", getattr(adapter, name)

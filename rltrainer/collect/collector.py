@@ -7,24 +7,34 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import torch
 
-from rltrainer.collect.arguments import check_counts, processed, require_columns, require_same_spaces
+from rltrainer.collect.arguments import (
+    check_counts,
+    check_limit,
+    processed,
+    require_columns,
+    require_envs,
+    require_policy,
+    require_same_spaces,
+)
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.watch import Watch
+from rltrainer.collect.weight_sync import Counts, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter, frame_skip
 from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
+from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
-from rltrainer.typed_state import from_state
+from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, State
 
 
@@ -43,9 +53,13 @@ class Collector:
         exploration: replaces the policy's own exploration.
         max_episode_steps: `collect(num_episodes=)` truncates an episode that gets as long as this, so that one without
             an end cannot hold it up; None waits.
+        device: where a copy of the policy acts, which is given the policy's weights as `sync_every` says; None, and the
+            policy's own device, make no copy: the policy itself acts.
+        sync_every: how often the copy gets the weights of then; None is each training step.
 
     Attributes:
         num_rows: steps that each env has taken since its first episode began.
+        keeps_env_action: whether the buffer gets what the envs received, and not what was sampled.
         frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
 
     Raises:
@@ -64,33 +78,32 @@ class Collector:
         buffer: ReplayBuffer | RolloutBuffer | None = None,
         exploration: Exploration | None = None,
         max_episode_steps: int | None = None,
+        device: torch.device | str | None = None,
+        sync_every: Every | None = None,
     ) -> None:
-        if not isinstance(envs, gym.vector.VectorEnv):
-            hint = "Make one with rl.make_vec(env_id, num_envs=1)."
-            hint = "The policy comes first: Collector(policy, envs)." if isinstance(envs, Policy) else hint
-            raise ParamsError(field_error_text("Collector", "envs", "must be a gymnasium VectorEnv", envs, hint))
-        if not isinstance(policy, Policy):
-            hint = "Pass algorithm.policy." if hasattr(policy, "policy") else "Build one: ActorCritic.for_envs(envs)."
-            raise ParamsError(field_error_text("Collector", "policy", "must be a Policy", policy, hint))
+        require_envs(envs)
+        require_policy("Collector", policy)
         if max_episode_steps is not None:
             max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt)
         exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
         self.policy, self.exploration = policy, exploration
         self.max_episode_steps = max_episode_steps
-        self.adapter = self.adapter_class(envs, policy.device)
+        self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
+        self.adapter = self.adapter_class(envs, self._acting.device)
         self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
-        self._decider = Decider(policy, self.adapter)
+        self._decider = Decider(self._acting, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
+        self.keeps_env_action = False
         # Stands for the envs' unbroken run; a new one says to every buffer that nothing is continued.
         self._stream = object()
         if buffer is not None:
             self.attach_buffer(buffer)
-        self.generator = make_generator(None, policy.device)
+        self.generator = make_generator(None, self._acting.device)
         self.num_rows = 0
         self._processed: Rollout | None = None
-        self._eval_mode = EvalMode(policy)
+        self._eval_mode = EvalMode(self._acting)
         self._count_episodes()
         self._needs_reset = True
 
@@ -114,6 +127,7 @@ class Collector:
             raise ParamsError(field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs))
         require_columns(self.policy, buffer.extra)
         self.buffer, self._stream = buffer, object()
+        self.keeps_env_action = isinstance(buffer, ReplayBuffer)
         self._decider.columns = tuple(buffer.extra)
         if isinstance(buffer, RolloutBuffer):
             self.rollout_buffer = buffer
@@ -141,13 +155,15 @@ class Collector:
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
-    def sync(self) -> None:
-        """Do nothing: the policy that acts is the one that is trained."""
+    def sync(self, counts: Counts | None = None) -> None:
+        """Give a copy that acts the policy's weights, if they are due by a trainer's counters; at once without."""
+        if self._weights is not None:
+            self._weights.sync(counts)
 
     @property
     def may_lag(self) -> bool:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
-        return self._decider.policy is not self.policy
+        return self._decider.policy is not self.policy if self._weights is None else self._weights.may_lag
 
     def collect(
         self,
@@ -182,8 +198,10 @@ class Collector:
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
         if num_episodes is not None and self.max_episode_steps is not None:
-            self._check_limit(num_episodes)
+            check_limit(self.adapter, self.max_episode_steps, num_episodes)
         started = time.perf_counter()
+        if self._weights is not None:
+            self._weights.require()
         if not self._needs_reset:
             self.adapter.resume()
         is_due = num_episodes is not None and not self.adapter.is_fresh
@@ -231,7 +249,8 @@ class Collector:
         spaces = (self.adapter.observation_space, self.adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         other.buffer = other.rollout_buffer = buffer
-        other._decider = Decider(self.policy, self.adapter)
+        other.keeps_env_action = False
+        other._decider = Decider(self._acting, self.adapter)
         other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
         other._count_episodes()
         other._needs_reset = self._needs_reset = True
@@ -265,6 +284,7 @@ class Collector:
             "num_rows": self.num_rows,
             "needs_reset": self._needs_reset,
             "memory": self._decider.memory,
+            **({} if self._weights is None else {"weights": to_state(self._weights.state)}),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -291,6 +311,8 @@ class Collector:
             self._stream = object()
             load_memory()
             load_adapter()
+            if self._weights is not None:
+                self._weights.load(found.weights)
 
         return load
 
@@ -311,7 +333,7 @@ class Collector:
     def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
         adapter, decider, episodes, buffer = self.adapter, self._decider, self._episodes, self.rollout_buffer
-        stores_env_action = isinstance(self.buffer, ReplayBuffer) or not adapter.to_env.clips_samples
+        stores_env_action = self.keeps_env_action or not adapter.to_env.clips_samples
         limit = self.max_episode_steps if num_steps is None else None
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
         must_look = buffer is None
@@ -352,13 +374,6 @@ class Collector:
     def _count_episodes(self) -> None:
         self._episodes = EpisodeCounter(self.num_envs)
         self._watch = Watch(self.adapter, self._episodes)
-
-    def _check_limit(self, num_episodes: int) -> None:
-        """Check that an env whose episode was truncated need not begin another, if it cannot be reset by itself."""
-        if num_episodes > self.num_envs and not self.adapter.can_reset_one:
-            rule = f"must be None for {num_episodes} episodes in {self.num_envs} envs that cannot be reset one by one"
-            hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
-            raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self.max_episode_steps, hint))
 
     def _store(self, num_rows_before: int, process: Process | None) -> None:
         """Look at what was collected, and hand it to the replay buffer, if that is what it is for."""

@@ -1,8 +1,9 @@
 """The part of a checkpoint that is a collector's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from rltrainer.collect.weight_sync import SyncState
 from rltrainer.field_rules import NonNegativeInt
 
 
@@ -15,6 +16,7 @@ class CollectorState:
     num_rows: NonNegativeInt
     needs_reset: bool
     memory: Any = None
+    weights: SyncState = field(default_factory=SyncState)
 
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""

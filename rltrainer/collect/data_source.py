@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from rltrainer.collect.collect_stats import CollectStats
+from rltrainer.collect.weight_sync import Counts
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.nets import Exploration, Policy
 from rltrainer.types import Load, Rollout, State
@@ -38,8 +39,11 @@ class DataSource(Protocol):
     def starts_anew(self) -> bool:
         """Tell whether the next collection begins with a reset of all envs."""
 
-    def sync(self) -> None:
-        """Act with the policy's weights of now in the next collection."""
+    def sync(self, counts: Counts | None = None) -> None:
+        """Act with the policy's weights of now in the next collection, or follow them as often as it is told to.
+
+        `counts` are a trainer's counters by their unit; None is at once.
+        """
 
     @property
     def may_lag(self) -> bool:

@@ -201,6 +201,36 @@ class RolloutBuffer:
         self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
         self._final_index.clear()
 
+    def hold(self, rollout: Rollout) -> None:
+        """Hold a rollout that was gathered elsewhere, in the place of what is held.
+
+        Raises:
+            ReplayBufferError: it has other envs, shapes or extras; nothing is changed.
+        """
+        num_rows, num_final = len(rollout.reward), len(rollout.final_index)
+        columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in self._columns}
+        for name, column in self._columns.items():
+            column.check(columns[name])
+        for obs in (rollout.last_obs, rollout.final_obs):
+            self._final_obs.check(obs)
+        if rollout.reward.shape[1] != self.num_envs:
+            text = f"expected a rollout of {self.num_envs} envs, got one of {rollout.reward.shape[1]}"
+            raise ReplayBufferError(f"RolloutBuffer.hold: {text}")
+        if num_rows + 1 > self._columns["obs"].shape[0]:
+            for column in self._columns.values():
+                column.grow(num_rows + 1)
+            self._first_row = None
+        if num_final > self._final_obs.shape[0]:
+            self._final_obs.grow(num_final)
+        for name, column in self._columns.items():
+            map_tree(lambda mine, new: mine.copy_(new), column.rows(num_rows), getattr(rollout, name))
+        last_row = map_tree(lambda x: x[-1], self._columns["obs"].rows(num_rows + 1))
+        map_tree(lambda mine, new: mine.copy_(new), last_row, rollout.last_obs)
+        map_tree(lambda mine, new: mine.copy_(new), self._final_obs.rows(num_final), rollout.final_obs)
+        self._final_index = rollout.final_index.tolist()
+        self._starts[:] = to_array(rollout.starts)
+        self.num_rows, self._has_invalid = num_rows, not bool(rollout.valid.all())
+
     def is_finite(self) -> bool:
         """Return whether all numbers are finite, also those of cells that are not valid."""
         num_rows, columns = self.num_rows, self._columns

@@ -110,7 +110,8 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     def _collect(self, record: EpochRecord) -> Rollout | None:
         params, state, collector = self.params, self.state, self.params.training_collector
         num_steps, num_episodes = params.collection_step_num_env_steps, params.collection_step_num_episodes
-        collector.sync()
+        done = {"epoch": state.counters.epoch - 1, "training_step": state.training_step - 1}
+        collector.sync({**vars(state.counters), **done})
         stats = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
         self._collected = stats
         self._hooks.note_collection(stats)

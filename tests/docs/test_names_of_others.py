@@ -71,7 +71,7 @@ SHOWN = {
 }
 """Names that a snippet of the page shows."""
 
-NOT_SHOWN_YET = {"sync_async_collector"}
+NOT_SHOWN_YET: set[str] = set()
 """Those whose snippet waits for what is not there yet."""
 
 

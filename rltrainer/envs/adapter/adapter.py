@@ -19,6 +19,7 @@ from rltrainer.envs.adapter.episode_seeds import AdapterState, EpisodeClock, Mas
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.typed_state import from_state, to_state
@@ -123,6 +124,11 @@ class EnvAdapter:
         """Set what the seeds of the next reset and episodes derive from, unless `make_vec(seed=...)` said it."""
         if not self._has_explicit_seed:
             self._clock.seed = seed
+
+    def branch_seed(self, *path: str | int) -> None:
+        """Let a seed that `make_vec(seed=...)` said be the root of several streams, and take this one."""
+        if self._clock.seed is not None and self._has_explicit_seed:
+            self._clock.seed = derive_seed(self._clock.seed, *path)
 
     def reset(self, first_episode: bool = False) -> None:
         """Start all envs anew, each with its next episode that nobody stepped in, or with its very first."""

@@ -40,6 +40,8 @@ class Child:
         stays_awake: both sides, for the next command; see `Inbox`.
 
     Attributes:
+        signals: readable when it has answered, or is dead.
+        when, command: what it was told last; see `send`.
         is_busy: whether it owes an answer.
         signals: readable when it has answered, or is dead.
         when, command: what it was told last; see `send`.

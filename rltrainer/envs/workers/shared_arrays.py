@@ -58,7 +58,7 @@ class SharedArrays:
             "current": _template(np.int64, num_workers),
         }
         size = sum(map(_padded_size, leaves(templates)))
-        self.file = _make_file(size) if file is None else file
+        self.file = make_file(size) if file is None else file
         memory = mmap.mmap(self.file, size)
         offset = 0
 
@@ -85,7 +85,7 @@ def _padded_size(array: Array) -> int:
     return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _make_file(size: int) -> int:
+def make_file(size: int) -> int:
     """Return the descriptor of a file of zeros that has no name."""
     if sys.platform == "linux":
         file = os.memfd_create("rltrainer")

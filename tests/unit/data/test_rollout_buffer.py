@@ -230,3 +230,19 @@ def test_rollouts_of_one_row_look_at_the_same_memory_and_share_no_dict() -> None
     copied.add(obs, np.zeros(2, np.int64), np.full(2, 9.0), obs, ended, ended)  # grows, and its memory is its own
     assert copied.rollout().reward.tolist() == [[2.0, 2.0], [9.0, 9.0]]
     assert again.reward.tolist() == [[2.0, 2.0]]
+
+
+def test_a_rollout_that_was_gathered_elsewhere_is_held() -> None:
+    world, source, buffer = World(1, 3, 0.5), RolloutBuffer(1, 3, OBS, ACTION), RolloutBuffer(2, 3, OBS, ACTION)
+    for num_rows in (2, 30, 5):
+        source.clear()
+        for _ in range(num_rows):
+            cells, valid = world.step()
+            add(source, cells, np.array(valid))
+        buffer.hold(source.rollout())
+        assert len(buffer) == len(source)
+        for name in set(buffer.rollout().__slots__) - {"extra"}:
+            assert torch.equal(getattr(buffer.rollout(), name), getattr(source.rollout(), name)), name
+    other = RolloutBuffer(1, 2, OBS, ACTION)
+    with pytest.raises(ReplayBufferError, match=r"RolloutBuffer\.hold: expected a rollout of 2 envs, got one of 3"):
+        other.hold(source.rollout())

@@ -19,7 +19,7 @@ class Elsewhere:
     def __init__(self, collector: rl.Collector) -> None:
         self._collector, self.num_syncs = collector, 0
 
-    def sync(self) -> None:
+    def sync(self, counts: Any = None) -> None:
         self.num_syncs += 1
 
     def shares_an_env(self, other: Any) -> bool:

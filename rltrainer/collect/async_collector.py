@@ -1,0 +1,352 @@
+"""Collection by worker processes that act while the learner updates."""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NoReturn
+
+import gymnasium as gym
+from torch import nn
+
+from rltrainer.collect.arguments import check_counts, processed, require_columns, require_policy, require_same_spaces
+from rltrainer.collect.async_rows import from_arrays, join_envs, join_stats, mean_version, single_row
+from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, dumped
+from rltrainer.collect.async_worker import OWNER, Request, Ways
+from rltrainer.collect.collect_stats import CollectStats
+from rltrainer.collect.data_source import DataSource, Process
+from rltrainer.collect.shared_weights import Publisher
+from rltrainer.collect.weight_sync import Counts, SyncState, WeightSync
+from rltrainer.data import ReplayBuffer, RolloutBuffer
+from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
+from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
+from rltrainer.interval import Every
+from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.exploration import AnyExploration
+from rltrainer.seeding import Integer, derive_seed, draw_seed
+from rltrainer.typed_state import from_state, to_state
+from rltrainer.types import Load, Rollout, State
+
+MakeEnvs = Annotated[
+    Callable[[], gym.vector.VectorEnv[Any, Any, Any]],
+    Rule("a callable () -> VectorEnv, such as functools.partial(rl.make_vec, env_id, num_envs=1)", callable),
+]
+Modules = Annotated[
+    Mapping[str, nn.Module],
+    Rule(
+        'a mapping from paths to modules, such as {"exploration.target": network}',
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(name, str) and isinstance(module, nn.Module) for name, module in value.items())
+        ),
+    ),
+]
+StartMethod = Literal["forkserver", "spawn", "fork"]
+
+
+@dataclass
+class AsyncState:
+    """State of an `AsyncCollector`: those of the collectors of its workers, and its counters."""
+
+    workers: list[dict[str, Any]]
+    weights: SyncState
+    num_samples: NonNegativeInt
+
+
+class AsyncCollector:
+    """Collects by worker processes that act with copies of the policy while the learner updates it.
+
+    Each worker has envs of its own and a `Collector` for them. A collection takes as many rows from each worker as from
+    the others, in order, so that all envs are in the data alike; meanwhile workers go on, as far as `max_ahead` lets
+    them, and then wait. So a slow learner gets no more data than it asked for, and a slow env no more gradient steps.
+
+    ```
+    make_envs = functools.partial(rl.make_vec, "HalfCheetah-v5", num_envs=1)
+    collector = rl.AsyncCollector(algorithm.policy, make_envs, num_workers=2, buffer=buffer)
+    ```
+
+    A script that makes one does so under `if __name__ == "__main__":`.
+
+    Args:
+        policy: whose copies choose the actions.
+        make_envs: makes the vector env of one worker, there. Seeds of workers differ, also where `make_envs` gives one.
+        num_workers: W; together they have N envs, those of the first worker first.
+        buffer: a `ReplayBuffer` or `RolloutBuffer` of N envs; None stores nothing.
+        exploration: replaces the policy's own exploration.
+        sync_every: how often the workers are given the policy's weights; None is each training step. A worker takes
+            the newest before each chunk of at most 16 rows.
+        modules: further modules that the workers are given, from their path in a worker's collector, such as
+            `"exploration.target"`, to the module here; under `"policy"`, one that acts in the policy's place.
+        max_ahead: steps that each env may be ahead of what is collected; None for those of one collection, and at least
+            16. 0 keeps workers in step: they wait for each collection, and make it with the weights of its beginning.
+            While actions are random, and of episodes, they always do.
+        step_timeout: seconds that a worker may take for one step or reset of its envs; None for any time.
+        start_method: of the processes; None takes forkserver where there is one.
+
+    Attributes:
+        num_envs: N.
+        version_lag: by how many versions the weights of the last collection's actions were older than the newest that
+            were published, in the mean.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or cannot travel to another process.
+        SpaceError: the envs' spaces are not the policy's or the buffer's.
+        EnvError: the envs cannot be made.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        make_envs: Callable[[], gym.vector.VectorEnv[Any, Any, Any]],
+        num_workers: int = 1,
+        buffer: ReplayBuffer | RolloutBuffer | None = None,
+        exploration: Exploration | None = None,
+        *,
+        sync_every: Every | None = None,
+        modules: Mapping[str, nn.Module] | None = None,
+        max_ahead: int | None = None,
+        step_timeout: float | None = 120.0,
+        start_method: StartMethod | None = None,
+    ) -> None:
+        require_policy(OWNER, policy)
+        make_envs = checked(OWNER, "make_envs", make_envs, MakeEnvs)
+        num_workers = checked(OWNER, "num_workers", num_workers, PositiveInt)
+        self._max_ahead = checked(OWNER, "max_ahead", max_ahead, NonNegativeInt | None)
+        step_timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
+        start_method = checked(OWNER, "start_method", start_method, StartMethod | None)
+        modules = checked(OWNER, "modules", modules, Modules | None)
+        self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
+        self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
+        self._sync = WeightSync(OWNER, sync_every, self._publisher.publish)
+        _for_workers(policy)
+        self._team = CollectingTeam(make_envs, num_workers, start_method, step_timeout, draw_seed())
+        self.observation_space, self.action_space = self._team.spaces
+        self.num_envs, self.frame_skip = num_workers * self._team.num_envs, self._team.frame_skip
+        self.buffer: ReplayBuffer | RolloutBuffer | None = None
+        self._ways: Ways | None = None
+        self._mode: tuple[bool, bool] | None = None
+        self._rollout: Rollout | None = None
+        self._stream, self._is_broken, self._needs_reset = object(), True, True
+        self.version_lag, self._num_samples = 0.0, 0
+        self._utd_ratio: float | None = None
+        try:
+            require_same_spaces("policy", policy, self)
+            if buffer is not None:
+                self.attach_buffer(buffer)
+        except BaseException:
+            self.close()
+            raise
+
+    def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
+        """Write into this buffer from now on; errors as of `Collector.attach_buffer`."""
+        if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
+            raise ParamsError(field_error_text(OWNER, "buffer", "must be a ReplayBuffer or None", buffer))
+        require_same_spaces("buffer", buffer, self)
+        if buffer.num_envs != self.num_envs:
+            rule = f"must be made for num_envs={self.num_envs}, those of all workers"
+            raise ParamsError(field_error_text(OWNER, "buffer.num_envs", rule, buffer.num_envs))
+        require_columns(self.policy, buffer.extra)
+        self._forget_ahead()
+        self.buffer, self._is_broken = buffer, True
+
+    def seed(self, seed: int) -> None:
+        """Seed actions and envs of all workers, each with streams of its own."""
+        seed = checked(f"{OWNER}.seed", "seed", seed, Integer)
+        seeds = [(derive_seed(seed, "worker", worker.number),) for worker in self._begun().workers]
+        self._forget_ahead()
+        self._team.tell_each("its seed", "seed", seeds)
+
+    def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
+        """Start all envs anew; what workers are ahead is forgotten. Arguments as of `Collector.reset`."""
+        self._begun()
+        self._forget_ahead()
+        self._team.tell_all("a reset", "reset", first_episode)
+        self._needs_reset = False
+        if reset_buffer and self.buffer is not None:
+            self.buffer.clear()
+
+    @property
+    def starts_anew(self) -> bool:
+        """Tell whether the next collection begins with a reset of all envs."""
+        return self._needs_reset
+
+    def sync(self, counts: Counts | None = None) -> None:
+        """Publish the policy's weights if they are due by a trainer's counters, at once where there are none.
+
+        Raises:
+            ParamsError: the trainer does not count what `sync_every` is in.
+            EnvError: a worker keeps the weights from being written.
+        """
+        self._begun()
+        if counts is not None and "gradient_step" in counts:
+            if not counts.get("env_step", 1):  # a run begins
+                self._num_samples = 0
+            self._utd_ratio = counts["gradient_step"] / self._num_samples if self._num_samples else None
+        self._sync.sync(counts)
+
+    @property
+    def may_lag(self) -> bool:
+        """Tell whether workers may act with older weights than the policy's."""
+        return self._max_ahead != 0 or self._sync.may_lag
+
+    def look_aside(self, num_rows: int) -> Rollout:
+        """Return what random actions lead to [T, N]; see `Collector.look_aside`."""
+        self._begun()
+        self._forget_ahead()
+        arrays = self._team.tell_all("random actions", "look_aside", num_rows)
+        self._needs_reset = True
+        return join_envs([from_arrays(each) for each in arrays])
+
+    def collect(
+        self,
+        num_steps: int | None = None,
+        num_episodes: int | None = None,
+        random: bool = False,
+        explore: bool = True,
+        process: Process | None = None,
+    ) -> CollectStats:
+        """Take what the workers collected next, and store it; arguments, result and errors as of `Collector.collect`.
+
+        Raises:
+            EnvError: a worker died or does not answer, too; all of them end then.
+        """
+        num_steps, num_episodes = check_counts(num_steps, num_episodes)
+        started = time.perf_counter()
+        self._begun()
+        self._sync.require()
+        if self._needs_reset:
+            self.reset()
+        self._needs_reset = True  # unless all goes well
+        self._rollout = None
+        num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
+        request = Request(num_rows, num_episodes, random, explore)
+        if num_rows is None or self.buffer is None:
+            self._forget_ahead()
+            parts = self._team.collect(request, stores=self.buffer is not None)
+        else:
+            self._set_mode(random, explore)
+            ahead = max(num_rows, MAX_CHUNK) if self._max_ahead is None else self._max_ahead
+            parts = self._team.take(request, 0 if random else ahead)
+        if self.buffer is not None:
+            self._store(join_envs([part.cells for part in parts]), process)
+        self._needs_reset = num_episodes is not None
+        stats = join_stats(parts, time.perf_counter() - started)
+        self._num_samples += 0 if random else stats.num_collected_steps
+        self.version_lag = self._sync.version - mean_version(parts)
+        return stats
+
+    def rollout(self) -> Rollout:
+        """Return what the last collection stored [T, N]; a `ParamsError` without a buffer, and before it."""
+        if self._rollout is None:
+            rule = "must be given, and something collected, to look at what was stored"
+            raise ParamsError(field_error_text(OWNER, "buffer", rule, self.buffer))
+        return self._rollout
+
+    def settings(self) -> dict[str, float]:
+        """Return what a log tells of it: the version of the weights, its lag, and gradient steps per env step."""
+        told = {"policy_version": float(self._sync.version), "version_lag": self.version_lag}
+        return told if self._utd_ratio is None else told | {"utd_ratio": self._utd_ratio}
+
+    def state_dict(self) -> State:
+        """Return the states of all workers and the version of their weights, when they have done what they are at.
+
+        What they are ahead is not in it: it was not counted, and is collected again.
+        """
+        self._begun().settle(keeps=True)
+        workers = self._team.tell_all("the saving of its state", "state")
+        return dict(to_state(AsyncState(workers, self._sync.state, self._num_samples)))
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned, as `prepare_load` says."""
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a whole state, and return what loads it; as of a `Collector`, envs go on or start an episode anew.
+
+        Raises:
+            CheckpointError: the state is of other envs or another number of workers, or none.
+        """
+        found = from_state(AsyncState, state, "collector")
+        if len(found.workers) != len(self._begun().workers):
+            expected = f"expected those of {len(self._team.workers)} workers, found {len(found.workers)}"
+            raise CheckpointError(f"collector.workers: {expected}")
+        self._team.settle(keeps=True)
+        states = [(each,) for each in found.workers]
+        for number, texts in enumerate(self._team.tell_each("the check of a state", "check_state", states)):
+            for text in texts:
+                warnings.warn(f"worker {number}: {text}", stacklevel=3)
+
+        def load() -> None:
+            self._forget_ahead()
+            self._team.tell_all("the loading of a state", "load_state")
+            self._sync.load(found.weights)
+            self._num_samples, self._needs_reset = found.num_samples, False
+
+        return load
+
+    @property
+    def num_lost_envs(self) -> int:
+        """The envs that failed so far and were restarted."""
+        return sum(worker.num_lost_envs for worker in self._team.workers)
+
+    def shares_an_env(self, other: DataSource) -> bool:
+        """Return whether a step or reset of the one would move the other: only if they are the same."""
+        return other is self
+
+    def close(self) -> None:
+        """Close the envs and end the workers, in at most five seconds; never raises."""
+        self._team.end()
+
+    def __getstate__(self) -> NoReturn:
+        """Raise an `EnvError`: processes cannot be copied."""
+        raise EnvError(f"{OWNER}: cannot be copied, as its envs live in other processes. Make one with its own.")
+
+    def _begun(self) -> CollectingTeam:
+        """Return the team when all workers have the policy, and act as this collector is set now."""
+        if self._publisher.weights is None:
+            self._team.begin(_for_workers(self.policy), self._publisher.begin(len(self._team.workers)))
+        exploration, buffer, ways = self.policy.exploration, self.buffer, self._ways
+        columns = None if buffer is None else buffer.extra
+        is_known = ways is not None and ways.exploration is self.exploration and ways.of_policy is exploration
+        if ways is None or not is_known or ways.columns is not columns:
+            self._forget_ahead()
+            self._ways = Ways(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
+            self._team.set_ways(self._ways, list(self._publisher.modules))
+        return self._team
+
+    def _set_mode(self, random: bool, explore: bool) -> None:
+        """Forget what workers are ahead if they acted in another way."""
+        if self._mode != (random, explore):
+            self._forget_ahead()
+            self._mode = random, explore
+
+    def _store(self, rollout: Rollout, process: Process | None) -> None:
+        """Store what came from the workers, which have looked at it."""
+        if self._is_broken:
+            rollout.starts.fill_(True)
+        row = single_row(rollout) if process is None else None
+        rollout = rollout if process is None else processed(process, rollout)
+        if isinstance(self.buffer, ReplayBuffer):
+            if row is None:
+                self.buffer.add_rollout(rollout, stream=self._stream)
+            else:  # in a fifth of the time
+                if rollout.starts.any():
+                    self.buffer.break_trace(rollout.starts.numpy())
+                self.buffer.add(*row, stream=self._stream)
+        elif self.buffer is not None:
+            self.buffer.hold(rollout)
+            rollout = self.buffer.rollout()
+        self._rollout, self._is_broken = rollout, False
+
+    def _forget_ahead(self) -> None:
+        """Forget what workers are ahead: the next collection continues nothing."""
+        if self._team.workers and self._publisher.weights is not None:
+            self._is_broken |= self._team.settle(keeps=False)
+
+
+def _for_workers(policy: Policy) -> bytes:
+    """Return what a copy for the workers is made from, on the CPU."""
+    copied = copy.deepcopy(policy).to("cpu")
+    copied.zero_grad()
+    return dumped("policy", copied)

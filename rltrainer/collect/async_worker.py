@@ -1,0 +1,211 @@
+"""The worker process of an `AsyncCollector`: a collector of its own, with a copy of the policy."""
+
+import multiprocessing
+import operator
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from torch import nn
+
+from rltrainer import seeding
+from rltrainer.collect.async_rows import Rows, to_arrays
+from rltrainer.collect.collector import Collector
+from rltrainer.collect.shared_weights import Layout, SharedWeights, check_layout, layout_of
+from rltrainer.collect.weight_sync import tensors_of
+from rltrainer.data import RolloutBuffer
+from rltrainer.data.columns import Extra
+from rltrainer.envs import frame_skip
+from rltrainer.envs.workers.by_value import loads
+from rltrainer.envs.workers.worker_envs import Failure
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.nets import Exploration, Policy
+from rltrainer.types import Load, State
+
+OWNER = "AsyncCollector"
+HERE = os.path.realpath(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a worker acts and what it keeps, as the learner's collector is set.
+
+    Args:
+        exploration: replaces the policy's own.
+        of_policy: the policy's own.
+        columns: of the buffer; None where nothing is stored.
+        keeps_env_action: what the envs received is kept, not what was sampled.
+    """
+
+    exploration: Exploration | None
+    of_policy: Exploration | None
+    columns: Extra | None
+    keeps_env_action: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A collection: so many rows of all envs, or so many episodes."""
+
+    num_rows: int | None
+    num_episodes: int | None
+    random: bool
+    explore: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows that were collected, their cells as arrays; and how many envs were lost so far."""
+
+    rows: Rows
+    arrays: dict[str, Any] | None
+    num_lost_envs: int
+
+
+class CollectingServer:
+    """Answers commands, all of them the name of a method here and its arguments.
+
+    Args:
+        make_envs: makes the vector env, pickled.
+        number: which worker it is.
+        seed: of all global generators of the process.
+        receive_file: returns the descriptor of the shared weights.
+    """
+
+    def __init__(self, make_envs: bytes, number: int, seed: int, receive_file: Callable[[], int]) -> None:
+        self._make_envs, self._number, self._seed, self._receive_file = make_envs, number, seed, receive_file
+        self._collector: Collector | None = None
+        self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
+        self._load: Load = lambda: None
+
+    def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
+        """Do what the parent says, and catch what is raised, SystemExit and KeyboardInterrupt included."""
+        name, *rest = args
+        try:
+            return getattr(self, name)(*rest), ()
+        except BaseException as error:
+            return None, [Failure.of(-1, error)]
+
+    def unsendable(self, error: Exception) -> Failure:
+        """Return what the parent is told where an answer cannot be pickled."""
+        return Failure(-1, "EnvError", f"an answer cannot travel ({type(error).__name__}: {error})", "", True)
+
+    def close(self) -> None:
+        """Close the envs; never raises."""
+        if self._collector is not None:
+            self._collector.close()
+        elif self._envs is not None:
+            self._envs.close()
+
+    def make(self) -> tuple[Any, ...]:
+        """Make the envs; return their spaces, number and frame skip, and where this code comes from."""
+        # A daemon may have no children, and envs may be workers again; all of them end with their parent.
+        multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # no public way
+        seeding.seed(self._seed)
+        envs = loads(self._make_envs)()
+        if not isinstance(envs, gym.vector.VectorEnv):
+            hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
+            raise ParamsError(field_error_text(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint))
+        self._envs = envs
+        spaces = envs.single_observation_space, envs.single_action_space
+        return spaces, envs.num_envs, frame_skip(envs), HERE
+
+    def begin(self, policy: bytes, layout: Layout, num_workers: int) -> None:
+        """Make the collector, with a copy of the policy that takes its weights from the memory that comes next."""
+        self._weights = SharedWeights(layout, num_workers, self._receive_file())
+        assert self._envs is not None, "the first command makes the envs"
+        self._policy: Policy = loads(policy)
+        self._policy.progress = lambda: self._progress
+        envs = _Pulsing(self._envs, self._weights.pulse[self._number : self._number + 1])
+        self._collector = Collector(self._policy, envs)
+        self._collector.adapter.branch_seed("worker", self._number)
+
+    def set_ways(self, ways: Ways, modules: Sequence[str]) -> None:
+        """Explore and keep what the learner wants; find the modules that weights come for."""
+        collector = self.collector
+        collector.exploration, self._policy.exploration = ways.exploration, ways.of_policy
+        if ways.columns is None:
+            collector.buffer = collector.rollout_buffer = None
+        elif collector.buffer is None or dict(collector.buffer.extra) != dict(ways.columns):
+            spaces = (self._policy.observation_space, self._policy.action_space)
+            collector.attach_buffer(RolloutBuffer(16, collector.num_envs, *spaces, extra=ways.columns))
+        collector.keeps_env_action = ways.keeps_env_action
+        targets = tensors_of({name: self._module(name) for name in modules})
+        check_layout(self._weights.layout, layout_of(targets), f"{OWNER}.modules")
+        self._targets, self._serial = [tensor for _, tensor in targets], 0
+
+    def collect(self, request: Request) -> Answer:
+        """Collect with the newest weights."""
+        collector, policy = self.collector, self._policy
+        if self._weights.serial != self._serial:
+            self._serial, policy.version, self._progress = self._weights.take(self._targets)
+        num_steps = None if request.num_rows is None else request.num_rows * collector.num_envs
+        stats = collector.collect(num_steps, request.num_episodes, request.random, request.explore)
+        arrays = None if collector.buffer is None else to_arrays(collector.rollout())
+        return Answer(Rows(None, stats, policy.version), arrays, collector.num_lost_envs)
+
+    def look_aside(self, num_rows: int) -> dict[str, Any]:
+        """Collect random actions aside; see `Collector.look_aside`."""
+        return to_arrays(self.collector.look_aside(num_rows))
+
+    def reset(self, first_episode: bool) -> None:
+        """Start the envs anew."""
+        self.collector.reset(first_episode=first_episode)
+
+    def seed(self, seed: int) -> None:
+        """Seed the collector."""
+        self.collector.seed(seed)
+
+    def state(self) -> State:
+        """Return the collector's state."""
+        return self.collector.state_dict()
+
+    def check_state(self, state: State) -> list[str]:
+        """Check a state, and keep what loads it; return what users are warned of."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._load = self.collector.prepare_load(state)
+        return [str(each.message) for each in caught]
+
+    def load_state(self) -> None:
+        """Load the state that was checked."""
+        self._load()
+
+    @property
+    def collector(self) -> Collector:
+        """The collector, once it is made."""
+        assert self._collector is not None, "the parent begins first"
+        return self._collector
+
+    def _module(self, path: str) -> nn.Module:
+        """Return the module at an attribute's path from the collector."""
+        try:
+            module = operator.attrgetter(path)(self._collector)
+        except AttributeError as error:
+            raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
+        if isinstance(module, nn.Module):
+            return module
+        raise ParamsError(field_error_text(OWNER, f"modules[{path!r}]", "must be a module in the workers too", module))
+
+
+class _Pulsing(gym.vector.VectorWrapper):
+    """Counts steps and resets where the parent sees them."""
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], pulse: Any) -> None:
+        super().__init__(envs)
+        self._pulse = pulse
+
+    def step(self, actions: Any) -> Any:
+        """Step, and count it."""
+        result = self.env.step(actions)
+        self._pulse[0] += 1
+        return result
+
+    def reset(self, **options: Any) -> Any:
+        """Reset, and count it."""
+        result = self.env.reset(**options)
+        self._pulse[0] += 1
+        return result

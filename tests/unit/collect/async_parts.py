@@ -1,0 +1,89 @@
+"""Envs and policies that worker processes can import."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import rltrainer as rl
+from tests.fakes import counting_envs
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+WIDE = gym.spaces.Box(-1e6, 1e6, (3,), np.float32)
+
+
+def pendulums(num_envs: int = 1, seed: int | None = None) -> Any:
+    return rl.make_vec("Pendulum-v1", num_envs, seed=seed)
+
+
+def counting(num_envs: int = 1, **options: Any) -> Any:
+    return counting_envs(num_envs, seed=None, **options)
+
+
+def wide(num_envs: int = 1) -> Any:
+    return counting_envs(num_envs, seed=None, action_space=WIDE, length=1000)
+
+
+class Gated(gym.Wrapper[Any, Any, Any, Any]):
+    """Waits in its third step until a file is there."""
+
+    def __init__(self, env: Any, gate: str) -> None:
+        super().__init__(env)
+        self.gate, self.num_steps = Path(gate), 0
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        while self.num_steps == 3 and not self.gate.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def gated(gate: str) -> Any:
+    return rl.make_vec("Pendulum-v1", 1, wrappers=[lambda env: Gated(env, gate)])
+
+
+class Constant(rl.Policy):
+    """Acts by its weights: the least and the greatest of them, and their number of different values."""
+
+    def __init__(self, *spaces: Any, size: int = 8) -> None:
+        super().__init__(*spaces)
+        self.weight = nn.Parameter(torch.zeros(size))
+        self.register_buffer("more", torch.zeros(size, dtype=torch.float64))
+
+    def set(self, value: float) -> None:
+        with torch.no_grad():
+            self.weight.fill_(value)
+            self.more.fill_(value)  # type: ignore[operator]  # a buffer
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+        both = torch.cat([self.weight, self.more.float()])  # type: ignore[operator]  # a buffer
+        row = torch.stack([both.min(), both.max(), torch.tensor(float(len(both.unique())))])
+        return rl.Decision(row.repeat(len(obs), 1))
+
+
+class TargetNoise:
+    """Explores by a module of its own."""
+
+    def __init__(self) -> None:
+        self.target = nn.Linear(1, 1)
+
+    def __call__(self, action: Tensor, space: Any, progress: float, generator: Any) -> Tensor:
+        action = action.clone()
+        action[:, 2] = self.target.bias.detach() + progress
+        return action
+
+
+class Refusing(rl.Policy):
+    """Cannot travel."""
+
+    def __init__(self, *spaces: Any) -> None:
+        super().__init__(*spaces)
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.function = lambda: None
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+        raise NotImplementedError
