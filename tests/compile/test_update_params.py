@@ -15,6 +15,8 @@ from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
+pytestmark = pytest.mark.timeout(600)  # two graphs of PPO take a compiler a minute, beside others more
+
 LIMITS: dict[str, dict[str, Any]] = {
     "norm": {"max_grad_norm": 0.01},
     "largest number": {"max_grad_norm": 0.01, "grad_norm_type": math.inf},
