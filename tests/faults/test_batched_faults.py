@@ -84,7 +84,7 @@ def test_a_dead_worker(fault: str, how: str) -> None:
         started = time.monotonic()
         with pytest.raises(EnvError) as caught:
             go_on(one)
-        assert time.monotonic() - started < 4.0  # a second, and the end of the others
+        assert time.monotonic() - started < 6.0  # its steps, a second, and the end of the others
         assert str(caught.value) == f"env 1 (pid {pids[1]}) {how} during step 3"
         wait_until_gone(pids, 5.0)
         with pytest.raises(EnvError, match="its workers have ended, by close or by a failed env; make a new one"):
@@ -97,7 +97,9 @@ def test_a_worker_that_is_killed_between_collections() -> None:
         pid = pids_of(workers_of(one))[2]
         os.kill(pid, signal.SIGTERM)
         wait_until_gone([pid], 5.0)
-        with pytest.raises(EnvError, match=rf"^env 2 \(pid {pid}\) was killed by SIGTERM during step \d+$"):
+        with pytest.raises(
+            EnvError, match=rf"^env 2 \(pid {pid}\) was killed by SIGTERM during (step|reset after) \d+"
+        ):
             go_on(one)
 
 
