@@ -22,7 +22,7 @@ from task import WORKS, Work
 
 import rltrainer as rl
 
-CHUNKS = {"ppo-256x4": 8, "a2c": 200, "dqn": 8, "sac": 1}
+CHUNKS = {"ppo-256x4": 8, "a2c": 5, "dqn": 2, "sac": 1}
 """Collected chunks of the work in one timed chunk, by kind of run."""
 OPTIONS = {"max_epochs": 1_000_000, "seed": 1, "show_progress": False, "verbose": False}
 

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import as_python, is_int
+from rltrainer.trainers.run_state import RunState
+from rltrainer.trainers.run_stats import Best
 from rltrainer.trainers.trainer_params import TrainerParams
 
 
@@ -32,6 +35,17 @@ def compute_score(params: TrainerParams, stats: CollectStats) -> float:
     if isinstance(score, float) or is_int(score):
         return float(score)
     raise _wrong_return(params, "compute_score_fn", "must return a number", score, "Return a float.")
+
+
+def save_best(params: TrainerParams, state: RunState, algorithm: Algorithm, stats: CollectStats, score: float) -> None:
+    """Take a test step for the best, and call `save_best_fn`."""
+    before = state.best
+    state.best = Best(score, float(stats.returns.mean()), float(stats.returns.std()), state.counters.epoch)
+    try:
+        call(params, "save_best_fn", algorithm)
+    except BaseException:
+        state.best = before  # what was not saved is not the best that there is
+        raise
 
 
 def wants_to_stop(params: TrainerParams, score: float) -> bool:

@@ -21,13 +21,13 @@ class RunProfiler:
     A context of an epoch; `step` ends a training step. A recording that an exception breaks off is written too.
 
     Args:
-        params: which steps, and where to.
+        params: which steps, and where to; None records nothing.
     """
 
-    def __init__(self, params: ProfilerParams) -> None:
-        self._params = params
+    def __init__(self, params: ProfilerParams | None) -> None:
+        self._params = params or ProfilerParams()
         self._num_waited = self._num_steps = 0
-        self._is_done = False
+        self._is_done = params is None
         self._profile: Any = None
 
     def __enter__(self) -> Self:

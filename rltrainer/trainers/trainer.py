@@ -6,7 +6,6 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,14 +15,14 @@ from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.arguments import check_classes
-from rltrainer.trainers.callbacks import call, compute_score, wants_to_stop
+from rltrainer.trainers.callbacks import call, compute_score, save_best, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.profiler import RunProfiler
 from rltrainer.trainers.run_files import read_run, write_run
 from rltrainer.trainers.run_hooks import RunHooks
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import RunState
-from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
+from rltrainer.trainers.run_stats import EpochStats, InfoStats
 from rltrainer.trainers.torch_settings import running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
@@ -149,8 +148,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
         hooks.open()
         record, counters = state.begin_epoch(), state.counters
-        profiler = self._profiler
-        with running_as(state.runtime, params.runtime, params.precision.tf32), profiler or nullcontext():
+        with running_as(state.runtime, params.runtime, params.precision.tf32), self._profiler:
             while state.stop_cause is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
                 call(params, "training_fn", counters.epoch, counters.env_step)
                 hooks.begin_training_step()
@@ -170,8 +168,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     self._log.end_training_step(state)
                     call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                 self._note_progress()
-                if profiler is not None:
-                    profiler.step()
+                self._profiler.step()
             self.algorithm.check_faults()
         if state.stop_reason is None and params.test_collector is not None:
             score = self._test(params.test_collector)
@@ -230,7 +227,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
         self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.follow(self.state)))
         self.state.runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
-        self._profiler = None if self.params.runtime.profiler is None else RunProfiler(self.params.runtime.profiler)
+        self._profiler = RunProfiler(self.params.runtime.profiler)
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         """Make the collectors of training data ready; a test collector is reset by every test step."""
@@ -262,13 +259,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         stats = stats.reduce_agents(params.multi_agent_return_reduction)
         score = compute_score(params, stats)
         if state.best.is_beaten_by(score):
-            returns = float(stats.returns.mean()), float(stats.returns.std())
-            before, state.best = state.best, Best(score, *returns, self.epoch)
-            try:
-                call(params, "save_best_fn", self.algorithm)
-            except BaseException:
-                state.best = before  # what was not saved is not the best that there is
-                raise
+            save_best(params, state, self.algorithm, stats, score)
         state.score = score
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score

@@ -31,10 +31,6 @@ NOT_RUN = {
         "docs/guides/deploying.md",
         'torch.onnx.export(policy, kwargs={"obs": example}, f="policy.onnx", dynamo=True)',
     ): "needs onnx and onnxscript, which are no extras",
-    (
-        "docs/guides/hooks.md",
-        'recorder = rl.VideoRecorder("videos", every=rl.Every(50_000, "env_step"), num_episodes=3)',
-    ): "needs ffmpeg, of the extra video; its tests and its example film",
     ("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra",
 }
 """Python blocks that cannot run here, by page and first line, with the reason."""
