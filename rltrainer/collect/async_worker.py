@@ -31,7 +31,7 @@ HERE = os.path.realpath(__file__)
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How a worker acts and what it keeps, as the learner's collector is set.
+    """Settings of the learner's collector: by them a worker acts, and keeps what it is asked to.
 
     Args:
         exploration: replaces the policy's own.

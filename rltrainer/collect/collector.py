@@ -69,7 +69,7 @@ class Collector:
 
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     rollouts_vary: ClassVar[bool] = False
-    """Whether collections of as many env steps may have different numbers of rows."""
+    """True if collections of as many env steps may have different numbers of rows."""
 
     def __init__(
         self,

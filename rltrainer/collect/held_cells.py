@@ -20,7 +20,7 @@ class HeldCells:
 
     @property
     def counts(self) -> list[int]:
-        """How many cells of each env are held."""
+        """The number of cells that are held, of each env."""
         return [len(cells) for cells in self._cells]
 
     def restart(self) -> None:

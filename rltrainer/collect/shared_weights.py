@@ -1,7 +1,6 @@
 """Weights in memory that a learner and its workers share: written and read under a lock, with their version."""
 
 import errno
-import fcntl
 import mmap
 import os
 import time
@@ -63,20 +62,20 @@ class SharedWeights:
         Raises:
             EnvError: a worker reads for longer than that.
         """
-        with _Lock(self.file, fcntl.LOCK_EX, timeout):
+        with _Lock(self.file, timeout, is_shared=False):
             torch._foreach_copy_(self._views, list(sources))
             self._numbers[:], self._progress[0] = (self.serial + 1, version), progress
 
     @torch.no_grad()
     def take(self, targets: Sequence[Tensor]) -> tuple[int, int, float]:
         """Copy the newest weights; return their serial, their version, and the progress of the training."""
-        with _Lock(self.file, fcntl.LOCK_SH, None):
+        with _Lock(self.file, None, is_shared=True):
             torch._foreach_copy_(list(targets), self._views)
             return self.serial, int(self._numbers[1]), float(self._progress[0])
 
     @property
     def serial(self) -> int:
-        """How often weights were published; a version may be more than once, as after a checkpoint was loaded."""
+        """The number of publications; a version may have several, as after a checkpoint was loaded."""
         return int(self._numbers[0])
 
     def _view(self, spec: tuple[str, tuple[int, ...], torch.dtype], offset: int) -> Tensor:
@@ -129,24 +128,28 @@ def check_layout(expected: Layout, found: Layout, owner: str) -> None:
 class _Lock:
     """The lock on a file, shared by readers."""
 
-    def __init__(self, file: int, kind: int, timeout: float | None) -> None:
-        self._file, self._kind, self._timeout = file, kind, timeout
+    def __init__(self, file: int, timeout: float | None, is_shared: bool) -> None:
+        import fcntl  # Windows has none: there rltrainer imports, and has no workers that share weights
+
+        self._file, self._timeout, self._lock = file, timeout, fcntl.lockf
+        self._kind = (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+        self._release = fcntl.LOCK_UN
 
     def __enter__(self) -> None:
         until = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
             try:
-                fcntl.lockf(self._file, self._kind | fcntl.LOCK_NB)
+                self._lock(self._file, self._kind)
                 return
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise
             if until is not None and time.monotonic() > until:
                 raise EnvError(f"a worker process reads its weights for more than {self._timeout:g} seconds")
-            time.sleep(2e-5)
+            time.sleep(2e-5)  # a copy of the weights takes some hundred microseconds
 
     def __exit__(self, *_: Any) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN)
+        self._lock(self._file, self._release)
 
 
 def _padded(size: int) -> int:

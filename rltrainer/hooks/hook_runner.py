@@ -32,7 +32,8 @@ class HookRunner:
     """
 
     def __init__(self, owner: str, hooks: Sequence[TrainerHook]) -> None:
-        self._owner, self._is_open = owner, False
+        self._owner = owner
+        self._open: list[TrainerHook] = []
         self._hooks = _named(owner, hooks)
         self._at = {point: [hook for hook in hooks if overrides(hook, point)] for point in POINTS}
         self._minibatch: Any = None
@@ -46,19 +47,20 @@ class HookRunner:
 
     def open(self, ctx: TrainerContext) -> None:
         """Set the hooks up, unless they are."""
-        if not self._is_open:
-            self._is_open = True
-            self.act("setup", ctx)
+        if not self._open:
+            for hook in self._hooks.values():
+                self._open.append(hook)  # first: one that fails half-way has something to clean up, too
+                self._check_none(hook, "setup", self._call(hook, "setup", ctx))
 
     def close(self, ctx: TrainerContext) -> None:
-        """Shut all hooks down that were set up, whatever one of them raises; the first error goes on."""
+        """Shut those hooks down whose `setup` was called, whatever one of them raises; the first error goes on."""
         errors: list[BaseException] = []
-        for hook in self._at["shutdown"] if self._is_open else []:
+        hooks, self._open = self._open, []
+        for hook in hooks:
             try:
                 self._call(hook, "shutdown", ctx)
             except BaseException as error:  # the others still have files and threads to close
                 errors.append(error)
-        self._is_open = False
         if errors:
             raise errors[0]
 
@@ -75,9 +77,7 @@ class HookRunner:
     def act(self, point: str, ctx: TrainerContext, *args: Any) -> None:
         """Call an operation of each hook."""
         for hook in self._at[point]:
-            found = self._call(hook, point, ctx, *args)
-            if found is not None:
-                raise self._wrong_return(hook, point, "must return None", found)
+            self._check_none(hook, point, self._call(hook, point, ctx, *args))
 
     def replaced(self, point: str, ctx: TrainerContext, data: Any) -> Any:
         """Return data as the hooks make it, each from what the one before it returned."""
@@ -139,6 +139,7 @@ class HookRunner:
             if self._at["post_optim_log"]:
                 ctx.take_in("update", *self.logged("post_optim_log", ctx, minibatch))
             self._minibatch = None
+            ctx.losses.clear()  # each holds the graph that it came from
 
         return UpdateCallbacks(before=before, on_loss=on_loss if self.has(*OF_LOSSES) else None, after=after)
 
@@ -175,6 +176,10 @@ class HookRunner:
         except Exception as error:
             error.add_note(f"{self._owner}.hooks: {type(hook).__name__}.{point} raised this.")
             raise
+
+    def _check_none(self, hook: TrainerHook, point: str, found: object) -> None:
+        if found is not None:
+            raise self._wrong_return(hook, point, "must return None", found)
 
     def _wrong_return(self, hook: TrainerHook, point: str, rule: str, found: object) -> TypeError:
         return TypeError(field_error_text(f"{self._owner}.hooks", f"{type(hook).__name__}.{point}", rule, found))

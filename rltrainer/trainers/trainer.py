@@ -14,8 +14,8 @@ from rltrainer.collect import DataSource
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
 from rltrainer.seeding import derive_seed
-from rltrainer.trainers.arguments import check_classes
 from rltrainer.trainers.callbacks import call, compute_score, save_best, wants_to_stop
+from rltrainer.trainers.class_check import check_classes
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.profiler import RunProfiler
 from rltrainer.trainers.run_files import read_run, write_run

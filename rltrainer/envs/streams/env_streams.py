@@ -1,4 +1,4 @@
-"""What batched collection asks of envs: to step and begin episodes each by itself, as soon as it can."""
+"""Envs as batched collection needs them: each steps, and begins its episodes, by itself, as soon as it can."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

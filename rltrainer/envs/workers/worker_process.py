@@ -25,7 +25,7 @@ DONE, PAYLOAD = b".", b"+"
 
 
 class Server(Protocol):
-    """What answers in a worker process: made with the arguments of its `Child`, and with `receive_file` by name."""
+    """The part of a worker process that answers: made with its `Child`'s arguments, and `receive_file` by name."""
 
     def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
         """Do what the parent says; return the result and what was raised; raises nothing."""

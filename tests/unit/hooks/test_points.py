@@ -170,6 +170,40 @@ def test_all_hooks_are_shut_down_and_the_first_error_goes_on() -> None:
     assert calls == ["second"]
 
 
+def test_only_hooks_whose_setup_was_called_are_shut_down() -> None:
+    calls: list[str] = []
+    first, failing, last = Recording(calls, "A"), rl.TrainerHook(), Recording(calls, "C")
+
+    def fail(ctx: rl.TrainerContext) -> None:
+        raise OSError("port")
+
+    failing.setup = fail  # type: ignore[method-assign]  # an override on the object
+    failing.shutdown = lambda ctx: calls.append("B.shutdown")  # type: ignore[method-assign]  # as above
+    with pytest.raises(OSError, match="port"):
+        with_hooks("ppo", first, failing, last).run()
+    assert calls == ["A.setup", "A.shutdown", "B.shutdown"]
+
+
+def test_hooks_are_set_up_once_a_run_and_again_for_the_next() -> None:
+    calls: list[str] = []
+    trainer = with_hooks("ppo", Recording(calls), max_epochs=1)
+    trainer.reset()
+    trainer.execute_epoch()
+    assert calls.count("setup") == 1
+    trainer.run()
+    trainer.run()
+    assert [call for call in calls if call in ("setup", "shutdown")] == ["setup", "shutdown", "setup", "shutdown"]
+
+
+def test_no_loss_is_held_after_its_gradient_step() -> None:
+    held: list[int] = []
+    hook = rl.TrainerHook()
+    hook.post_loss = lambda ctx, minibatch: None  # type: ignore[method-assign]  # an override
+    hook.post_steps = lambda ctx: held.append(len(ctx.losses))  # type: ignore[method-assign]  # an override
+    with_hooks("sac", hook, max_epochs=2).run()
+    assert set(held) == {0}
+
+
 def test_during_warm_up_the_points_of_updates_do_not_run() -> None:
     calls: list[str] = []
     with_hooks("dqn", Recording(calls), max_epochs=1, epoch_num_steps=10, warmup_num_env_steps=10).run()

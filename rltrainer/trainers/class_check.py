@@ -1,4 +1,4 @@
-"""What a trainer is given."""
+"""The check of what a trainer is given: algorithm and params of the classes that it names."""
 
 from typing import Any
 
