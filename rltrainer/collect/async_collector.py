@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn
 
 import gymnasium as gym
+import numpy as np
 from torch import nn
 
 from rltrainer.collect.arguments import check_counts, processed, require_columns, require_policy, require_same_spaces
-from rltrainer.collect.async_rows import from_arrays, join_envs, join_stats, mean_version, single_row
+from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, join_stats, mean_version, single_row
 from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, dumped
 from rltrainer.collect.async_worker import OWNER, Request, Ways
 from rltrainer.collect.collect_stats import CollectStats
@@ -126,7 +127,7 @@ class AsyncCollector:
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self._ways: Ways | None = None
         self._mode: tuple[bool, bool] | None = None
-        self._rollout: Rollout | None = None
+        self._rollout: Rollout | Arrays | None = None
         self._stream, self._is_broken, self._needs_reset = object(), True, True
         self.version_lag, self._num_samples = 0.0, 0
         self._utd_ratio: float | None = None
@@ -196,7 +197,7 @@ class AsyncCollector:
         self._forget_ahead()
         arrays = self._team.tell_all("random actions", "look_aside", num_rows)
         self._needs_reset = True
-        return join_envs([from_arrays(each) for each in arrays])
+        return from_arrays(join_envs(arrays))
 
     def collect(
         self,
@@ -241,6 +242,8 @@ class AsyncCollector:
         if self._rollout is None:
             rule = "must be given, and something collected, to look at what was stored"
             raise ParamsError(field_error_text(OWNER, "buffer", rule, self.buffer))
+        if not isinstance(self._rollout, Rollout):
+            self._rollout = from_arrays(self._rollout)
         return self._rollout
 
     def settings(self) -> dict[str, float]:
@@ -321,23 +324,25 @@ class AsyncCollector:
             self._forget_ahead()
             self._mode = random, explore
 
-    def _store(self, rollout: Rollout, process: Process | None) -> None:
+    def _store(self, cells: Arrays, process: Process | None) -> None:
         """Store what came from the workers, which have looked at it."""
         if self._is_broken:
-            rollout.starts.fill_(True)
-        row = single_row(rollout) if process is None else None
-        rollout = rollout if process is None else processed(process, rollout)
-        if isinstance(self.buffer, ReplayBuffer):
-            if row is None:
-                self.buffer.add_rollout(rollout, stream=self._stream)
-            else:  # in a fifth of the time
-                if rollout.starts.any():
-                    self.buffer.break_trace(rollout.starts.numpy())
-                self.buffer.add(*row, stream=self._stream)
+            cells["starts"] = np.ones_like(cells["starts"])
+        row = single_row(cells) if process is None and isinstance(self.buffer, ReplayBuffer) else None
+        if isinstance(self.buffer, ReplayBuffer) and row is not None:  # in a fifth of the time
+            if cells["starts"].any():
+                self.buffer.break_trace(cells["starts"])
+            self.buffer.add(*row, stream=self._stream)
+            self._rollout = cells  # few look at it
         elif self.buffer is not None:
-            self.buffer.hold(rollout)
-            rollout = self.buffer.rollout()
-        self._rollout, self._is_broken = rollout, False
+            rollout = from_arrays(cells) if process is None else processed(process, from_arrays(cells))
+            if isinstance(self.buffer, ReplayBuffer):
+                self.buffer.add_rollout(rollout, stream=self._stream)
+            else:
+                self.buffer.hold(rollout)
+                rollout = self.buffer.rollout()
+            self._rollout = rollout
+        self._is_broken = False
 
     def _forget_ahead(self) -> None:
         """Forget what workers are ahead: the next collection continues nothing."""

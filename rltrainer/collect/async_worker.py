@@ -58,10 +58,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows that were collected, their cells as arrays; and how many envs were lost so far."""
+    """The rows that were collected, and how many envs were lost so far."""
 
     rows: Rows
-    arrays: dict[str, Any] | None
     num_lost_envs: int
 
 
@@ -145,7 +144,7 @@ class CollectingServer:
         num_steps = None if request.num_rows is None else request.num_rows * collector.num_envs
         stats = collector.collect(num_steps, request.num_episodes, request.random, request.explore)
         arrays = None if collector.buffer is None else to_arrays(collector.rollout())
-        return Answer(Rows(None, stats, policy.version), arrays, collector.num_lost_envs)
+        return Answer(Rows(arrays, stats, policy.version), collector.num_lost_envs)
 
     def look_aside(self, num_rows: int) -> dict[str, Any]:
         """Collect random actions aside; see `Collector.look_aside`."""

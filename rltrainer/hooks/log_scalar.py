@@ -66,7 +66,7 @@ class LogScalar(TrainerHook):
         if self.every is None:
             if numbers is None:
                 return None
-            return self._named(_Numbers(numbers) if numbers.dim() else _One(numbers))
+            return self._named(_One(numbers) if numbers.numel() == 1 else _Numbers(numbers))
         if numbers is not None:
             self._summary.add(numbers)
         if not ctx.crossed(self.every):
@@ -112,13 +112,10 @@ class LogScalar(TrainerHook):
         return self._counted(value.detach(), batch)
 
     def _counted(self, numbers: Tensor, batch: Any) -> Tensor | None:
-        """Return the numbers that count, and one number without axes; None if none does."""
-        is_one = numbers.numel() == 1  # as of an env step with its update: looked at in a third of the time
-        if isinstance(batch, Rollout) and numbers.shape[:2] == batch.valid.shape:
-            if is_one and not batch.valid:
-                return None
-            numbers = numbers if is_one else numbers[batch.valid]
-        return numbers.reshape(()) if is_one else numbers if numbers.numel() else None
+        """Return the numbers that count; None if none does."""
+        if isinstance(batch, Rollout) and numbers.shape[:2] == batch.valid.shape and not batch.valid.all():
+            numbers = numbers[batch.valid]
+        return numbers if numbers.numel() else None
 
     def _find_metric(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
         found = self._metric.find(ctx, lambda: [*(field.name for field in dataclasses.fields(batch)), *batch.extra])
@@ -134,12 +131,13 @@ class LogScalarState:
 
 
 class _One:
-    """The summary of one number, as a copy of it."""
+    """The summary of one number, as of an env step with its update: in a third of the time."""
 
     std = 0.0
 
     def __init__(self, number: Tensor) -> None:
-        self.mean = self.sum = self.min = self.max = number.to(torch.float32, copy=True)
+        value = float(number) if number.is_cpu else number.reshape(()).to(torch.float32, copy=True)
+        self.mean = self.sum = self.min = self.max = value
 
 
 class _Numbers:

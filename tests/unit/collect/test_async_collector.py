@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect.async_rows import join_envs
+from rltrainer.collect.async_rows import from_arrays, join_envs, to_arrays
 from rltrainer.collect.async_worker import Request
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, SpaceError
 from rltrainer.seeding import derive_seed
@@ -97,7 +97,7 @@ def test_workers_collect_what_collectors_do(make: Make, kind: str, num_workers: 
     for num_rows in (1, 5, 2, 20, 1, 1, 7):
         stats = collector.collect(num_steps=num_rows * 2 * num_workers)
         expected = [one.collect(num_steps=2 * num_rows) for one in plain]
-        assert_same(collector.rollout(), join_envs([one.rollout() for one in plain]))
+        assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
         assert stats.num_env_steps == stats.num_collected_steps == num_rows * 2 * num_workers
         assert stats.returns.tolist() == [r for each in expected for r in each.returns.tolist()]
         assert stats.lengths.tolist() == [r for each in expected for r in each.lengths.tolist()]
