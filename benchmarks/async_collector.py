@@ -159,7 +159,7 @@ def main() -> None:
     lines = [
         "# Workers that collect while the learner updates\n",
         f"Written by `python benchmarks/async_collector.py --write` on {datetime.date.today()}. Medians of {args.runs}",
-        "runs, one process at a time: the second half of 4,000 env steps on HalfCheetah, of 2,000 on Pendulum; 3,000 of",
+        "runs, one process at a time: the second half of 4,000 env steps on HalfCheetah, 2,000 on Pendulum; 3,000 of",
         f"the uneven envs. {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.\n",
         table(results) + "\n",
     ]
