@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rltrainer import errors
-from rltrainer.collect.async_rows import RowQueue, Rows
+from rltrainer.collect.async_rows import RowQueue, Rows, as_numpys_own
 from rltrainer.collect.async_worker import Answer, CollectingServer, Request
 from rltrainer.collect.shared_weights import SharedWeights
 from rltrainer.envs.workers.child import START_HINT, Child
@@ -62,6 +62,8 @@ class CollectingProcess(Child):
         if not isinstance(answer, Answer):
             return None
         self.num_lost_envs = answer.num_lost_envs
+        if answer.rows.arrays is not None:
+            answer.rows.arrays = as_numpys_own(answer.rows.arrays)
         return answer.rows
 
     def _progress(self) -> int | None:

@@ -110,6 +110,11 @@ def to_arrays(rollout: Rollout) -> Arrays:
     return {name: map_tree(lambda x: x.cpu().numpy(), getattr(rollout, name)) for name in Rollout.__slots__}
 
 
+def as_numpys_own(arrays: Arrays) -> Arrays:
+    """Return arrays that were pickled with NumPy's own dtype objects, by which buffers know them at once."""
+    return {name: map_tree(lambda x: x.view(np.dtype(x.dtype.str)), tree) for name, tree in arrays.items()}
+
+
 def from_arrays(arrays: Arrays) -> Rollout:
     """Return the rollout that these arrays are of."""
     return Rollout(**{name: map_tree(torch.from_numpy, tree) for name, tree in arrays.items()})

@@ -45,7 +45,7 @@ class RowWriter:
         accepted = [
             # The fast way of `accept`, spelled out: this is done for every leaf at every env step.
             value
-            if type(value) is np.ndarray and value.dtype == leaf.dtype and value.shape == leaf.row_shape
+            if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
             else leaf.accept(value)
             for (leaf, _), value in zip(self._leaves, values, strict=True)
         ]

@@ -158,7 +158,7 @@ class Leaf:
             ReplayBufferError: it has another shape or kind of number.
         """
         row_shape = row_shape or self.row_shape
-        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == row_shape:
+        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == row_shape:
             return value
         try:
             # A copy of an array, because torch warns about those that are not writable.
