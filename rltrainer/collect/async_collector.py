@@ -18,7 +18,7 @@ from rltrainer.collect.async_worker import OWNER, Request, Ways
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, Process
 from rltrainer.collect.shared_weights import Publisher
-from rltrainer.collect.weight_sync import Counts, SyncState, WeightSync
+from rltrainer.collect.weight_sync import EACH_STEP, Counts, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
@@ -119,7 +119,9 @@ class AsyncCollector:
         modules = checked(OWNER, "modules", modules, Modules | None)
         self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
         self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
-        self._sync = WeightSync(OWNER, sync_every, self._publisher.publish)
+        # Each training step syncs and asks before it updates: what is asked with then are the weights of the sync.
+        bring = self._publisher.offer if sync_every in (None, EACH_STEP) else self._publisher.publish
+        self._sync = WeightSync(OWNER, sync_every, bring)
         _for_workers(policy)
         self._team = CollectingTeam(make_envs, num_workers, start_method, step_timeout, draw_seed())
         self.observation_space, self.action_space = self._team.spaces
@@ -185,6 +187,8 @@ class AsyncCollector:
                 self._num_samples = 0
             self._utd_ratio = counts["gradient_step"] / self._num_samples if self._num_samples else None
         self._sync.sync(counts)
+        if counts is None:
+            self._publisher.give()
 
     @property
     def may_lag(self) -> bool:
@@ -308,7 +312,8 @@ class AsyncCollector:
     def _begun(self) -> CollectingTeam:
         """Return the team when all workers have the policy, and act as this collector is set now."""
         if self._publisher.weights is None:
-            self._team.begin(_for_workers(self.policy), self._publisher.begin(len(self._team.workers)))
+            weights = self._publisher.begin(len(self._team.workers))
+            self._team.begin(_for_workers(self.policy), weights, self._publisher.give)
         exploration, buffer, ways = self.policy.exploration, self.buffer, self._ways
         columns = None if buffer is None else buffer.extra
         is_known = ways is not None and ways.exploration is self.exploration and ways.of_policy is exploration

@@ -71,8 +71,15 @@ class CollectingTeam:
             self._poll.register(worker.signals, select.POLLIN)
         self._by_file = {worker.signals.fileno(): worker for worker in self.workers}
 
-    def begin(self, policy: bytes, weights: SharedWeights) -> None:
-        """Give all workers their policy, and the memory that its weights come through."""
+    def begin(self, policy: bytes, weights: SharedWeights, before_asking: Callable[[], None]) -> None:
+        """Give all workers their policy, and the memory that its weights come through.
+
+        Args:
+            policy: pickled.
+            weights: what the workers take before they collect.
+            before_asking: is called before a worker is asked for rows: then it takes weights.
+        """
+        self._before_asking = before_asking
         for worker in self._alive():
             worker.order("its start", "begin", policy, weights.layout, weights.num_workers, file=weights.file)
         self._gather()
@@ -110,6 +117,7 @@ class CollectingTeam:
                 raise ParamsError(field_error_text(f"{OWNER}.collect", "num_episodes", rule, request.num_episodes))
             requests = [replace(request, num_episodes=quota) for quota in quotas]
         asked = [(w, each) for w, each in zip(workers, requests, strict=True) if each.num_episodes != 0]
+        self._before_asking()
         for worker, each in asked:
             worker.ask(each)
         return self._each(worker.answer for worker, _ in asked)
@@ -137,6 +145,7 @@ class CollectingTeam:
                 missing = num_rows - worker.queue.num_rows
                 size = min((ahead + 1) // 2, MAX_CHUNK) if ahead else missing
                 if 0 < size <= missing + ahead:
+                    self._before_asking()
                     worker.ask(replace(request, num_rows=size))
 
     def _receive(self, waits: bool) -> None:

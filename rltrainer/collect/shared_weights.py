@@ -101,6 +101,7 @@ class Publisher:
     def __init__(self, policy: Policy, modules: Mapping[str, nn.Module], timeout: float | None) -> None:
         self.weights: SharedWeights | None = None
         self._policy, self.modules, self._timeout = policy, modules, timeout
+        self._offered: int | None = None
 
     def begin(self, num_workers: int) -> SharedWeights:
         """Make the memory: from now on the modules keep their tensors."""
@@ -113,6 +114,16 @@ class Publisher:
         """Publish the weights of now."""
         assert self.weights is not None, "begun"
         self.weights.publish(self._sources, version, self._policy.progress(), self._timeout)
+        self._offered = None
+
+    def offer(self, version: int) -> None:
+        """Publish the weights when `give` is called: a worker is asked for rows in one of several training steps."""
+        self._offered = version
+
+    def give(self) -> None:
+        """Publish what was offered."""
+        if self._offered is not None:
+            self.publish(self._offered)
 
 
 def check_layout(expected: Layout, found: Layout, owner: str) -> None:
