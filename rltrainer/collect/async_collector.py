@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -95,6 +95,8 @@ class AsyncCollector:
         SpaceError: the envs' spaces are not the policy's or the buffer's.
         EnvError: the envs cannot be made.
     """
+
+    rollouts_vary: ClassVar[bool] = False
 
     def __init__(
         self,

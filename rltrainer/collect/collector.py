@@ -69,7 +69,6 @@ class Collector:
 
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     rollouts_vary: ClassVar[bool] = False
-    """True if collections of as many env steps may have different numbers of rows."""
 
     def __init__(
         self,
@@ -273,6 +272,10 @@ class Collector:
         if self.rollout_buffer is None:
             raise ParamsError(field_error_text("Collector", "buffer", "must be given to look at what was stored", None))
         return self.rollout_buffer.rollout() if self._processed is None else self._processed
+
+    def settings(self) -> dict[str, float]:
+        """Return what a log tells of it: nothing."""
+        return {}
 
     def state_dict(self) -> State:
         """Return the state of generator, envs, memory and counters; the buffer has its own."""

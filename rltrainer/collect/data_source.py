@@ -1,7 +1,7 @@
 """The questions of a trainer to whatever collects for it. It reaches through to no envs, wherever they are."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.weight_sync import Counts
@@ -18,8 +18,10 @@ class DataSource(Protocol):
     """Collects for a trainer, from envs of this process or of others; a `Collector` is one, and explains the names.
 
     Its `policy` is the algorithm's, `buffer` holds what it collects, `frame_skip` is its envs' (`rl.frame_skip`).
+    `rollouts_vary` is True if collections of as many env steps may have different numbers of rows.
     """
 
+    rollouts_vary: ClassVar[bool]
     policy: Policy
     num_envs: int
     frame_skip: int
@@ -64,6 +66,9 @@ class DataSource(Protocol):
 
     def rollout(self) -> Rollout:
         """Return what the last collection stored [T, N]."""
+
+    def settings(self) -> dict[str, float]:
+        """Return what a log tells of it beside statistics of its collections."""
 
     @property
     def num_lost_envs(self) -> int:

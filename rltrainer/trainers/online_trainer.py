@@ -74,7 +74,7 @@ class OnlineTrainerParams(TrainerParams):
     @property
     def rollouts_vary(self) -> bool:
         """Return whether collections differ in size: episodes do, and those of envs that do not wait for each other."""
-        return self.collection_step_num_episodes is not None or getattr(self.training_collector, "rollouts_vary", False)
+        return self.collection_step_num_episodes is not None or self.training_collector.rollouts_vary
 
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
@@ -151,6 +151,5 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
         if collector.frame_skip != 1:
             told["frames"] = self.env_step * collector.frame_skip
-        if callable(own := getattr(collector, "settings", None)):
-            told |= own()
+        told |= collector.settings()
         return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})
