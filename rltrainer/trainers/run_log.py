@@ -22,7 +22,7 @@ class RunLog:
     """Hands the numbers of a run to the logger and the progress bar, if there are any, over steps of a unit."""
 
     def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: Literal["env_step", "gradient_step"]) -> None:
-        self._algorithm, self._unit, self._logger = algorithm, unit, params.logger
+        self._algorithm, self.unit, self._logger = algorithm, unit, params.logger
         if self._logger is not None:
             self._logger.check_step_unit(unit)
         self._bar = ProgressBar(0, shown=False, verbose=params.verbose, unit="")
@@ -48,7 +48,7 @@ class RunLog:
 
     def open_bar(self, params: TrainerParams, state: RunState) -> None:
         """Show the bar, and above it what the run has chosen for itself."""
-        self._bar = ProgressBar(params.planned_num_steps, params.show_progress, params.verbose, self._unit)
+        self._bar = ProgressBar(params.planned_num_steps, params.show_progress, params.verbose, self.unit)
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
         how = f"gradient steps {how}, torch threads {state.runtime.num_threads}"
@@ -80,8 +80,7 @@ class RunLog:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
                 self._logger.gather("training", speed, stats.collect_time)
-            if state.log.returns:
-                self._to_write["training"] = lambda: {**state.log.means(), **settings()}
+            self._to_write["training"] = lambda: {**state.log.means(), **settings()}
         if self._bar.wants_values():
             self._bar.show(state.log.means())
 
@@ -99,7 +98,7 @@ class RunLog:
         A run without env steps has no rows of training: they go into those of updates.
         """
         if self._logger is not None and values:
-            self._logger.gather(kind if self._unit == "env_step" else "update", values)
+            self._logger.gather(kind if self.unit == "env_step" else "update", values)
         if shown and self._bar.wants_values():
             self._bar.show(floats(shown))
 
@@ -133,7 +132,7 @@ class RunLog:
     def _counts(self, state: RunState) -> tuple[int, int, int]:
         """Return the x axis, update steps and gradient steps."""
         counters = state.counters
-        return getattr(counters, self._unit), counters.update_step, counters.gradient_step
+        return getattr(counters, self.unit), counters.update_step, counters.gradient_step
 
 
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:

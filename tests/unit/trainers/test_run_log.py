@@ -146,12 +146,23 @@ def test_returns_are_means_over_the_last_hundred_episodes() -> None:
     )  # fmt: skip
     with_returns(trainer).run()
     rows = logger.of("training")
-    # Episodes of 5 steps: no row before the first has ended, then one at every env step, new episode or not.
-    assert [step for step, _ in rows] == list(range(5, 601))
-    for step, values in rows:
+    # Episodes of 5 steps: a row at every env step, new episode or not; no return before the first has ended.
+    assert [step for step, _ in rows] == list(range(1, 601))
+    assert not any({"return", "length"} & values.keys() for _, values in rows[:4])
+    for step, values in rows[4:]:
         returns = [5.0 * k for k in range(1, step // 5 + 1)][-100:]
         assert values["return"] == pytest.approx(sum(returns) / len(returns), rel=1e-12)
         assert values["length"] == 5.0
+
+
+def test_envs_whose_episodes_never_end_have_rows_too() -> None:
+    logger = Rows(training_interval=20)
+    trainer = build("ppo", logger=logger)
+    for env in trainer.params.training_collector.envs.envs:
+        env.unwrapped.length = 10**9
+    rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Steps(),))).run()
+    assert [(step, row["after"]) for step, row in logger.of("training")] == [(10, 1), (20, 2), (40, 3.5), (60, 5.5)]
+    assert all(row.keys() == {"env_steps_per_second", "before", "after"} for _, row in logger.of("training"))
 
 
 def test_a_new_run_forgets_the_episodes_of_the_last() -> None:
@@ -452,12 +463,3 @@ def test_nothing_grows_with_the_run() -> None:
     state = trainer.params.logger.state_dict()
     assert all(len(parts) < 256 for parts in state["gathered"].values())
     assert all(len(values) == 100 for values in vars(trainer.state.log).values())
-
-
-def test_envs_without_an_end_have_no_return() -> None:
-    logger = Rows(training_interval=1)
-    trainer = on_policy_trainer(logger=logger, test_collector=None)
-    for env in trainer.params.training_collector.envs.envs:
-        env.unwrapped.length = 10**9
-    trainer.run()
-    assert logger.of("training") == []
