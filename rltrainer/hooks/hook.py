@@ -1,6 +1,7 @@
 """The points of a run at which a user's code is called."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -36,6 +37,8 @@ class TrainerHook:
 
     DATA: ClassVar[tuple[str, ...]] = ("batch_process", "process_optim_batch", "optimizer")
     """Points that may change what is learned: a resumed run needs the hooks that override one."""
+    NOT_ON_POLICY: ClassVar[tuple[str, ...]] = ()
+    """Points that it overrides for other algorithms only; on policy they are not called, and cost nothing."""
 
     def setup(self, ctx: TrainerContext) -> None:
         """Prepare; called when a run begins or goes on, before its first step."""
@@ -98,23 +101,27 @@ class TrainerHook:
         """Return what a resumed run needs of it."""
         return {}
 
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` returned; it comes from a file, and is looked at by `prepare_load`."""
+
     def prepare_load(self, state: State) -> Load:
-        """Check what `state_dict` returned, and return what takes it over.
+        """Check what `state_dict` returned, and return what takes it over: `load_state_dict`, where that is overridden.
+
+        What is wrong is found here before anything of the run has changed.
 
         Raises:
             CheckpointError: it is none of this hook's; the text names what is wrong.
         """
-        if state:
+        if state and not overrides(self, "load_state_dict"):
             raise CheckpointError(
                 f"{type(self).__name__}: the state has {next(iter(state))!r}, which this hook has not"
             )
-        return lambda: None
+        return partial(self.load_state_dict, state)
 
 
+_NO_POINTS = ("reset", "seed", "state_dict", "load_state_dict", "prepare_load")
 POINTS = tuple(
-    name
-    for name, value in vars(TrainerHook).items()
-    if callable(value) and not name.startswith("_") and name not in ("reset", "seed", "state_dict", "prepare_load")
+    name for name, value in vars(TrainerHook).items() if callable(value) and name[0] != "_" and name not in _NO_POINTS
 )
 """The names of the points, in the order of a run."""
 

@@ -1,13 +1,15 @@
 """The hooks of a run, called point by point, and their state in its checkpoints."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from torch import Tensor
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.field_rules import AnyText, Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
+from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
 from rltrainer.types import Load, State, UpdateResult
@@ -16,6 +18,7 @@ INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_o
 """Points inside a gradient step."""
 OF_LOSSES = ("post_loss", "optimizer")
 SHOW = "log_pbar"
+AnyEvery = Annotated[Every, Rule("an Every", lambda v: isinstance(v, Every))]
 NO_HOOKS: State = {"changing": [], "states": {}}
 """The state of a run without hooks."""
 
@@ -26,16 +29,17 @@ class HookRunner:
     Args:
         owner: the params that hold the hooks, for error texts.
         hooks: the hooks.
+        is_on_policy: whether the algorithm is.
 
     Raises:
         ParamsError: two hooks have one name, or one hook is there twice.
     """
 
-    def __init__(self, owner: str, hooks: Sequence[TrainerHook]) -> None:
+    def __init__(self, owner: str, hooks: Sequence[TrainerHook], is_on_policy: bool = False) -> None:
         self._owner = owner
         self._open: list[TrainerHook] = []
         self._hooks = _named(owner, hooks)
-        self._at = {point: [hook for hook in hooks if overrides(hook, point)] for point in POINTS}
+        self._at = {point: [hook for hook in hooks if _is_called(hook, point, is_on_policy)] for point in POINTS}
         self._minibatch: Any = None
 
     def __bool__(self) -> bool:
@@ -198,6 +202,10 @@ class UpdateContext(TrainerContext, Protocol):
         """Take numbers into the log's next row of this kind, and show some on the bar."""
 
 
+def _is_called(hook: TrainerHook, point: str, is_on_policy: bool) -> bool:
+    return overrides(hook, point) and not (is_on_policy and point in hook.NOT_ON_POLICY)
+
+
 def _is_item(item: tuple[Any, Any]) -> bool:
     name, value = item
     return isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
@@ -208,6 +216,11 @@ def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
     named: dict[str, TrainerHook] = {}
     for hook in hooks:
         kind = type(hook).__name__
+        checked(owner, f"hooks: {kind}.name", hook.name, AnyText | None)
+        checked(owner, f"hooks: {kind}.every", hook.every, AnyEvery | None)
+        if overrides(hook, "state_dict") and not overrides(hook, "load_state_dict", "prepare_load"):
+            rule, hint = "must override load_state_dict beside state_dict", "A checkpoint could not be continued."
+            raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))
         number = sum(type(each).__name__ == kind and each.name is None for each in named.values()) + 1
         name = hook.name or (kind if number == 1 else f"{kind} {number}")
         if name in named or any(each is hook for each in named.values()):

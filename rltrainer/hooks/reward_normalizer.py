@@ -38,6 +38,8 @@ class RewardNormalizer(TrainerHook):
             (`n_step`), when they can no longer be centred.
     """
 
+    NOT_ON_POLICY = ("process_optim_batch",)
+
     def __init__(self, decay: float = 0.999, scale: float = 1.0, eps: float = torch.finfo(torch.float32).eps) -> None:
         self.decay = checked("RewardNormalizer", "decay", decay, Decay)
         self.scale = checked("RewardNormalizer", "scale", scale, PositiveFloat)
@@ -58,10 +60,8 @@ class RewardNormalizer(TrainerHook):
         return None
 
     def process_optim_batch(self, ctx: TrainerContext, minibatch: Any) -> Any:
-        """Return transitions with standardised rewards; on policy samples have theirs already."""
-        if isinstance(minibatch, Transitions):
-            return dataclasses.replace(minibatch, reward=self(minibatch.reward))
-        return None
+        """Return transitions with standardised rewards; on policy the rollout has them already."""
+        return dataclasses.replace(minibatch, reward=self(minibatch.reward))
 
     @torch.no_grad()
     def update(self, reward: Tensor) -> None:

@@ -41,6 +41,8 @@ class SelectKeys(TrainerHook):
         ParamsError: neither is given; or, in the run, a key is missing, or one that networks read is not kept.
     """
 
+    NOT_ON_POLICY = ("process_optim_batch",)
+
     def __init__(self, obs: Sequence[str] | None = None, extra: Sequence[str] | None = None) -> None:
         self.obs = checked("SelectKeys", "obs", obs, Names | None)
         self.extra = checked("SelectKeys", "extra", extra, Names | None)
@@ -69,8 +71,8 @@ class SelectKeys(TrainerHook):
         return self._select(batch) if is_given else None
 
     def process_optim_batch(self, ctx: TrainerContext, minibatch: Any) -> Any:
-        """Return the selection of a minibatch off policy."""
-        return self._select(minibatch) if isinstance(minibatch, Transitions) else None
+        """Return the selection of a minibatch; on policy it was made of the whole rollout."""
+        return self._select(minibatch)
 
     def _select(self, batch: Any) -> Any:
         changes: dict[str, Any] = {}

@@ -1,13 +1,15 @@
 """A run as its hooks see it, over the state that the loop counts in."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.interval import Every, Unit
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import RunState
@@ -25,7 +27,10 @@ class RunContext:
         self.collect_stats: CollectStats | None = None
         self._num_steps_within = 0
         self._is_epochs_end = False
-        self._since = self._step_began = self._counts()
+        # Where intervals begin, and what the clock says until the next look at it: every second is in one of them.
+        counts = self._counts()
+        self._looked_at = dict.fromkeys(("training_step", "gradient_step", "test_step"), counts["second"])
+        self._here = self._step_began = counts, counts["second"]
 
     @property
     def epoch(self) -> int:
@@ -63,7 +68,11 @@ class RunContext:
 
     def crossed(self, every: Every) -> bool:
         """Return whether an interval has become due; see `TrainerContext`."""
-        return every.crossed(self._since[every.unit], self._counts()[every.unit])
+        if not isinstance(every, Every) or (every.unit == "env_step" and self._log.unit != every.unit):
+            rule = "must be an Every, in what the trainer counts"
+            raise ParamsError(field_error_text("TrainerContext.crossed", "every", rule, every))
+        since, clock = self._here
+        return every.crossed(since[every.unit], clock if every.unit == "second" else self.count(every.unit))
 
     def request_stop(self, reason: str) -> None:
         """End the run after this training step and a last test step."""
@@ -82,33 +91,45 @@ class RunContext:
         """Forget the last one, and look at intervals from here on."""
         self.result = self.collect_stats = None
         self._is_epochs_end = False
-        self._step_began = self._since = self._counts()
+        self._step_began = self._here = self._look("training_step")
 
     def end_update(self, result: UpdateResult | None, is_epochs_end: bool) -> None:
         """Note the outcome of an update step, whose gradient steps the run has counted by now."""
         self.result = result
-        self._num_steps_within, self._since, self._is_epochs_end = 0, self._step_began, is_epochs_end
+        self._num_steps_within, self._here, self._is_epochs_end = 0, self._step_began, is_epochs_end
 
     def begin_gradient_step(self) -> None:
         """Forget the losses of the one before."""
         self.losses.clear()
-        self._since = self._counts()
+        self._here = self._look("gradient_step")
 
     def end_gradient_step(self, result: UpdateResult) -> None:
         """Count it."""
         self._num_steps_within += result.num_gradient_steps
 
-    def note_test(self) -> None:
-        """Look at intervals since the epoch of this test step began."""
-        self._since, record = self._counts(), self.state.record
+    @contextmanager
+    def in_test_step(self) -> Iterator[None]:
+        """Look at intervals since the epoch of this test step began, of seconds since the last one."""
+        here, record = self._here, self.state.record
+        self._here = since, _ = self._look("test_step")
         if record is not None:
             num_gradient_steps = sum(update.num_gradient_steps for update in record.updates)
-            self._since["env_step"] -= record.num_env_steps
-            self._since["training_step"] -= record.num_training_steps
-            self._since["update_step"] = max(self.update_step - record.num_training_steps, 0)
-            self._since["gradient_step"] -= num_gradient_steps
-            self._since["epoch"] = self.epoch - 1
-            self._since["second"] -= record.timing.total
+            since["env_step"] -= record.num_env_steps
+            since["training_step"] -= record.num_training_steps
+            since["update_step"] = max(self.update_step - record.num_training_steps, 0)
+            since["gradient_step"] -= num_gradient_steps
+            since["epoch"] = self.epoch - 1
+        try:
+            yield
+        finally:
+            self._here = here  # one in training is within a training step
+
+    def _look(self, place: str) -> tuple[dict[Unit, float], float]:
+        """Return what is counted now, of seconds what the clock said at the last look from here; and the clock."""
+        since = self._counts()
+        clock, since["second"] = since["second"], self._looked_at[place]
+        self._looked_at[place] = clock
+        return since, clock
 
     def _counts(self) -> dict[Unit, float]:
         """Return the count of each unit; taken in every training step, so without a call of ours for each."""

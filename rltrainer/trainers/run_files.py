@@ -48,15 +48,20 @@ def read_run(
     try:
         state = from_state(cls, states["trainer"], "trainer")
         _check_same_settings(state.params, _settings(params, algorithm))
-        # The log last, as its rows are all that would be lost. A run that had not begun begins with a log of its own.
+        # Hooks first, whose code is the user's and may raise; the log last, as its rows are all that would be lost.
+        # A run that had not begun begins with a log of its own.
         names = parts.keys() & states.keys() - (set() if state.has_begun else {"logger"})
-        loads = [parts[name].prepare_load(states[name]) for name in sorted(names, key=lambda n: (n == "logger", n))]
+        loads = [parts[name].prepare_load(states[name]) for name in sorted(names, key=_turn)]
     except (CheckpointError, ReplayBufferError) as error:
         text = str(error)
         raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text}") from error
     if algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
         state.runtime = dataclasses.replace(state.runtime, cuda_graph=params.runtime.cuda_graph)
     return state, loads
+
+
+def _turn(name: str) -> tuple[int, str]:
+    return {"hooks": 0, "logger": 2}.get(name, 1), name
 
 
 def _settings(params: TrainerParams, algorithm: Algorithm) -> State:

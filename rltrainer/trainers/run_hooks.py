@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from rltrainer.algorithms import Algorithm
+from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.collect.data_source import Process
 from rltrainer.hooks import HookRunner
@@ -19,7 +19,7 @@ class RunHooks:
     """What the loop calls at the points of its hooks."""
 
     def __init__(self, algorithm: Algorithm, params: TrainerParams, log: RunLog, state: RunState) -> None:
-        self._runner = HookRunner(type(params).__name__, params.hooks)
+        self._runner = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
         self._new_context = partial(RunContext, algorithm, params, log)
         self._context = self._new_context(state)
 
@@ -82,5 +82,5 @@ class RunHooks:
 
     def log_test(self, stats: CollectStats) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what hooks log of a test step, and what of that they show on the bar."""
-        self._context.note_test()
-        return self._runner.logged("test_log", self._context, stats)
+        with self._context.in_test_step():
+            return self._runner.logged("test_log", self._context, stats)

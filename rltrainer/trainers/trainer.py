@@ -202,13 +202,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self.state = state
         try:
             self._set_up()
+            for load in loads:
+                load()
         except BaseException:
             self.state = before
             self.algorithm.attach(plan)
             undo()
             raise
-        for load in loads:
-            load()
         self._note_progress()
         self._is_started = self._continues = state.has_begun
         if state.has_begun:

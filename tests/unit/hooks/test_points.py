@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,13 @@ def with_hooks(run: str, *hooks: rl.TrainerHook, **changes: Any) -> Any:
     trainer = build(run, max_epochs=changes.pop("max_epochs", 3))
     params = dataclasses.replace(trainer.params, hooks=hooks, **changes)
     return params.create_trainer(trainer.algorithm)
+
+
+class Every(rl.TrainerHook):
+    """Counts by itself, under a name that means an interval."""
+
+    def __init__(self, every: Any) -> None:
+        self.every = every
 
 
 class Times(rl.TrainerHook):
@@ -265,6 +273,45 @@ def test_intervals_in_other_units(unit: Any, n: int, expected: list[int]) -> Non
     assert tests == [2, 4]
 
 
+def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training step takes 0.3 s, what is between two of them 0.5 s, a test step 2 s."""
+    now = [0.0]
+    monkeypatch.setattr("rltrainer.trainers.run_context.time", SimpleNamespace(monotonic=lambda: now[0]))
+    at: list[float] = []
+    tests: list[float] = []
+    hook, every = rl.TrainerHook(), rl.Every(1, "second")
+
+    def post_steps(ctx: rl.TrainerContext) -> None:
+        now[0] += 0.3
+        at.extend([round(now[0], 3)] * ctx.crossed(every))
+
+    def test_log(ctx: rl.TrainerContext, stats: Any) -> None:
+        now[0] += 2.0
+        tests.extend([round(now[0], 3)] * ctx.crossed(every))
+
+    def pass_time(*counts: int) -> str:
+        now[0] += 0.5
+        return ""
+
+    hook.post_steps, hook.test_log = post_steps, test_log  # type: ignore[method-assign]  # overrides on the object
+    with_hooks("ppo", hook, max_epochs=2, save_checkpoint_fn=pass_time).run()
+    assert at == [2.3, 5.9, 6.7]  # what ended before the steps that began at 2, 5.6 and 6.4
+    assert tests == [5.6, 9.2]
+
+
+def test_a_test_step_in_training_leaves_the_intervals_of_its_training_step() -> None:
+    at: list[int] = []
+    hook, every = rl.TrainerHook(), rl.Every(20, "env_step")
+    hook.pre_steps_log = lambda ctx, batch: at.extend([ctx.env_step] * ctx.crossed(every))  # type: ignore[method-assign]  # an override
+    trainer = with_hooks(
+        "ppo", hook, max_epochs=1, epoch_num_steps=60, test_in_training=True, stop_fn=lambda score: score > 1
+    )
+    for env in trainer.params.test_collector.envs.envs:
+        env.unwrapped.reward = 0.0  # training data are good enough at each step, test steps never
+    trainer.run()
+    assert at == [20, 40, 60]
+
+
 def test_gradient_steps_are_counted_within_an_update() -> None:
     at: list[tuple[int, bool]] = []
     hook, every = rl.TrainerHook(), rl.Every(3, "gradient_step")
@@ -315,12 +362,23 @@ def test_numbers_reach_the_log_as_means(tmp_path: Any) -> None:
         (rl.TrainerHook(), "must be a list or tuple of TrainerHook objects"),
         ([Recording([], "a"), Recording([], "a")], r"must have different names; got 'a' \(str\)"),
         (2 * [rl.TrainerHook()], "must have different names"),
+        ([Recording([], 3)], r"hooks: Recording.name: must be a text that is not empty or None; got 3 \(int\)"),  # type: ignore[arg-type]  # wrong on purpose
+        ([Every(10)], r"hooks: Every.every: must be an Every or None; got 10 \(int\)"),
     ],
 )
 def test_hooks_of_another_kind_are_refused(hooks: Any, text: str) -> None:
     trainer = build("ppo")
     with pytest.raises(ParamsError, match=text):
         dataclasses.replace(trainer.params, hooks=hooks)
+
+
+@pytest.mark.parametrize(("run", "every"), [("offline_sac", rl.Every(10, "env_step")), ("ppo", 10)])
+def test_an_interval_that_is_asked_for_is_one_that_somebody_counts(run: str, every: Any) -> None:
+    hook = rl.FunctionHook("post_steps", lambda ctx: print(ctx.crossed(every)))
+    text = r"TrainerContext.crossed.every: must be an Every, in what the trainer counts; got "
+    with pytest.raises(ParamsError, match=text) as raised:
+        with_hooks(run, hook).run()
+    assert raised.value.__notes__[0].endswith("hooks: FunctionHook.post_steps raised this.")
 
 
 def test_an_interval_that_nobody_counts_is_refused() -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
+from rltrainer.plan import UpdateCallbacks
 from tests.resume.runs import QUIET, _feed, build, digest
 
 INSTANT = rl.Every(1e-6, "second")
@@ -95,6 +97,16 @@ def test_early_stopping_ends_a_run() -> None:
     trainer = with_hooks("a2c", rl.EarlyStopping(patience=2))
     result = trainer.run()
     assert (result.epoch, result.stop_reason) == (2, "hook: score has not improved on 5 in 2 looks")
+
+
+@pytest.mark.parametrize("make_hook", [rl.RewardNormalizer, partial(rl.SelectKeys, extra=[])])
+def test_on_policy_the_rollout_is_changed_and_gradient_steps_are_left_alone(make_hook: Any) -> None:
+    """Else they would run one by one: slower, and on CUDA as one graph for each."""
+    on_policy, off_policy = with_hooks("a2c", make_hook()), with_hooks("sac", make_hook(), n_step=1)
+    on_policy.run()
+    off_policy.run()
+    assert on_policy.algorithm.plan.callbacks == UpdateCallbacks()
+    assert off_policy.algorithm.plan.callbacks.before is not None
 
 
 class Seen(rl.TrainerHook):

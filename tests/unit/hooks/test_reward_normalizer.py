@@ -85,10 +85,6 @@ def test_offline_takes_statistics_of_what_is_sampled() -> None:
     assert hook.process_optim_batch(run, batch).reward.tolist() == [-1.0, 0.0, 1.0]
 
 
-def test_samples_on_policy_have_their_rewards_already() -> None:
-    assert RewardNormalizer().process_optim_batch(on_policy(), object()) is None
-
-
 def test_sums_of_rewards_are_refused() -> None:
     with pytest.raises(ParamsError, match=r"RewardNormalizer.algorithm.n_step: must be 1; got 3 \(int\). A sum of"):
         RewardNormalizer().setup(off_policy(n_step=3))

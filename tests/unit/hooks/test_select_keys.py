@@ -58,10 +58,6 @@ def test_off_policy_what_is_stored_stays() -> None:
     assert SelectKeys(obs=["position"]).batch_process(run_of(rl.DQN), BATCH) is None
 
 
-def test_samples_on_policy_are_a_selection_already() -> None:
-    assert SelectKeys(obs=["position"]).process_optim_batch(run_of(), object()) is None
-
-
 def test_an_update_learns_the_same_without_what_it_does_not_read() -> None:
     def weights(hook: SelectKeys | None) -> torch.Tensor:
         torch.manual_seed(0)

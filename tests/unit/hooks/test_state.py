@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.types import Load, State
 from tests.resume.runs import digest
 from tests.unit.hooks.test_points import Recording, Times, with_hooks
@@ -37,6 +37,22 @@ class Counting(rl.TrainerHook):
         return load
 
 
+class Loading(rl.TrainerHook):
+    """Loads its count without a look at it, as hooks of other trainers do."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def post_steps(self, ctx: rl.TrainerContext) -> None:
+        self.count += 1
+
+    def state_dict(self) -> State:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: State) -> None:
+        self.count = 10 * state["count"] // 10  # raises where that is no number
+
+
 def saved(path: Path, *hooks: rl.TrainerHook) -> Any:
     """Return the trainer of a run that was saved after its first epoch."""
     trainer = with_hooks("ppo", *hooks)
@@ -57,6 +73,37 @@ def test_each_hook_gets_its_own_state_back(tmp_path: Path) -> None:
     assert [hook.count for hook in resumed] == [9, 2, 7]
     again.run()
     assert [hook.count for hook in resumed] == [13, 6, 11]
+
+
+def test_a_hook_may_just_load_its_state(tmp_path: Path) -> None:
+    saved(tmp_path / "run", Loading())
+    hook = Loading()
+    again = with_hooks("ppo", hook)
+    again.restore(tmp_path / "run")
+    assert hook.count == 2
+    again.run()
+    assert hook.count == 6
+
+
+def test_a_hook_that_cannot_load_its_state_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    trainer = saved(tmp_path / "run", Loading())
+    trainer.params.hooks[0].count = "many"
+    trainer.save(tmp_path / "run")
+    other = with_hooks("ppo", Loading())
+    before = digest(other)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        other.restore(tmp_path / "run")
+    assert digest(other) == before
+
+
+def test_a_state_that_nothing_would_load_is_refused_at_once() -> None:
+    class Forgetful(rl.TrainerHook):
+        def state_dict(self) -> State:
+            return {"count": 1}
+
+    text = r"OnPolicyTrainerParams.hooks: must override load_state_dict beside state_dict; got .*Forgetful"
+    with pytest.raises(ParamsError, match=text):
+        with_hooks("ppo", Forgetful())
 
 
 def test_a_run_begins_with_hooks_that_know_nothing() -> None:
