@@ -21,6 +21,7 @@ from rltrainer.envs.adapter.observation_memory import take_rows
 from rltrainer.envs.streams.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked, instance_of
+from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.tree import map_tree
 from rltrainer.typed_state import from_state, to_state
@@ -45,7 +46,7 @@ class BatchedCollector(Collector):
     fast they are.
 
     Args:
-        policy, buffer, exploration: see `Collector`.
+        policy, buffer, exploration, device, sync_every: see `Collector`.
         envs: `make_vec(..., num_envs=n, backend="workers", num_workers=n)`.
         inference: which envs the policy decides for, and when; None takes the defaults.
         min_trajectory_length: shorter episodes are neither stored nor counted. On policy, the cells of an episode that
@@ -71,6 +72,8 @@ class BatchedCollector(Collector):
         inference: InferenceParams | None = None,
         min_trajectory_length: int = 1,
         max_trajectory_length: int | None = None,
+        device: torch.device | str | None = None,
+        sync_every: Every | None = None,
     ) -> None:
         name = "BatchedCollector"
         inference = checked(name, "inference", inference, AnyInference | None)
@@ -84,7 +87,7 @@ class BatchedCollector(Collector):
         # What was chosen for the steps that are under way [N, ...]: actions as they are stored, and further columns.
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
-        super().__init__(policy, envs, buffer, exploration)
+        super().__init__(policy, envs, buffer, exploration, device=device, sync_every=sync_every)
         self._waiting = WaitingEnvs(self.inference)
         self._held = HeldCells(self.num_envs, shortest)
 
@@ -202,7 +205,7 @@ class BatchedCollector(Collector):
         for name, column in (decider.extra(decision, memory) if decider.columns else {}).items():
             if name not in self._extra:
                 self._extra[name] = column.new_zeros((self.num_envs, *column.shape[1:]))
-            self._extra[name][rows] = column
+            self._extra[name][envs] = column
         adapter.send(envs, env_action)
 
     def _take_in(self, step: EnvStep) -> None:

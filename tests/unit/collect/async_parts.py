@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from tests.fakes import counting_envs
+from tests.fakes import ScriptedOnPolicy, counting_envs
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 WIDE = gym.spaces.Box(-1e6, 1e6, (3,), np.float32)
@@ -63,6 +63,32 @@ class Constant(rl.Policy):
         both = torch.cat([self.weight, self.more.float()])  # type: ignore[operator]  # a buffer
         row = torch.stack([both.min(), both.max(), torch.tensor(float(len(both.unique())))])
         return rl.Decision(row.repeat(len(obs), 1))
+
+
+class Watching(ScriptedOnPolicy):
+    """Sets the weights to the number of training steps; notes which versions and actions each of them is given."""
+
+    def __init__(self, policy: Constant) -> None:
+        super().__init__(policy)
+        self.versions: list[set[int]] = []
+        self.actions: list[set[float]] = []
+
+    def process(self, rollout: rl.Rollout) -> Any:
+        self.versions.append(set(rollout.extra["version"][rollout.valid].tolist()))
+        self.actions.append(set(rollout.action[..., 0][rollout.valid].tolist()))
+        self.policy.set(len(self.versions))
+        return super().process(rollout)
+
+
+def seven_training_steps(policy: Constant, collector: Any) -> Watching:
+    """Train with a collector of two envs, and return what saw it."""
+    algorithm = Watching(policy)
+    params = rl.OnPolicyTrainerParams(
+        training_collector=collector, max_epochs=1, epoch_num_steps=56, collection_step_num_env_steps=8,
+        verbose=False, show_progress=False,
+    )  # fmt: skip
+    rl.OnPolicyTrainer(algorithm, params).run()
+    return algorithm
 
 
 class TargetNoise:

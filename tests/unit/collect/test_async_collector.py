@@ -20,8 +20,18 @@ from rltrainer.collect.async_worker import Request
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, SpaceError
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import leaves
-from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy
-from tests.unit.collect.async_parts import BOX, Constant, Refusing, TargetNoise, counting, gated, pendulums, wide
+from tests.fakes import ScriptedOffPolicy
+from tests.unit.collect.async_parts import (
+    BOX,
+    Constant,
+    Refusing,
+    TargetNoise,
+    counting,
+    gated,
+    pendulums,
+    seven_training_steps,
+    wide,
+)
 from tests.unit.collect.test_masks import Strict
 from tests.unit.collect.test_memory import Counts
 
@@ -195,23 +205,10 @@ def test_versions_of_seven_training_steps(make: Make) -> None:
     policy = Constant.for_envs(wide())
     buffer = rl.RolloutBuffer(4, 2, policy.observation_space, policy.action_space, extra=VERSION)
     collector = make(policy, wide, 2, buffer, max_ahead=0, sync_every=rl.Every(3, "training_step"))
-    seen, acted, lags = [], [], []
-
-    class Watching(ScriptedOnPolicy):
-        def process(self, rollout: rl.Rollout) -> Any:
-            seen.append(versions(rollout))
-            acted.append(set(rollout.action[..., 0].flatten().tolist()))
-            lags.append(collector.version_lag)
-            policy.set(len(seen))  # the weights after so many training steps
-            return super().process(rollout)
-
-    params = rl.OnPolicyTrainerParams(
-        training_collector=collector, max_epochs=1, epoch_num_steps=56, collection_step_num_env_steps=8, **QUIET
-    )
-    rl.OnPolicyTrainer(Watching(policy), params).run()
-    assert seen == [[0]] * 3 + [[1]] * 3 + [[2]]
-    assert acted == [{0.0}] * 3 + [{3.0}] * 3 + [{6.0}]
-    assert lags == [0.0] * 7
+    seen = seven_training_steps(policy, collector)
+    assert seen.versions == [{0}] * 3 + [{1}] * 3 + [{2}]
+    assert seen.actions == [{0.0}] * 3 + [{3.0}] * 3 + [{6.0}]
+    assert collector.settings()["version_lag"] == 0.0
 
 
 def test_workers_that_are_ahead_are_one_version_behind(make: Make) -> None:

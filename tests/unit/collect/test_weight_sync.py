@@ -13,7 +13,7 @@ import rltrainer as rl
 from rltrainer.collect.shared_weights import SharedWeights, layout_of
 from rltrainer.collect.weight_sync import CopyElsewhere, SyncState, WeightSync, tensors_of
 from rltrainer.errors import EnvError, ParamsError
-from tests.unit.collect.async_parts import Constant, wide
+from tests.unit.collect.async_parts import Constant, seven_training_steps, wide
 
 
 def brought(every: rl.Every | None, counts: list[Any], state: SyncState | None = None) -> list[int | None]:
@@ -88,14 +88,19 @@ def test_a_collector_acts_on_a_copy_elsewhere() -> None:
 
 @pytest.fixture
 def far_collector(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a collector whose policy claims to be elsewhere, and the policy."""
-    envs = wide()
-    policy = Constant.for_envs(envs)
-    buffer = rl.ReplayBuffer(100, *[getattr(policy, f"{name}_space") for name in ("observation", "action")],
-                             extra={"version": ((), torch.int64)})  # fmt: skip
-    monkeypatch.setattr(Constant, "device", torch.device("meta"))
-    monkeypatch.setattr(CopyElsewhere, "__init__", _copy_and_come_home(monkeypatch, CopyElsewhere.__init__))
-    return rl.Collector(policy, envs, buffer, device="cpu", sync_every=rl.Every(2, "training_step")), policy
+    """Return what makes a collector whose policy claims to be elsewhere, and returns it with the policy."""
+
+    def make(kind: Any, buffer_class: Any, every: int, num_envs: int) -> Any:
+        envs = wide(num_envs)
+        policy = Constant.for_envs(envs)
+        spaces = (policy.observation_space, policy.action_space)
+        buffer = buffer_class(100, num_envs=num_envs, observation_space=spaces[0], action_space=spaces[1],
+                              extra={"version": ((), torch.int64)})  # fmt: skip
+        monkeypatch.setattr(Constant, "device", torch.device("meta"))
+        monkeypatch.setattr(CopyElsewhere, "__init__", _copy_and_come_home(monkeypatch, CopyElsewhere.__init__))
+        return kind(policy, envs, buffer, device="cpu", sync_every=rl.Every(every, "training_step")), policy
+
+    return make
 
 
 def _copy_and_come_home(monkeypatch: pytest.MonkeyPatch, init: Any) -> Any:
@@ -107,7 +112,7 @@ def _copy_and_come_home(monkeypatch: pytest.MonkeyPatch, init: Any) -> Any:
 
 
 def test_a_collector_with_a_device_follows_at_its_interval(far_collector: Any) -> None:
-    collector, policy = far_collector
+    collector, policy = far_collector(rl.Collector, rl.ReplayBuffer, 2, 1)
     assert collector._acting is not policy
     assert collector.policy is policy
     acted = []
@@ -125,6 +130,16 @@ def test_a_collector_with_a_device_follows_at_its_interval(far_collector: Any) -
         collector.load_state_dict(state)
     collector.collect(num_steps=2)
     assert collector.rollout().action[0, 0, 0].item() == 9  # the weights that were loaded with it
+
+
+@pytest.mark.parametrize("kind", [rl.Collector, rl.BatchedCollector])
+def test_versions_of_seven_training_steps(far_collector: Any, kind: Any) -> None:
+    """As workers in step have them: steps 1 to 3 carry version 0, steps 4 to 6 version 1, step 7 version 2."""
+    collector, policy = far_collector(kind, rl.RolloutBuffer, 3, 2)
+    seen = seven_training_steps(policy, collector)
+    assert collector._acting is not policy
+    assert seen.versions == [{0}] * 3 + [{1}] * 3 + [{2}]
+    assert seen.actions == [{0.0}] * 3 + [{3.0}] * 3 + [{6.0}]
 
 
 def test_on_its_own_device_the_policy_itself_acts() -> None:
