@@ -1,5 +1,7 @@
 """A listener breaks the graph of a compiled step where it listens, and nowhere else; what that changes is rounding."""
 
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +10,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from rltrainer.hooks import HookRunner
 from rltrainer.plan import UpdateCallbacks
 from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, parameters, update
+from tests.resume.runs import build
 
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
@@ -28,22 +32,44 @@ def largest_difference(one: Any, other: Any) -> float:
     return max(float((p - parameters(other)[name]).abs().max()) for name, p in parameters(one).items())
 
 
+class Reading(rl.TrainerHook):
+    """Overrides every point inside an update, and only reads."""
+
+    def __init__(self) -> None:
+        self.num_losses = self.num_steps = 0
+
+    def process_optim_batch(self, ctx: Any, minibatch: Any) -> None:
+        assert not ctx.losses
+
+    def post_loss(self, ctx: Any, minibatch: Any) -> None:
+        assert [*ctx.losses.values()][-1].grad_fn is not None
+        self.num_losses += 1
+
+    def optimizer(self, ctx: Any, losses: dict[str, Tensor], step: Any) -> None:
+        assert [*losses] == [*ctx.losses][-1:]
+
+    def post_optim(self, ctx: Any) -> None:
+        self.num_steps += 1
+
+    def post_optim_log(self, ctx: Any, minibatch: Any) -> dict[str, Any]:
+        return {"loss": sum(ctx.losses.values())}
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_broken_graph_differs_by_rounding(name: str) -> None:
-    whole, broken, heard = make(name), make(name), []
-
-    def on_loss(loss_name: str, loss: Tensor, step: Any) -> None:
-        assert loss.grad_fn is not None
-        heard.append(loss_name)
-
+    whole, broken, hook = make(name), make(name), Reading()
+    ctx: Any = SimpleNamespace(losses={}, take_in=lambda *_: None, end_gradient_step=lambda result: None)
+    ctx.begin_gradient_step = ctx.losses.clear
+    callbacks = HookRunner("TrainerParams", [hook]).callbacks(ctx)
     whole.attach(COMPILED)
-    broken.attach(plan(on_loss=on_loss, all_reduce=torch.clone))
+    broken.attach(dataclasses.replace(COMPILED, callbacks=callbacks, all_reduce=torch.clone))
     for seed in range(4):  # of the algorithms with a delayed actor, two with its step
         broken.load_state_dict(whole.state_dict())
         update(whole, seed)
-        num_heard = len(heard)
+        before = hook.num_steps, hook.num_losses
         result = update(broken, seed)
-        assert len(heard) - num_heard >= result.num_gradient_steps
+        assert hook.num_steps - before[0] == result.num_gradient_steps
+        assert hook.num_losses - before[1] >= result.num_gradient_steps
         assert largest_difference(whole, broken) <= LARGEST
     assert broken.is_compiled
     assert counters["graph_break"]
@@ -75,4 +101,43 @@ def test_another_plan_is_another_graph() -> None:
     update(algorithm, seed=2)
     assert heard == ["loss"]
     assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+class Outside(rl.TrainerHook):
+    """Overrides the points around an update, and only reads."""
+
+    num_steps = 0  # a warm-up has no updates
+
+    def batch_process(self, ctx: Any, batch: Any) -> None:
+        self.num_cells = batch.reward.numel()
+
+    def pre_steps_log(self, ctx: Any, batch: Any) -> dict[str, Any]:
+        return {"reward": batch.reward.mean()}
+
+    def post_steps_log(self, ctx: Any, batch: Any) -> dict[str, Any]:
+        return {"cells": self.num_cells}
+
+    def pre_optim_steps(self, ctx: Any) -> None:
+        self.num_steps = ctx.gradient_step
+
+    def post_steps(self, ctx: Any) -> None:
+        assert ctx.gradient_step >= self.num_steps
+
+    def test_log(self, ctx: Any, stats: Any) -> dict[str, Any]:
+        return {"score": ctx.score}
+
+
+@pytest.mark.parametrize("run", ["ppo", "sac", "offline_iql"])
+def test_hooks_around_a_compiled_update_change_no_bit(run: str) -> None:
+    def trained(*hooks: rl.TrainerHook) -> dict[str, Tensor]:
+        trainer = build(run)
+        changes: Any = {"hooks": hooks, "runtime": rl.RuntimeParams(compile=True)}
+        trainer = dataclasses.replace(trainer.params, **changes).create_trainer(trainer.algorithm)
+        trainer.run()
+        assert trainer.algorithm.is_compiled
+        return parameters(trainer.algorithm)
+
+    plain, read = trained(), trained(Outside())
+    assert all(torch.equal(value, plain[name]) for name, value in read.items())
     assert not counters["graph_break"]
