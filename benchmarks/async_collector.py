@@ -23,9 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from sleeping import Sleeping
+
+HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
 CASES = {
     "cheetah": ("SAC HalfCheetah-v5", 2000),
@@ -34,21 +36,6 @@ CASES = {
     "slow_compiled": ("SAC Pendulum, 5 ms a step, compiled", 1000),
     "uneven": ("8 uneven envs, no updates", 3000),
 }  # what it is, and the env steps that are timed
-
-
-def sleeping(env_id: str, share: float, seconds: float) -> Any:
-    """Make an env that sleeps for so long in this share of its steps."""
-    import gymnasium as gym
-
-    class Sleepy(gym.Wrapper[Any, Any, Any, Any]):
-        """Sleeps now and then."""
-
-        def step(self, action: Any) -> Any:
-            if share == 1 or self.unwrapped.np_random.random() < share:
-                time.sleep(seconds)
-            return super().step(action)
-
-    return Sleepy(gym.make(env_id, disable_env_checker=True))
 
 
 def cheetah() -> Any:
@@ -60,13 +47,13 @@ def cheetah() -> Any:
 def slow() -> Any:
     import rltrainer as rl
 
-    return rl.make_vec(partial(sleeping, "Pendulum-v1", 1, 0.005), 1)
+    return rl.make_vec(partial(Sleeping, "Pendulum-v1", 1, 0.005), 1)
 
 
 def uneven(num_envs: int = 1, **options: Any) -> Any:
     import rltrainer as rl
 
-    return rl.make_vec(partial(sleeping, "CartPole-v1", 0.05, 0.02), num_envs, **options)
+    return rl.make_vec(partial(Sleeping, "CartPole-v1", 0.05, 0.02), num_envs, **options)
 
 
 def train(make_envs: Any, is_async: bool, num_steps: int, compiled: bool) -> dict[str, float]:

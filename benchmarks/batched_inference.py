@@ -18,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from sleeping import Sleeping
+
+HERE = Path(__file__).parent
 # One thread each, also in the libraries that read it at import.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
 
@@ -34,26 +36,11 @@ PROGRAMS: dict[str, dict[str, Any] | None] = {
 """What is measured: the `InferenceParams`, or None for a lock-step collector."""
 
 
-def make_env(share: float, seconds: float) -> Any:
-    """Make a CartPole that sleeps for so long in this share of its steps."""
-    import gymnasium as gym
-
-    class Sleepy(gym.Wrapper[Any, Any, Any, Any]):
-        """Sleeps now and then."""
-
-        def step(self, action: Any) -> Any:
-            if self.unwrapped.np_random.random() < share:
-                time.sleep(seconds)
-            return super().step(action)
-
-    return Sleepy(gym.make("CartPole-v1", disable_env_checker=True))
-
-
 def measure(program: str, num_envs: int, seconds: float, on_policy: bool) -> dict[str, Any]:
     """Collect for some time."""
     import rltrainer as rl
 
-    factory = partial(make_env, 0.05, 0.02)
+    factory = partial(Sleeping, "CartPole-v1", 0.05, 0.02)
     envs = rl.make_vec(factory, num_envs, backend="workers", num_workers=num_envs, seed=1)
     policy = rl.ActorCritic.for_envs(envs)
     spaces = (envs.single_observation_space, envs.single_action_space)
