@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types tests learning examples docs bench format install clean FORCE
+.PHONY: help train test lint types tests learning fuzz examples docs bench format install clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -40,6 +40,9 @@ tests: $(STAMP)
 
 learning: $(STAMP) ## the slow tests: do the algorithms learn?
 	$(PYTEST) -m slow --timeout 7200 $(ARGS)
+
+fuzz: $(STAMP) ## damage the files that are read, 100,000 times for each reader: ARGS="--mutations 1000 --only buffer"
+	$(BIN)/python -m tests.security.fuzz $(ARGS)
 
 examples: $(STAMP) ## every example in its short form
 	@set -e; for example in examples/*.py; do \

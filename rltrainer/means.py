@@ -61,7 +61,7 @@ def _mean(values: list[Number], weights: list[float]) -> Number:
     newest = values[-1]
     if isinstance(newest, Tensor) and newest.device != values[0].device:  # the older ones come from a checkpoint
         values = [torch.as_tensor(value, device=newest.device) for value in values]
-    stacked = torch.stack([torch.as_tensor(value) for value in values])
+    stacked = torch.stack([torch.as_tensor(value).reshape(()) for value in values])
     if len(set(weights)) == 1:
         return stacked.mean()
     weight = torch.tensor(weights, dtype=stacked.dtype).to(stacked.device, non_blocking=True)

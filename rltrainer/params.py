@@ -3,14 +3,15 @@
 import dataclasses
 import functools
 import inspect
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, field_error_text, readable
 from rltrainer.field_rules import Rule, as_python, field_hints, must_be, rules_of
+from rltrainer.json_text import read_strict_json, to_strict_json
 from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
 from rltrainer.plain_values import PlainReader, to_plain
+from rltrainer.spaces import check_claims
 
 if TYPE_CHECKING:  # sensai ships no types, and a type checker accepts anything of a class with a parent it cannot see
 
@@ -72,7 +73,9 @@ class Params(ToStringMixin):
         live, known = live or {}, [field.name for field in dataclasses.fields(cls)]
         for name in [*fields, *live]:
             if name not in known:
-                raise ParamsError(f"{cls.__name__}.from_json: unknown field {name!r}.{did_you_mean(name, known)}")
+                raise ParamsError(
+                    f"{cls.__name__}.from_json: unknown field {readable(name)}.{did_you_mean(name[:100], known)}"
+                )
         written = {name: value for name, value in fields.items() if name not in live}
         values = {name: reader.read(value, f"{cls.__name__}.{name}") for name, value in written.items()} | live
         for field in dataclasses.fields(cls):
@@ -83,7 +86,7 @@ class Params(ToStringMixin):
 
     def to_json(self) -> str:
         """Return the params as JSON text; live objects and callables that are none of ours are only named."""
-        return json.dumps(self.to_plain(), indent=2)
+        return to_strict_json(self.to_plain())
 
     @classmethod
     def from_json(cls, text: str, **live: Any) -> Self:
@@ -97,13 +100,16 @@ class Params(ToStringMixin):
             ParamsError: the text is not JSON of this class, a name is unknown, or a live object is missing.
         """
         try:
-            document = json.loads(text)
-            written_by, fields = document["params"], dict(document["fields"])
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            document = read_strict_json(text)
+            written_by, fields = document["params"], document["fields"]
+            if not isinstance(written_by, str) or not isinstance(fields, dict):
+                raise ValueError("it says no name, or no fields")
+            check_claims(fields, len(text))
+        except (KeyError, TypeError, ValueError) as error:
             problem = f"the text is not JSON written by to_json ({error!r})"
             raise ParamsError(f"{cls.__name__}.from_json: {problem}") from error
         if written_by != cls.__name__:
-            raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by}")
+            raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by[:100]}")
         groups = [type(field.default) for field in dataclasses.fields(cls) if isinstance(field.default, Params)]
         return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, _remedy), live)
 
@@ -134,7 +140,7 @@ def _field_rules(cls: Any) -> dict[str, list[Rule]]:
 
 
 def _remedy(path: str, name: str) -> str:
-    return f"JSON holds only the name {name!r}; pass {path.rpartition('.')[2]}=..."
+    return f"JSON holds only the name {readable(name)}; pass {path.rpartition('.')[2]}=..."
 
 
 def _as_text(value: object, is_plain: bool) -> str:

@@ -122,15 +122,17 @@ class PlainReader:
 
 def _known(found: Any, name: str, path: str) -> Any:
     if found is None:
-        raise ParamsError(f"{path}: this release of rltrainer knows no {name!r}. Was it written by a newer one?")
+        raise ParamsError(
+            f"{path}: this release of rltrainer knows no {readable(name)}. Was it written by a newer one?"
+        )
     return found
 
 
 def _schedule(name: object, plain: dict[str, Any], path: str) -> object:
     if not isinstance(name, str) or name not in SCHEDULES:
-        raise ParamsError(f"{path}: unknown schedule {name!r} in the JSON; known: {', '.join(SCHEDULES)}")
+        raise ParamsError(f"{path}: unknown schedule {readable(name)} in the JSON; known: {', '.join(SCHEDULES)}")
     numbers = {key: number for key, number in plain.items() if key != "schedule"}
     known = [field.name for field in dataclasses.fields(SCHEDULES[name])]
     if set(numbers) != set(known):
-        raise ParamsError(f"{path}: a {name} in JSON has {', '.join(known)}; got {', '.join(numbers)}")
+        raise ParamsError(f"{path}: a {name} in JSON has {', '.join(known)}; got {readable(list(numbers))}")
     return SCHEDULES[name](**numbers)

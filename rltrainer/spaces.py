@@ -9,10 +9,14 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import SpaceError, field_error_text, readable
+from rltrainer.field_rules import is_int
 from rltrainer.tree import Tree
 
-MAX_BOX_SIZE = 2**26
-"""Numbers in one value of a Box in a file: more than any observation has, so that no file asks for all memory."""
+MAX_BOX_SIZE, MAX_AXES = 2**26, 32
+"""Numbers in one value of a Box in a file, and its axes: more than any observation has."""
+
+FREE_BOX_SIZE = 2**20
+"""Numbers that all Boxes of a file may have, however short it is."""
 
 ROUNDING = 4 * 2.0**-23
 """The share of the larger bound that float32 rounds off `low + (high - low) * x`: two units in the last place of twice
@@ -102,6 +106,36 @@ def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
     raise SpaceError(f"unsupported space {readable(space)}")
 
 
+def check_claims(plain: Any, num_bytes: int) -> None:
+    """Check how many numbers all Boxes in plain data have, wherever they stand, before one is made.
+
+    Args:
+        plain: what a file holds.
+        num_bytes: its length. Who stores or learns from observations of N numbers has not many fewer bytes.
+
+    Raises:
+        SpaceError: they have more than `FREE_BOX_SIZE`, and than four for each byte.
+    """
+    limit, total, waiting = max(FREE_BOX_SIZE, 4 * num_bytes), 0, [plain]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict) and each.get("space") == "Box":
+            total += _box_size(each)
+            if total > limit:
+                shape = tuple(each["shape"])
+                raise SpaceError(f"a Box of shape {shape} in the file: all must hold at most {limit} numbers")
+        elif isinstance(each, dict | list):
+            waiting.extend(each.values() if isinstance(each, dict) else each)
+
+
+def _box_size(plain: dict[str, Any]) -> int:
+    """Return how many numbers a Box in a file has, axes of 0 taken for 1; a `SpaceError` if that is no shape."""
+    shape = plain.get("shape")
+    if not isinstance(shape, list) or len(shape) > MAX_AXES or not all(is_int(n) and n >= 0 for n in shape):
+        raise SpaceError(f"a Box in the file: its shape must be at most {MAX_AXES} integers; got {readable(shape)}")
+    return math.prod(max(n, 1) for n in shape)
+
+
 def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
     """Rebuild a space from `to_plain`; only the names listed here are known, nothing is looked up.
 
@@ -116,12 +150,14 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
             case "Tuple":
                 return spaces.Tuple([from_plain(part) for part in plain["parts"]])
             case "Box":
-                shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"]).type
-                if math.prod(shape) > MAX_BOX_SIZE:
+                shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"])
+                if dtype.kind not in "biuf":
+                    raise ValueError("a Box is of numbers")
+                if _box_size(plain) > MAX_BOX_SIZE:
                     raise SpaceError(f"a Box of shape {shape} in the file: must hold at most {MAX_BOX_SIZE} numbers")
-                low = np.broadcast_to(np.asarray(plain["low"], dtype), shape)
-                high = np.broadcast_to(np.asarray(plain["high"], dtype), shape)
-                return spaces.Box(low, high, shape, dtype)
+                low = np.broadcast_to(np.asarray(plain["low"], dtype.type), shape)
+                high = np.broadcast_to(np.asarray(plain["high"], dtype.type), shape)
+                return spaces.Box(low, high, shape, dtype.type)
             case "Discrete":
                 return spaces.Discrete(plain["n"], start=plain["start"])
             case "MultiDiscrete":
@@ -133,7 +169,7 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
     except SpaceError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
-        raise SpaceError(f"not the description of a space: {plain!r}") from error
+        raise SpaceError(f"not the description of a space: {readable(plain)}") from error
 
 
 def describe_mismatch(

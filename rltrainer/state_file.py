@@ -1,23 +1,32 @@
 """One state in one file: safetensors for the tensors, JSON in its metadata for everything else. Data, never code.
 
+The last tensor is the SHA-256 of all bytes before it, so a file that changed after it was written is known by itself.
 Knows what a state is (see `types.State`), not whose it is.
 """
 
+import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import readable
+from rltrainer.json_text import check_depth, read_json
+from rltrainer.regular_file import open_regular
 from rltrainer.types import State
 
-FORMAT_VERSION = 2
-"""2: the files of algorithms and policies say what these are built with."""
+FORMAT_VERSION = 3
+"""2: the files of algorithms and policies say what these are built with. 3: files end with their checksum."""
+CHECKSUM, CHECKSUM_SIZE = "sha256", hashlib.sha256().digest_size
+"""Name of the tensor that is a file's checksum, and its bytes; other tensors' names begin with the file's kind."""
+CHUNK_SIZE = 1 << 24
+"""Bytes that are read, or brought from a device, at once."""
 MAX_HEADER_SIZE = 100_000_000
 """The longest header, in bytes, that safetensors reads."""
 DTYPES = {
@@ -27,7 +36,7 @@ DTYPES = {
 }  # fmt: skip
 
 
-def write_state(path: str | Path, kind: str, state: State) -> None:
+def write_state(path: str | Path, kind: str, state: State) -> str:
     """Write a state; an existing file is replaced in one step, so that a crash leaves the old one or the new one.
 
     Args:
@@ -35,23 +44,30 @@ def write_state(path: str | Path, kind: str, state: State) -> None:
         kind: what the state belongs to, such as `"replay_buffer"`; checked when the file is read.
         state: tensors and plain values in dicts and lists.
 
+    Returns:
+        the SHA-256 of the file in hex, which costs nothing more here.
+
     Raises:
-        TypeError: something in the state is neither a tensor nor plain; the text names it.
+        TypeError: something in the state is neither a tensor nor plain, or it is nested too deep; the text names it.
         OSError: the file could not be written; what was there is unchanged.
     """
     tensors: dict[str, Tensor] = {}
     plain = _take_tensors(state, kind, tensors)
+    try:
+        check_depth(plain)
+    except ValueError as error:
+        raise TypeError(f"{kind}: the state {error}") from None
     metadata = {"rltrainer": kind, "version": str(FORMAT_VERSION), "state": json.dumps(plain)}
     with replaced_file(Path(path)) as file:
-        _write_safetensors(file, tensors, metadata)
+        return _write_safetensors(file, tensors, metadata)
 
 
-def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write straight from the tensors' memory: safetensors' own writer needs copies of views, and of shared memory."""
     items = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so each begins at a multiple of its own
     header: dict[str, Any] = {"__metadata__": metadata}
     position = 0
-    for name, tensor in items:
+    for name, tensor in [*items, (CHECKSUM, torch.empty(CHECKSUM_SIZE, dtype=torch.uint8))]:
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -61,14 +77,30 @@ def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dic
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_SIZE:
         raise OSError(f"the plain values take {len(text)} bytes, more than the {MAX_HEADER_SIZE} that can be read back")
-    file.write(struct.pack("<Q", len(text)) + text)
+    checksum = hashlib.sha256()
+
+    def put(data: Any) -> None:
+        file.write(data)
+        checksum.update(data)
+
+    put(struct.pack("<Q", len(text)) + text)
     for _, tensor in items:
         if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
             continue
-        file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for part in torch.split(tensor.contiguous().reshape(-1).view(torch.uint8), CHUNK_SIZE):
+            put(part.cpu().numpy().data)
+    put(checksum.digest())
+    return checksum.hexdigest()
 
 
-def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool = False, or_kind: str = "") -> State:
+def read_state(
+    path: str | Path,
+    kind: str,
+    error: type[Exception],
+    mapped: bool = False,
+    or_kind: str = "",
+    is_checked: bool = False,
+) -> State:
     """Read a state that `write_state` wrote; the file runs nothing.
 
     Args:
@@ -76,6 +108,7 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
         error: what to raise.
         mapped: leave the tensors in the file, for who copies them at once; they change and end with it.
         or_kind: another kind that will do.
+        is_checked: whether the caller has compared the file with a checksum already; once is enough for a large one.
 
     Raises:
         error: the file is missing, damaged, of another kind or of a newer version; the text says which.
@@ -84,29 +117,52 @@ def read_state(path: str | Path, kind: str, error: type[Exception], mapped: bool
     if path.is_dir():
         part = path / f"{kind}.safetensors"
         raise error(f"{path}: is a folder" + (f", a checkpoint. Pass {part}" if part.is_file() else ", no file"))
-    if not path.is_file():
-        raise error(f"{path}: there is no such file")
     try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
+        with open_regular(path) as stream, safe_open(str(path), framework="pt") as file:
+            metadata, names = file.metadata() or {}, set(file.keys())
             found = metadata.get("rltrainer")
             if found not in (kind, or_kind):
                 kinds = " or ".join(repr(each) for each in (kind, or_kind) if each)
-                raise error(f"{path}: expected a file of kind {kinds}, found {found or 'no rltrainer file'!r}")
-            if int(version := metadata["version"]) > FORMAT_VERSION:
+                raise error(f"{path}: expected a file of kind {kinds}, found {readable(found or 'no rltrainer file')}")
+            if (version := int(metadata["version"])) > FORMAT_VERSION:
                 text = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
                 raise error(f"{path}: {text}")
-            names = set(file.keys())
-            get_tensor = file.get_tensor if mapped else lambda name: file.get_tensor(name).clone()
-            state = _put_tensors(json.loads(metadata["state"]), names, get_tensor)
+            if version > 2 or CHECKSUM in names:  # one flipped bit makes a 2 of a 3
+                names.discard(CHECKSUM)
+                if not is_checked:
+                    _check_bytes(stream)
+
+            def read_tensor(name: str) -> Tensor:
+                tensor: Tensor = file.get_tensor(name)
+                if tensor.dtype is torch.bool and (tensor.view(torch.uint8) > 1).any():
+                    raise ValueError(f"tensor {name!r} holds flags other than 0 and 1")
+                return tensor if mapped else tensor.clone()
+
+            state = _put_tensors(read_json(metadata["state"], allows_nan=True), names, read_tensor)
     except error:
         raise
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OSError) as cause:
+    except FileNotFoundError:
+        raise error(f"{path}: there is no such file") from None
+    except OSError as cause:
+        raise error(f"{path}: {cause.strerror or cause}") from cause
+    except Exception as cause:  # a file may say anything
         text = f"damaged or truncated ({type(cause).__name__}: {cause})"
         raise error(f"{path}: not a readable {kind} file, {text}") from cause
-    if not isinstance(state, dict):
-        raise error(f"{path}: not a readable {kind} file: its state is no mapping")
+    if not isinstance(state, dict) or names:
+        problem = f"nothing names its tensor {min(names)!r}" if names else "its state is no mapping"
+        raise error(f"{path}: not a readable {kind} file: {problem}")
     return state
+
+
+def _check_bytes(stream: BinaryIO) -> None:
+    """Raise a `ValueError` unless a file ends with the checksum of what it holds before."""
+    rest, checksum = max(os.fstat(stream.fileno()).st_size - CHECKSUM_SIZE, 0), hashlib.sha256()
+    chunk = memoryview(bytearray(min(rest, CHUNK_SIZE)))
+    while rest and (size := stream.readinto(chunk[:rest])):  # type: ignore[attr-defined]  # what `open` returns has it
+        checksum.update(chunk[:size])
+        rest -= size
+    if stream.read() != checksum.digest():
+        raise ValueError("its contents changed after it was written: SHA-256 differs")
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -130,14 +186,14 @@ def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{name}: a state holds tensors and plain values; got {readable(value)} ({type(value).__name__})")
 
 
-def _put_tensors(value: Any, names: set[str], get_tensor: Any) -> Any:
+def _put_tensors(value: Any, names: set[str], read_tensor: Any) -> Any:
     if isinstance(value, dict):
         if set(value) == {"tensor"}:
             if value["tensor"] not in names:
                 raise KeyError(f"tensor {value['tensor']!r} is missing")
             names.remove(value["tensor"])  # each is named once: a short file cannot ask for a hundred copies
-            return get_tensor(value["tensor"])
-        return {key: _put_tensors(item, names, get_tensor) for key, item in value["dict"].items()}
+            return read_tensor(value["tensor"])
+        return {key: _put_tensors(item, names, read_tensor) for key, item in value["dict"].items()}
     if isinstance(value, list):
-        return [_put_tensors(item, names, get_tensor) for item in value]
+        return [_put_tensors(item, names, read_tensor) for item in value]
     return value

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError, ParamsError, readable
 from rltrainer.field_rules import field_hints, rules_of
 
 T = TypeVar("T")
@@ -53,13 +53,24 @@ def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
         CheckpointError: it is of another shape or dtype, or not finite.
     """
     if not isinstance(saved, Tensor):
-        raise CheckpointError(f"{name}: expected a tensor, found {saved!r}")
+        raise CheckpointError(f"{name}: expected a tensor, found {readable(saved)}")
     if own.shape != saved.shape:
         raise CheckpointError(f"{name}: expected shape {tuple(own.shape)}, found {tuple(saved.shape)}. {hint}")
     if own.dtype != saved.dtype:
         raise CheckpointError(f"{name}: expected {own.dtype}, found {saved.dtype}. {hint}")
     if saved.is_floating_point() and not saved.isfinite().all() and own.isfinite().all():
         raise CheckpointError(f"{name}: holds NaN or infinity")
+
+
+def check_count(name: str, saved: Tensor) -> None:
+    """Check that a tensor whose name says that it counts is not negative, nor about to overflow.
+
+    Raises:
+        CheckpointError: it is.
+    """
+    is_count = name.rpartition(".")[2].startswith("num_") and saved.dtype == torch.int64
+    if is_count and not ((saved >= 0) & (saved < LARGEST_INT)).all():
+        raise CheckpointError(f"{name}: expected a count, found {saved.tolist()!r}")
 
 
 def _read(hint: Any, value: Any, name: str) -> Any:
@@ -82,7 +93,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         _require(isinstance(value, dict), name, "a mapping", value)
         return {key: _read(args[1], item, f"{name}.{key}") for key, item in value.items()}
     if origin is np.ndarray:
-        _require(isinstance(value, Tensor), name, "a tensor", value)
+        _require(isinstance(value, Tensor) and value.dtype != torch.bfloat16, name, "an array", value)
         return value.numpy()
     text, accepts = _PLAIN[hint]
     _require(accepts(value), name, text, value)
@@ -121,9 +132,7 @@ def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
 
 def _require(condition: bool, name: str, expected: str, found: object) -> None:
     if not condition:
-        text = repr(found)
-        text = text if len(text) < 100 else f"{text[:100]}..."
-        raise CheckpointError(f"{name}: expected {expected}, found {text} ({type(found).__name__})")
+        raise CheckpointError(f"{name}: expected {expected}, found {readable(found)} ({type(found).__name__})")
 
 
 _PLAIN: dict[Any, tuple[str, Any]] = {
@@ -131,5 +140,5 @@ _PLAIN: dict[Any, tuple[str, Any]] = {
     float: ("a number", lambda v: type(v) is float or (type(v) is int and abs(v) < LARGEST_INT)),
     bool: ("True or False", lambda v: type(v) is bool),
     str: ("text", lambda v: type(v) is str),
-    Tensor: ("a scalar tensor", lambda v: isinstance(v, Tensor) and v.numel() == 1),
+    Tensor: ("a scalar tensor", lambda v: isinstance(v, Tensor) and v.numel() == 1 and v.is_floating_point()),
 }

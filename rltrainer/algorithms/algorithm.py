@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.atomic_write import write_errors
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
@@ -210,7 +210,7 @@ class Algorithm(ABC):
         """Check a whole state, and return what loads it."""
         name, parts = type(self).__name__, self._parts()
         if state.get("algorithm") != name:
-            raise CheckpointError(f"{name}: the state was saved by {state.get('algorithm')!r}")
+            raise CheckpointError(f"{name}: the state was saved by {readable(state.get('algorithm'))}")
         for part_name in [*parts, *state.keys() - {"algorithm", "construction"}]:
             if part_name not in state:
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")

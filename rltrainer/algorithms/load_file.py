@@ -9,15 +9,18 @@ from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.data.columns import require_device
-from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
+from rltrainer.errors import MAX_LENGTH, CheckpointError, ParamsError, RLTrainerError, SpaceError, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.plain_values import PlainReader
 from rltrainer.registry import Named, users_names
+from rltrainer.spaces import check_claims
 from rltrainer.state_file import read_state
 from rltrainer.types import State
 
+MAX_ITEMS = 10_000
+"""Values that say how something is built, those of spaces aside: layers, options. Each may become an object."""
 META = torch.device("meta")
 """Holds shapes without numbers."""
 
@@ -90,6 +93,7 @@ class _File:
     def build(self, plain: Any, kind: type[Any]) -> Any:
         """Build what the file says, of the networks' sizes that it holds numbers for."""
         with torch.random.fork_rng(devices=[]):  # networks begin with random numbers, for which nobody asked
+            self._check_claims()
             self._check_size()
             return self._read(plain, kind, self._device)
 
@@ -97,6 +101,16 @@ class _File:
         """Name what was not loaded, if anything."""
         if left_out is not None and any(left_out):
             warnings.warn(f"{self.path}: not all of it was loaded; {left_out.describe()}", stacklevel=3)
+
+    def _check_claims(self) -> None:
+        """Check how much of everything there is to be built, before anything is."""
+        construction = self.state["construction"]
+        try:
+            check_claims(construction, self.path.stat().st_size)
+        except SpaceError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+        if (found := _num_items(construction)) > MAX_ITEMS:
+            raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
 
     def _check_size(self) -> None:
         """Check how many numbers the networks take before there is memory for them."""
@@ -141,6 +155,13 @@ def _policy_of(construction: Any) -> Any:
     return construction
 
 
+def _num_items(plain: Any) -> int:
+    """Return how many values there are in plain data, those of spaces aside."""
+    if not isinstance(plain, dict | list) or (isinstance(plain, dict) and "space" in plain):
+        return 1
+    return 1 + sum(map(_num_items, plain.values() if isinstance(plain, dict) else plain))
+
+
 def _names_users(plain: Any) -> bool:
     """Return whether something in plain data is a user's."""
     match plain:
@@ -154,4 +175,6 @@ def _names_users(plain: Any) -> bool:
 def _remedy(path: str, name: str) -> str:
     short = name.rpartition("<locals>.")[2]
     as_list = "" if "<" in short else f"classes=[{short}], or "  # a lambda has no name to write there
+    if len(name) > MAX_LENGTH:
+        return f"the file only names {readable(name)}, and no class or function has such a name"
     return f"the file only names {name!r}. Pass what that is: {as_list}classes={{{name!r}: ...}}"

@@ -75,7 +75,9 @@ def _read_whole(path: Path, mapped: Collection[str]) -> dict[str, State]:
     except OSError as error:
         raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
     stems = {Path(name).stem: path / name for name in files}
-    return {stem: read_state(file, stem, CheckpointError, stem in mapped) for stem, file in stems.items()}
+    return {
+        stem: read_state(file, stem, CheckpointError, stem in mapped, is_checked=True) for stem, file in stems.items()
+    }
 
 
 def _write_parts(directory: Path, parts: dict[str, State]) -> None:
@@ -83,8 +85,8 @@ def _write_parts(directory: Path, parts: dict[str, State]) -> None:
     files = {}
     for name, state in parts.items():
         file = directory / f"{name}.safetensors"
-        write_state(file, name, state)
-        files[file.name] = {"size": file.stat().st_size, "sha256": _sha256(file)}
+        checksum = write_state(file, name, state)
+        files[file.name] = {"size": file.stat().st_size, "sha256": checksum}
     manifest = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, "files": files}
     with open(directory / MANIFEST, "w") as stream:
         stream.write(json.dumps(manifest, indent=2))

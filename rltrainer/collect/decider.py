@@ -6,7 +6,7 @@ from torch import Tensor
 from rltrainer.collect.random_action import random_action
 from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_seeds import Rows
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.action_mask import allowed
 from rltrainer.nets.decision import VERSION, Decision
@@ -106,7 +106,9 @@ class Decider:
         initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
         if memory is not None:
             if initial is None:
-                raise CheckpointError(f"collector.memory: {type(self.policy).__name__} has none, found {memory!r}")
+                raise CheckpointError(
+                    f"collector.memory: {type(self.policy).__name__} has none, found {readable(memory)}"
+                )
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
             memory = memory.to(initial.device)
 

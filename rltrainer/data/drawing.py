@@ -9,7 +9,7 @@ from torch import Tensor
 from rltrainer.data.ring import Ring
 from rltrainer.data.state_checks import require
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.plan import no_progress
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.types import Load, State
@@ -64,7 +64,7 @@ class Drawing:
         try:
             self._set_generator(torch.Generator(self.ring.device), state)
             require(isinstance(state["generator"]["has_own_seed"], bool), "generator: must say whether it was seeded")
-        except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
+        except (RuntimeError, LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
             text = f"generator: not the state of a generator ({type(error).__name__}: {error})"
             raise ReplayBufferError(text) from error
 
@@ -98,7 +98,7 @@ class Drawing:
             fits = not is_exact or sampler is found
             require(fits, "sampler: one of the two buffers draws uniformly, the saved one and this one, the other not")
             return lambda: None
-        require(isinstance(found, dict), f"sampler: expected a state, found {found!r}")
+        require(isinstance(found, dict), f"sampler: expected a state, found {readable(found)}")
         try:
             cells = self.ring.stored_cells(self.ring.written if written is None else written)
             return sampler.prepare_load(found, cells)

@@ -82,7 +82,8 @@ class FinalObservations:
 
     def clear(self) -> None:
         """Forget all ends; the memory is kept."""
-        self.release(self.cells())
+        if len(self._free) < self._store.shape[0] - 1:  # else a look at all of an empty buffer would take its time
+            self.release(self.cells())
         self.era = object()
 
     def cells(self) -> Array:

@@ -1,10 +1,15 @@
 """The memory that a buffer needs, asked for before it is allocated and not hours later."""
 
 import os
+from pathlib import Path
 
 import torch
 
 from rltrainer.errors import ReplayBufferError, field_error_text
+
+CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Where Linux tells the limits of groups of processes, as containers are, and in which this process is."""
+MEMINFO = Path("/proc/meminfo")
 
 
 def check_fits(owner: str, field: str, value: int, needed: int, device: torch.device) -> None:
@@ -20,18 +25,56 @@ def check_fits(owner: str, field: str, value: int, needed: int, device: torch.de
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return the free bytes of a device, or None where the system does not tell."""
+    """Return the free bytes of a device, or None where the system does not tell.
+
+    On the CPU the least of what the machine has and what the limits of cgroups (version 1 or 2) leave.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type != "cpu":
         return None
+    found = [size for size in (_of_machine(), *_of_cgroups()) if size is not None]
+    return min(found, default=None)
+
+
+def _of_machine() -> int | None:
     try:
-        with open("/proc/meminfo") as file:
-            fields = dict(line.split(":", 1) for line in file)
+        fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass
     try:  # what is installed
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _of_cgroups() -> list[int]:
+    """Return what each limit above this process leaves: its group's, and those of the groups around it."""
+    try:
+        lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
+    except OSError:
+        return []
+    found = []
+    for _, controllers, name in (line for line in lines if len(line) == 3):
+        if controllers in ("", "memory") or "memory" in controllers.split(","):
+            top, files = (CGROUPS / "memory", _VERSION_1) if controllers else (CGROUPS, _VERSION_2)
+            group = top / name.lstrip("/")
+            # In a container the path may be the host's, of which only the end is seen, as the top.
+            groups = [each for each in (group, *group.parents) if each == top or top in each.parents]
+            found += [size for each in groups if (size := _left(each, *files)) is not None]
+    return found
+
+
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+
+
+def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Return the bytes that a group may still take, pages of files that give way included; None without a limit."""
+    try:
+        most, used = int((group / limit).read_text()), int((group / usage).read_text())
+        stat = dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
+        return max(most - used + int(stat[cache]), 0)
+    except (OSError, ValueError, KeyError):  # without a limit it says "max", which is no number
         return None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
 from rltrainer.field_rules import PositiveInt, UnitFloat, checked
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
@@ -123,7 +123,7 @@ class MixedBuffer(ReplayBuffer):
         found = state.get("offline")
         if not isinstance(found, dict) or found.get("num_transitions") != len(self.offline):
             held = found.get("num_transitions") if isinstance(found, dict) else found
-            text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {held!r}"
+            text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {readable(held)}"
             raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
         load_online = self.online.prepare_load(state)
         load_drawing = self.offline.drawing.prepare_load(found)

@@ -12,7 +12,7 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.state_checks import check_tensor, require
 from rltrainer.data.sum_tree import SumTree
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import Scheduled, UnitFloat, checked
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import Load, State
@@ -78,12 +78,13 @@ class PrioritySampler:
     def prepare_load(self, state: State, cells: Tensor) -> Load:
         """Check a state, and return what loads it."""
         largest: Any = state.get("largest")
-        require(state.get("alpha") == self.alpha, f"alpha: expected {self.alpha}, found {state.get('alpha')!r}")
+        require(state.get("alpha") == self.alpha, f"alpha: expected {self.alpha}, found {readable(state.get('alpha'))}")
         leaves = check_tensor(state, "leaves", torch.float64, tuple(cells.shape))
         require(bool((leaves.isfinite() & (leaves > 0)).all()), "leaves: must be positive and finite")
         least = float(leaves.amax()) if len(leaves) else 0.0
-        text = f"largest: must be finite, at least 1 and as large as the largest leaf; found {largest!r}"
-        require(isinstance(largest, float) and max(least, 1.0) <= largest < float("inf"), text)
+        rule = "must be at least 1, as large as the largest leaf, and have a finite sum"
+        is_sound = isinstance(largest, float) and max(least, 1.0) <= largest
+        require(is_sound and largest * self.tree.size < float("inf"), f"largest: {rule}; found {readable(largest)}")
         value = torch.full_like(self.largest, largest)
 
         def load() -> None:
@@ -108,6 +109,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     sampler_nbytes = 9  # float64, and the sums above
+    saving_nbytes = 25  # the cells that hold transitions, as they are found, and their priorities
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ class ReplayBuffer:
 
     sampler_nbytes: ClassVar[int] = 0
     """Bytes per transition of what decides how often each is drawn."""
+    saving_nbytes: ClassVar[int] = 0
+    """Bytes per transition that saving takes besides, for a moment."""
 
     def __init__(
         self,
@@ -85,7 +87,8 @@ class ReplayBuffer:
         self._layout = Layout(observation_space, action_space, self.capacity, num_envs, self.extra, stack)
         specs = column_specs(owner, frames.space if frames else observation_space, action_space, self.extra)
         self._cell_nbytes = cell_nbytes(specs) + 4 + self.sampler_nbytes  # 4: the slot of a final observation
-        check_fits(owner, "capacity", capacity, (self.capacity + self.num_envs) * self._cell_nbytes, self.device)
+        needed = (self.capacity + self.num_envs) * (self._cell_nbytes + self.saving_nbytes)
+        check_fits(owner, "capacity", capacity, needed, self.device)
         self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, self.num_envs, self.device, frames)
         self.drawing = Drawing(self._ring, seed)
 
@@ -325,8 +328,7 @@ class ReplayBuffer:
 
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, and return what loads it."""
-        mismatch = self._layout.mismatch(Layout.of_state(state), with_size=True)
-        if mismatch:
+        if mismatch := self._layout.mismatch(Layout.of_state(state, self.nbytes), with_size=True):
             raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {mismatch}")
         return self._prepare_load(state, "ReplayBuffer.load_state_dict", is_exact=True)
 
@@ -386,7 +388,7 @@ class ReplayBuffer:
 
     def _prepare_load(self, state: State, source: str | Path, is_exact: bool = False) -> Load:
         try:
-            load_ring = prepare_ring(self._ring, state)
+            load_ring = prepare_ring(self._ring, state, self.observation_space, is_finite=is_exact)
             load_drawing = self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error

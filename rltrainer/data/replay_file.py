@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from rltrainer.atomic_write import write_errors
-from rltrainer.data.columns import EXTRA_DTYPES
+from rltrainer.data.columns import EXTRA_DTYPES, column_specs, require_extra
 from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.ring import Ring
 from rltrainer.data.state_checks import check_tensor, check_tree, require
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, SpaceError
-from rltrainer.spaces import describe_mismatch, from_plain, to_plain
+from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
 from rltrainer.state_file import read_state, write_state
-from rltrainer.tree import named_leaves
+from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, State
 
 FILE_KIND = "replay_buffer"
@@ -54,19 +54,26 @@ class Layout:
         }
 
     @classmethod
-    def of_state(cls, state: State) -> "Layout":
+    def of_state(cls, state: State, num_bytes: int) -> "Layout":
         """Read a layout.
+
+        Args:
+            state: what was read.
+            num_bytes: of the file, or of the buffer that it is meant for: spaces have not many more numbers.
 
         Raises:
             ReplayBufferError: the state does not describe one.
         """
         try:
+            check_claims([state["observation_space"], state["action_space"]], num_bytes)
             spaces = (from_plain(state["observation_space"]), from_plain(state["action_space"]))
             counts = (state["capacity"], state["num_envs"])
-            extra = {
-                name: (tuple(declared["shape"]), EXTRA_DTYPES[declared["dtype"]])
-                for name, declared in state["extra"].items()
+            declared = {
+                name: (tuple(each["shape"]), EXTRA_DTYPES[each["dtype"]]) for name, each in state["extra"].items()
             }
+            check_claims([{**each, "space": "Box"} for each in state["extra"].values()], num_bytes)
+            extra = require_extra("ReplayBuffer", declared)
+            column_specs("ReplayBuffer", *spaces, extra)
         except (SpaceError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ReplayBufferError(f"not the state of a replay buffer ({type(error).__name__}: {error})") from error
         for count in counts:
@@ -110,7 +117,7 @@ def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
     """
     state = read_state(path, FILE_KIND, ReplayBufferError, mapped=True)
     try:
-        layout = Layout.of_state(state)
+        layout = Layout.of_state(state, Path(path).stat().st_size)
         longest = max(int(written_of(state, layout.num_envs).max()), 1)
     except ReplayBufferError as error:
         raise ReplayBufferError(f"{path}: {error}") from error
@@ -131,8 +138,13 @@ def ring_state(ring: Ring) -> State:
     }
 
 
-def prepare_ring(ring: Ring, state: State) -> Load:
+def prepare_ring(ring: Ring, state: State, observation_space: gym.Space[Any], is_finite: bool) -> Load:
     """Check a whole state against the ring it is meant for, and against itself; return what loads it.
+
+    Args:
+        ring, state: where it goes, and what was read.
+        observation_space: of the buffer.
+        is_finite: whether numbers must be, as those of a run are; what somebody stores in a buffer of his own need not.
 
     Raises:
         ReplayBufferError: something is missing, has another shape or dtype, or contradicts the rest.
@@ -155,7 +167,32 @@ def prepare_ring(ring: Ring, state: State) -> Load:
     action = to_array(columns["action"]).reshape(is_stored.size, *columns["action"].shape[2:])[is_stored]
     if not ring.actions.holds(action):
         raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
+    heads = (written % ring.num_rows * num_envs + np.arange(num_envs))[written > 0]
+    is_stored[np.setdiff1d(heads, (index + num_envs) % ring.num_cells)] = True
+    _check_choices(observation_space, columns["obs"], is_stored, final)
+    if is_finite:
+        for name, leaf in named_leaves({"obs": columns["obs"], "reward": columns["reward"], "final_obs": final}):
+            require(bool(leaf.isfinite().all()), f"{name}: holds NaN or infinity")
     return lambda: ring.restore(written, broken_mask, columns, index, final)
+
+
+def _check_choices(observation_space: gym.Space[Any], obs: Tree, is_known: Array, final: Tree) -> None:
+    """Check that observations lie in those spaces whose values are choices; bounds of a Box are not looked at.
+
+    Args:
+        observation_space: of one env.
+        obs, final: trees of tensors [rows, N, ...] and [K, ...].
+        is_known: [rows * N] bool, which of the cells hold an observation.
+    """
+    stored, ends = dict(named_leaves(obs)), dict(named_leaves(final))
+    for path, space in named_leaves(leaf_spaces(observation_space)):
+        if isinstance(space, gym.spaces.Box):
+            continue
+        choices = ValueRange(space)
+        cells = to_array(stored[path]).reshape(is_known.size, *stored[path].shape[2:])[is_known]
+        for name, values in (("obs", cells), ("final_obs", to_array(ends[path]))):
+            if not choices.holds(values):
+                raise ReplayBufferError(outside_text(f"{name}{path}", choices, values, ("transition",)))
 
 
 def written_of(state: State, num_envs: int) -> Array:

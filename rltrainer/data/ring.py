@@ -265,7 +265,7 @@ class Ring:
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
         if self.sampler is not None:
-            self.sampler.forgotten(torch.arange(self.num_cells, device=self.device))
+            self.sampler.forgotten(self.stored_cells(self.written))
         self.final.clear()
         self.broken_mask[:] = False
         self._note_written(np.zeros(self.num_envs, np.int64))
@@ -288,7 +288,7 @@ class Ring:
     def stored_cells(self, written: Array) -> Tensor:
         """Return the flat indices of the cells that hold transitions if so many were ever stored [N], ascending."""
         sizes = np.minimum(written, self.cells_per_env)
-        rows = np.arange(self.num_rows)[:, None]
+        rows = np.arange(min(int(written.max()), self.num_rows))[:, None]  # no more were ever written
         return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
     def _end_traces(self) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.tree import Tree, named_leaves, rebuild
 from rltrainer.types import State
 
@@ -30,7 +30,7 @@ def check_tensor(state: State, name: str, dtype: torch.dtype, shape: tuple[int, 
     """
     value = state.get(name)
     if not isinstance(value, Tensor):
-        raise ReplayBufferError(f"{name}: expected a tensor, found {value!r}")
+        raise ReplayBufferError(f"{name}: expected a tensor, found {readable(value)}")
     fits = value.ndim == 1 if shape is None else tuple(value.shape) == shape
     expected = f"{dtype} {'[K]' if shape is None else shape}"
     require(fits and value.dtype == dtype, f"{name}: expected {expected}, found {value.dtype} {tuple(value.shape)}")

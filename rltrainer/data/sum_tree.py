@@ -1,5 +1,6 @@
 """A sum tree: non-negative numbers, of which one is found by its share of their sum in a handful of operations."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,8 @@ class SumTree:
         self._levels: list[Tensor] = []
         while not self._levels or size > MAX_TOP:
             size = -(-size // WIDTH)
-            self._levels.append(torch.zeros(size, WIDTH, dtype=torch.float64, device=device))
+            # NumPy's zeroed pages cost nothing until they are used.
+            self._levels.append(torch.from_numpy(np.zeros((size, WIDTH))).to(device))
         self._top = torch.zeros(size, dtype=torch.float64, device=device)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rltrainer.atomic_write import write_errors
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import AnyPath, PositiveInt, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
@@ -109,5 +109,5 @@ def _tree(path: Path, name: str, value: Any) -> Tree:
     if isinstance(value, list):
         return tuple(_tree(path, f"{name}.{i}", part) for i, part in enumerate(value))
     if not isinstance(value, Tensor):
-        raise ReplayBufferError(f"{path}: {name}: expected a tensor, found {value!r}")
+        raise ReplayBufferError(f"{path}: {name}: expected a tensor, found {readable(value)}")
     return value

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 from rltrainer.collect import CollectStats
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
@@ -90,6 +90,8 @@ class EarlyStopping(TrainerHook):
     def prepare_load(self, state: State) -> Load:
         """Check it, and return what goes on with it."""
         found = from_state(EarlyStoppingState, state, type(self).__name__)
+        if any(part.values.keys() != {self.metric} for part in found.gathered):
+            raise CheckpointError(f"{type(self).__name__}.gathered: expected values of {self.metric!r} alone")
 
         def load() -> None:
             self._best, self._num_bad, self._gathered = found.best, found.num_bad, found.gathered

@@ -1,6 +1,6 @@
 """The hooks of a run, called point by point, and their state in its checkpoints."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from torch import Tensor
@@ -158,7 +158,7 @@ class HookRunner:
             CheckpointError: hooks that change what is learned differ, or a state is none of its hook's.
         """
         changing, states = state.get("changing"), state.get("states")
-        if not isinstance(changing, list) or not isinstance(states, dict):
+        if not isinstance(changing, list) or not isinstance(states, dict) or not _are_mappings(states.values()):
             raise CheckpointError("hooks: expected their states, found something else")
         if changing != self._changing():
             text = f"{self._owner}.hooks that change what is learned were {changing} when it was saved"
@@ -204,6 +204,10 @@ class UpdateContext(TrainerContext, Protocol):
 
 def _is_called(hook: TrainerHook, point: str, is_on_policy: bool) -> bool:
     return overrides(hook, point) and not (is_on_policy and point in hook.NOT_ON_POLICY)
+
+
+def _are_mappings(states: Iterable[Any]) -> bool:
+    return all(isinstance(state, dict) for state in states)
 
 
 def _is_item(item: tuple[Any, Any]) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms import OnPolicyAlgorithm
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.field_rules import PositiveFloat, Rule, checked, is_finite
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
@@ -94,7 +94,10 @@ class RewardNormalizer(TrainerHook):
     def prepare_load(self, state: State) -> Load:
         """Check statistics, and return what takes them over."""
         found = from_state(RewardNormalizerState, state, type(self).__name__).moments
-        check_like(f"{type(self).__name__}.moments", torch.zeros(3, dtype=torch.float64), found, "")
+        name = f"{type(self).__name__}.moments"
+        check_like(name, torch.zeros(3, dtype=torch.float64), found, "")
+        if found[0] < 0 or found[2] < 0:
+            raise CheckpointError(f"{name}: expected a count, a mean and a sum of squares, found {found.tolist()}")
 
         def load() -> None:
             self._moments = found.clone()

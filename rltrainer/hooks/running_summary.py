@@ -25,6 +25,10 @@ class Summary:
     min: float = math.inf
     max: float = -math.inf
 
+    def problem(self) -> str | None:
+        """Return what is wrong with a summary that was read from a file, or None."""
+        return "sum_of_squares: is negative" if self.sum_of_squares < 0 else None
+
     @property
     def sum(self) -> float:
         """The sum of all of them."""

@@ -1,13 +1,16 @@
 """Log to one CSV file in long format, so that new names need no new columns."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rltrainer.errors import CheckpointError
 from rltrainer.loggers.file_logger import Epochs
 from rltrainer.loggers.line_logger import LineLogger
 from rltrainer.loggers.logger import Kind, Row
+from rltrainer.loggers.progress import PROGRESS_NAMES
 
 
 class CSVLogger(LineLogger):
@@ -29,22 +32,35 @@ class CSVLogger(LineLogger):
     header = b"step,name,value\n"
 
     def _epochs(self, path: Path) -> Epochs:
-        epochs: list[dict[str, object]] = []
-        for line in self._lines(path):
-            if ",epoch/" not in line:
-                continue
+        row: dict[str, object] = {}
+        for number, line in enumerate(self._lines(path), start=1):
+            if self._step_of(line) is None:
+                raise CheckpointError(f"{path}, line {number}: expected step,name,value, found {line[:100]!r}")
             _, name, value = [*line.split(","), "", ""][:3]
-            if name == "epoch/epoch" or not epochs:
-                epochs.append({})
-            epochs[-1][name] = _parse(value)
-        for row in epochs:
-            yield "an incomplete epoch", row
+            if not name.startswith("epoch/"):
+                continue
+            if name == "epoch/epoch":
+                yield from self._whole_epoch(path, row)
+                row = {}
+            elif name in row:
+                raise CheckpointError(f"{path}, line {number}: {name} stands twice in an epoch")
+            row[name] = _parse(value)
+        yield from self._whole_epoch(path, row)
+
+    def _whole_epoch(self, path: Path, row: dict[str, object]) -> Epochs:
+        """Yield a row if it is whole; a kill in the middle of it leaves a part, of which a warning tells."""
+        missing = [name for name in PROGRESS_NAMES if f"epoch/{name}" not in row]
+        if row and missing:
+            text = f"{path}: skipped an incomplete epoch (epoch/{missing[0]} is missing)"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        elif row:
+            yield f"epoch {row['epoch/epoch']}", row
 
     def _step_of(self, line: str) -> int | None:
         step = line.partition(",")[0]
         if step == "step":  # the header stays whatever the step
             return 0
-        return int(step) if step.isdecimal() else None
+        return int(step) if step.isdecimal() and len(step) < 20 else None
 
     def _is_used(self, path: Path) -> bool:
         return super()._is_used(path) or _params_file(path).exists()

@@ -1,6 +1,5 @@
 """The parent of loggers that write files: each run has a file or folder of its own, which only grows."""
 
-import json
 import logging
 import os
 import warnings
@@ -14,7 +13,7 @@ from rltrainer.loggers.event_file import EVENT_FILES
 from rltrainer.loggers.extent import Extent, ends_with_step
 from rltrainer.loggers.logger import Logger, LoggerOptions
 from rltrainer.loggers.logger_state import LoggerState
-from rltrainer.loggers.progress import Progress, parse_progress
+from rltrainer.loggers.progress import Progress, read_progress_row
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.types import Load
 
@@ -40,19 +39,17 @@ class FileLogger(Logger):
         self._file: FileIO | None = None
 
     def read_progress(self) -> Progress | None:
-        """Return what the last intact `log_epoch` wrote, or None; broken ones are skipped with a warning.
+        """Return what the last `log_epoch` wrote, or None; one that a kill broke off is skipped with a warning.
 
         Before a run has begun, it is the last of all runs at this path that is read.
+
+        Raises:
+            CheckpointError: a row is damaged, or holds what no run goes on from; the text names it.
         """
         path = self.path if self._has_place else self._runs.newest(self._is_log)
         progress = None
         for words, found in self._epochs(path):
-            try:
-                row = json.loads(found) if isinstance(found, str | bytes) else found
-                if row.get("kind", "epoch") == "epoch":
-                    progress = parse_progress(row)
-            except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-                warnings.warn(f"{path}: skipped {words} ({error})", RuntimeWarning, stacklevel=2)
+            progress = read_progress_row(f"{path}, {words}", found) or progress
         return progress
 
     def __repr__(self) -> str:

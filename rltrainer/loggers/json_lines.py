@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rltrainer.json_text import read_json
 from rltrainer.loggers.file_logger import Epochs
 from rltrainer.loggers.line_logger import LineLogger
 from rltrainer.loggers.logger import Kind, Row
@@ -29,12 +30,12 @@ class JSONLinesLogger(LineLogger):
 
     def _epochs(self, path: Path) -> Epochs:
         for number, line in enumerate(self._lines(path), start=1):
-            yield f"line {number}, which is broken", line
+            yield f"line {number}", line
 
     def _step_of(self, line: str) -> int | float | None:
         try:
-            step = json.loads(line)["step"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            step = read_json(line, allows_nan=True)["step"]
+        except (ValueError, TypeError, KeyError):
             return None
         return step if isinstance(step, int | float) else None
 

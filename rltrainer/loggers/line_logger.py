@@ -34,8 +34,9 @@ class LineLogger(FileLogger):
             raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
         super().__init__(Path(path), Path(path).suffix, **options)
         self._keep: int | None = None
-        if self.path.is_dir():
-            raise ParamsError(field_error_text(owner, "path", "must be a file, not a folder", path))
+        if self.path.is_dir() or self.path.is_fifo() or self.path.is_socket():
+            kind = "folder" if self.path.is_dir() else "pipe"
+            raise ParamsError(field_error_text(owner, "path", f"must be a file, not a {kind}", path))
         if self.path.is_file() and self.path.stat().st_size and not self._is_log(self.path):
             rule = "must be a new file or a log of this kind"
             raise ParamsError(field_error_text(owner, "path", rule, path, "It would be damaged."))

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import time
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from rltrainer.field_rules import AnyPath, AnyText, checked
 from rltrainer.loggers.extra import missing_extra
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.logger_state import LoggerState
-from rltrainer.loggers.progress import Progress, parse_progress
+from rltrainer.loggers.progress import Progress, read_progress_row
 from rltrainer.types import Load
 
 PROGRESS_TAG = "rltrainer.progress"
@@ -82,12 +81,7 @@ class MLflowLogger(Logger):
         found = self._find_run()
         if found is None or PROGRESS_TAG not in found.data.tags:
             return None
-        try:
-            return parse_progress(json.loads(found.data.tags[PROGRESS_TAG]))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            text = f"the progress of MLflow's run {found.info.run_id} is broken and was skipped ({error})"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-            return None
+        return read_progress_row(f"the progress of MLflow's run {found.info.run_id}", found.data.tags[PROGRESS_TAG])
 
     def __repr__(self) -> str:
         return f"MLflowLogger({self.tracking_uri!r}, {self.experiment!r}, id={self._id!r})"

@@ -7,11 +7,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Unpack
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.loggers.event_file import EVENT_FILES, beginning, new_name, row
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import AppendedFile, Epochs, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
+from rltrainer.regular_file import open_regular
 
 PROGRESS_TAG = "epoch/progress"
 
@@ -45,13 +46,20 @@ class TensorBoardLogger(FileLogger):
 
         if not path.is_dir():
             return
+        for file in path.iterdir():
+            if "tfevents" in file.name:  # what TensorBoard opens, and would wait for if it is a pipe
+                _check_regular(file)
         log = event_accumulator.EventAccumulator(str(path), size_guidance={"tensors": 0, "scalars": 1})
-        log.Reload()
+        try:
+            log.Reload()
+        except Exception as error:  # whatever TensorBoard says of a file that is none of its own
+            text = f"TensorBoard cannot read it ({type(error).__name__}: {error})"
+            raise CheckpointError(f"{path}: no run goes on from it: {text}") from error
         tag = f"{PROGRESS_TAG}/text_summary"
         events = log.Tensors(tag) if tag in log.Tags()["tensors"] else []
         # By time, because event files of one second are read in no certain order.
         for event in sorted(events, key=lambda event: event.wall_time):
-            yield f"the epoch row of step {event.step}, which is broken", b"".join(event.tensor_proto.string_val[:1])
+            yield f"the epoch row of step {event.step}", b"".join(event.tensor_proto.string_val[:1])
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         scalars = {name: value for name, value in values.items() if value is not None}
@@ -89,3 +97,11 @@ class TensorBoardLogger(FileLogger):
 
     def _beginning(self) -> bytes:
         return beginning(self._purge_step)
+
+
+def _check_regular(file: Path) -> None:
+    """Raise a `CheckpointError` if what is to be read is no file."""
+    try:
+        open_regular(file).close()
+    except OSError as error:
+        raise CheckpointError(f"{file}: {error.strerror or error}") from error

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, readable
 from rltrainer.nets.normalizer import RunningMoments
-from rltrainer.typed_state import check_like
+from rltrainer.typed_state import check_count, check_like
 from rltrainer.types import State
 
 AS_SAVED = "Build the networks as they were when saved."
@@ -38,7 +38,7 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
         CheckpointError: it does not fit; the text begins with `name`.
     """
     if not isinstance(saved, dict):
-        raise CheckpointError(f"{name}: expected a mapping, found {saved!r}")
+        raise CheckpointError(f"{name}: expected a mapping, found {readable(saved)}")
     own = module.state_dict()
     for key in [*own, *saved]:
         if key not in saved or key not in own:
@@ -48,6 +48,7 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
             _try_extra_state(f"{name}.{key}", module, key, saved[key])
         else:
             check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED)
+            check_count(f"{name}.{key}", saved[key])
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         if isinstance(part, RunningMoments):

@@ -1,6 +1,7 @@
 """Policies that know the distribution of each action's return, and act by its mean."""
 
-from typing import Annotated, Unpack
+from collections.abc import Mapping
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -48,6 +49,14 @@ class CategoricalQNetwork(QNetwork):
         if high <= low:
             raise ParamsError(field_error_text(name, "v_max", f"must be greater than v_min ({low!r})", high))
         self.register_buffer("support", torch.linspace(low, high, num_atoms))
+
+    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
+        """Return a sentence if a state was saved by a policy with other atoms, else None."""
+        saved, own = state.get(f"{prefix}support"), self.support
+        if not isinstance(saved, Tensor) or saved.shape != own.shape or torch.allclose(saved.to(own), own):
+            return None
+        limits = [f"[{float(atoms[0]):g}, {float(atoms[-1]):g}]" for atoms in (own, saved)]
+        return f"{prefix}support: expected atoms in {limits[0]}, found others, in {limits[1]}"
 
     def expectation(self, output: Tensor) -> Tensor:
         """Return the means [...] of the distributions that logits [..., K] are of."""

@@ -80,6 +80,8 @@ class EpochRecord:
 
     def problem(self) -> str | None:
         """Return what is wrong with a record that was read from a file, or None."""
+        if any(stats.returns.ndim != 1 for stats in self.collected):
+            return "collected: expected one return for each episode"
         if all(update.num_gradient_steps > 0 or not update.metrics for update in self.updates):
             return None
         return "updates: expected gradient steps in each that measured something, found one without"

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
-from rltrainer.errors import CheckpointError, ReplayBufferError, stable_repr
+from rltrainer.errors import CheckpointError, ReplayBufferError, readable, stable_repr
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import NO_HOOKS
 from rltrainer.params import Params
@@ -80,7 +80,7 @@ def _check_same_settings(saved: State, current: State) -> None:
     """Compare a checkpoint's settings with the current ones; those that its version did not have yet are left out."""
     for name in sorted(saved):
         if not _is_same(saved[name], current.get(name)):
-            text = f"{name} was {saved.get(name)!r} when it was saved and is {current.get(name)!r} now"
+            text = f"{name} was {readable(saved.get(name))} when it was saved and is {current.get(name)!r} now"
             raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
+from rltrainer.errors import readable
 from rltrainer.field_rules import NonNegativeInt
 from rltrainer.loggers.progress import Progress
 from rltrainer.plan import RuntimeParams
@@ -111,6 +112,12 @@ class RunState:
 
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""
-        if self.record is None or self.record.epoch == self.counters.epoch:
-            return None
-        return f"record.epoch: expected {self.counters.epoch}, as counters.epoch, found {self.record.epoch}"
+        epoch = self.counters.epoch
+        if self.record is not None and self.record.epoch != epoch:
+            return f"record.epoch: expected {epoch}, as counters.epoch, found {self.record.epoch}"
+        if (self.best.epoch or 0) > epoch:
+            return f"best.epoch: expected one up to {epoch}, found {self.best.epoch}"
+        last, found = epoch - (self.record is not None), [stats.epoch for stats in self.epochs]
+        if found != list(range(last + 1 - len(found), last + 1)):
+            return f"epochs: expected those up to {last}, found {readable(found)}"
+        return None

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, readable
 from rltrainer.functional.scalars import computed_once
 from rltrainer.typed_state import LARGEST_INT, check_like
 from rltrainer.types import State
@@ -117,7 +117,7 @@ class Adam:
             check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
         lr = state.get("lr")
         if type(lr) not in (int, float) or not 0 <= cast(float, lr) < LARGEST_INT:
-            raise CheckpointError(f"{name}.lr: expected a non-negative number, found {lr!r}")
+            raise CheckpointError(f"{name}.lr: expected a non-negative number, found {readable(lr)}")
         for key in ("square", "num_steps"):
             if (state[key] < 0).any():
                 raise CheckpointError(f"{name}.{key}: is negative")

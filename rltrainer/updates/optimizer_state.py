@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, readable
 from rltrainer.field_rules import is_int
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
@@ -19,7 +19,7 @@ def check_kind(name: str, state: State, current: State) -> None:
         CheckpointError: it is not; the text begins with `name`.
     """
     if state.get("rule") != current["rule"]:
-        rules = f"expected {current['rule']!r}, found {state.get('rule')!r}"
+        rules = f"expected {current['rule']!r}, found {readable(state.get('rule'))}"
         raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
     for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
         found = state.get(key, current[key])  # older files have neither
@@ -43,8 +43,9 @@ def check_of_plan(name: str, state: State, scalar: Tensor, gathered: Tensor) -> 
     for key, like in (dict.fromkeys(COUNTS, scalar) | {"gathered": gathered}).items():
         if key in state:
             check_like(f"{name}.{key}", like, state[key], f"{AS_SAVED}.")
-        if key in state and key in COUNTS and not state[key] >= 0:
-            raise CheckpointError(f"{name}.{key}: expected a non-negative number, found {float(state[key])}")
+        if key in state and key in COUNTS and not (state[key] > 0 if key == "loss_scale" else state[key] >= 0):
+            rule = "a positive number" if key == "loss_scale" else "a non-negative number"
+            raise CheckpointError(f"{name}.{key}: expected {rule}, found {float(state[key])}")
     num_gathered = state.get("num_gathered", 0)
     if not is_int(num_gathered) or num_gathered < 0 or (num_gathered > 0) != ("gathered" in state):
-        raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {num_gathered!r}")
+        raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {readable(num_gathered)}")

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, readable
 from rltrainer.nets.module_state import AS_SAVED, IncompatibleKeys, check_module, fitting_module_state
 from rltrainer.seeding import check_generator, set_generator
-from rltrainer.typed_state import check_like
+from rltrainer.typed_state import check_count, check_like
 from rltrainer.types import State
 from rltrainer.updates.optimizer import Optimizer
 
@@ -33,8 +33,9 @@ def check_part(name: str, part: Part, saved: Any) -> None:
         check_generator(name, part, saved)
     elif isinstance(part, Tensor):
         check_like(name, part, saved, AS_SAVED)
+        check_count(name, saved)
     elif not isinstance(saved, dict):
-        raise CheckpointError(f"{name}: expected a mapping, found {saved!r}")
+        raise CheckpointError(f"{name}: expected a mapping, found {readable(saved)}")
     elif isinstance(part, Optimizer):
         part.check_state_dict(name, saved)
     else:

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn, optim
 
 from rltrainer import registry
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import is_finite
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 
+NOT_NEGATIVE = {"lr", "step", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "mu_product", "acc_delta"}
+"""What PyTorch's optimizers remember or are told that a root is taken of, or that counts."""
 SAME = "Make the algorithm with the same optimizer, over the same parameters."
 
 
@@ -138,7 +140,11 @@ def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False)
         if isinstance(value, Tensor) and isinstance(like, Tensor):
             check_like(f"{name}.{key}", like, value, SAME)
         elif not _is_like(value, like):
-            raise CheckpointError(f"{name}.{key}: expected a value like {like!r}, found {value!r}. {SAME}")
+            raise CheckpointError(
+                f"{name}.{key}: expected a value like {readable(like)}, found {readable(value)}. {SAME}"
+            )
+        if key in NOT_NEGATIVE and (torch.as_tensor(value) < 0).any():
+            raise CheckpointError(f"{name}.{key}: is negative")
 
 
 def _is_like(value: Any, like: Any) -> bool:

@@ -1,5 +1,6 @@
 """Files of earlier formats: what they hold arrives, bit for bit, and the run goes on."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,19 @@ import torch
 from safetensors.torch import load_file
 
 import rltrainer as rl
+from rltrainer.hooks import BatchRecorder
+from rltrainer.state_file import CHECKSUM
 from tests.fakes import counting_envs
 from tests.resume.runs import BOX, build
 
 CORPUS = Path(__file__).parent / "corpus"
 OLD_RUNS = [path for path in sorted(CORPUS.glob("format_*/*")) if path.is_dir()]
+GRADIENT_STEPS = {
+    "ppo": 24, "recurrent_ppo": 16, "dqn": 10, "format_1/dqn": 7, "dqn_prioritized": 10, "c51": 10, "sac": 10,
+    "sac_mixed": 10, "offline_bc": 8, "offline_sac_prioritized": 8,
+}  # fmt: skip
+FORMATS = ["format_2", "format_3"]
+"""Those whose folder holds everything."""
 
 
 def tensors_in(state: Any, name: str) -> dict[str, torch.Tensor]:
@@ -27,6 +36,7 @@ def tensors_in(state: Any, name: str) -> dict[str, torch.Tensor]:
 def assert_holds(state: Any, file: Path, kind: str) -> None:
     """Compare with the tensors in the file, read without our own reader."""
     found, expected = tensors_in(state, kind), load_file(file)
+    expected.pop(CHECKSUM, None)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name].cpu(), tensor), name
@@ -38,9 +48,8 @@ def test_an_old_checkpoint_goes_on(path: Path) -> None:
     trainer.restore(path)
     for name, part in {"algorithm": trainer.algorithm, **trainer.params.parts()}.items():
         assert_holds(part.state_dict(), path / f"{name}.safetensors", name)
-    assert (trainer.epoch, trainer.gradient_step) == {
-        "ppo": (2, 24), "dqn": (2, 7), "sac": (2, 10), "offline_bc": (2, 8)
-    }[path.name]  # fmt: skip
+    num_steps = GRADIENT_STEPS.get(f"{path.parent.name}/{path.name}", GRADIENT_STEPS[path.name])
+    assert (trainer.epoch, trainer.gradient_step) == (2, num_steps)
     assert trainer.run().epoch == 3
 
 
@@ -53,8 +62,9 @@ def test_an_old_algorithm_file_with_an_optimizer_of_torch() -> None:
     assert_holds(algorithm.state_dict(), file, "algorithm")
 
 
-def test_files_that_say_what_they_hold() -> None:
-    file = CORPUS / "format_2" / "sac.safetensors"
+@pytest.mark.parametrize("version", FORMATS)
+def test_files_that_say_what_they_hold(version: str) -> None:
+    file = CORPUS / version / "sac.safetensors"
     algorithm: Any = rl.load(file)
     assert_holds(algorithm.state_dict(), file, "algorithm")
     assert algorithm.params == rl.SACParams(lr=rl.LinearSchedule(1e-3), gamma=0.9)
@@ -62,8 +72,8 @@ def test_files_that_say_what_they_hold() -> None:
     space = algorithm.policy.observation_space
     assert space.keys() == {"choice", "numbers"}
     assert algorithm.policy.action_space.contains(rl.load_policy(file).predict(space.sample()))
-    policy: Any = rl.load_policy(CORPUS / "format_2" / "q_network.safetensors")
-    assert_holds({"policy": policy.state_dict()}, CORPUS / "format_2" / "q_network.safetensors", "policy")
+    policy: Any = rl.load_policy(CORPUS / version / "q_network.safetensors")
+    assert_holds({"policy": policy.state_dict()}, CORPUS / version / "q_network.safetensors", "policy")
     assert policy.predict(space.sample()) in (0, 1)
 
 
@@ -72,6 +82,57 @@ def test_an_old_buffer_file() -> None:
     buffer = rl.ReplayBuffer.load(file)
     assert (len(buffer), buffer.capacity, buffer.num_envs) == (30, 40, 2)
     assert_holds(buffer.state_dict(), file, "replay_buffer")
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_old_buffers_of_every_kind(version: str) -> None:
+    """What was stored last: steps 8 to 19 of two envs (of `num_envs` 2 the last 6 each), frames 3 to 10."""
+    for name, cls in (("buffer", rl.ReplayBuffer), ("prioritized", rl.PrioritizedReplayBuffer)):
+        file = CORPUS / version / f"{name}.safetensors"
+        buffer = cls.load(file)
+        assert_holds(buffer.state_dict(), file, "replay_buffer")
+        batch = buffer.sample(400)
+        assert (len(buffer), buffer.capacity, buffer.num_envs) == (12, 12, 2)
+        assert set(batch.reward.tolist()) == {*range(14, 20), *range(-19, -13)}
+        assert batch.obs["a"][:, 0].tolist() == pytest.approx((batch.reward.abs() / 20).tolist())
+        assert batch.next_obs["a"][:, 0].tolist() == pytest.approx(((batch.reward.abs() + 1) / 20).tolist())
+        assert set(batch.reward[batch.terminated].tolist()) == {14, 19}
+        if name == "buffer":
+            assert torch.equal(batch.extra["x"][:, 0].float(), batch.reward.abs())
+    frames = rl.ReplayBuffer.load(CORPUS / version / "frames.safetensors").sample(200)
+    assert set(frames.reward.tolist()) == set(range(3, 11))
+    assert torch.equal(frames.obs[:, 2, 0, 0], frames.reward.byte())
+    assert torch.equal(frames.next_obs[:, 2, 0, 0], frames.reward.byte() + 1)
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_an_old_batch(version: str) -> None:
+    file = CORPUS / version / "batch.safetensors"
+    batch = BatchRecorder.load(file)
+    assert isinstance(batch, rl.Transitions)
+    tensors = load_file(file)
+    assert torch.equal(batch.reward, tensors["batch.fields.reward"])
+    assert torch.equal(batch.obs["a"], tensors["batch.fields.obs.a"])
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_old_params(version: str) -> None:
+    text = (CORPUS / version / "ppo_params.json").read_text()
+    assert rl.PPOParams.from_json(text) == rl.PPOParams(lr=rl.CosineSchedule(1e-3), gamma=0.95)
+    text = (CORPUS / version / "update_params.json").read_text()
+    assert rl.UpdateParams.from_json(text) == rl.UpdateParams(max_grad_norm=2.0)
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_old_logs_are_gone_on_from(version: str, tmp_path: Path) -> None:
+    for name, cls, expected in (
+        ("log.csv", rl.CSVLogger, (1, 100, 0.25, None)),
+        ("ppo.jsonl", rl.JSONLinesLogger, (2, 40, 5.0, 0.0)),
+    ):
+        shutil.copy(CORPUS / version / name, tmp_path / name)
+        progress: Any = cls(tmp_path / name).read_progress()
+        names = ("epoch", "env_step", "best_score", "best_return_std")
+        assert tuple(progress[name] for name in names) == expected
 
 
 def test_an_old_checkpoint_continues_its_log_and_no_other(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
     deep: Any = 3
-    for _ in range(300):
+    for _ in range(60):
         deep = [deep]
     is_invalid(path, changed(state, ("options", "policy", "options", "activation"), deep))
     metadata = {"rltrainer": "algorithm", "version": "2", "state": '{"dict": ' * 10**5}

@@ -243,7 +243,23 @@ def test_json_without_a_required_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "3", "[]", "{}", '{"params": "TinyParams"}', '{"params": "TinyParams", "fields": 3}', "[" * 10**5]
+    "text",
+    [
+        "",
+        "{",
+        "3",
+        "[]",
+        "{}",
+        '{"params": "TinyParams"}',
+        '{"params": "TinyParams", "fields": 3}',
+        '{"params": "TinyParams", "fields": [["max_epochs", 3]]}',
+        '{"params": "TinyParams", "fields": {"max_epochs": 3, "max_epochs": 4}}',
+        '{"params": "TinyParams", "fields": {"lr": NaN}}',
+        '{"params": "TinyParams", "fields": {"lr": 1e999}}',
+        '{"params": "TinyParams", "fields": {"lr": {"space": "Box", "shape": [10000000], "low": 0, "high": 1}}}',
+        "[" * 10**5,
+        b"\xff",
+    ],
 )
 def test_json_that_to_json_did_not_write(text: str) -> None:
     with pytest.raises(ParamsError, match=r"^TinyParams.from_json: the text is not JSON written by to_json \("):

@@ -254,9 +254,9 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "float32": (lambda s: s | {"leaves": s["leaves"].float()}, "found torch.float32"),
     "nothing": (lambda s: s | {"leaves": s["leaves"] * 0}, "sampler.leaves: must be positive and finite"),
     "nan": (lambda s: s | {"leaves": s["leaves"] * np.nan}, "sampler.leaves: must be positive and finite"),
-    "small": (lambda s: s | {"largest": 1.5}, "sampler.largest: must be finite, at least 1 and as large as the"),
-    "infinite": (lambda s: s | {"largest": float("inf")}, "largest leaf; found inf"),
-    "text": (lambda s: s | {"largest": "1"}, "largest leaf; found '1'"),
+    "small": (lambda s: s | {"largest": 1.5}, "sampler.largest: must be at least 1, as large as the largest"),
+    "infinite": (lambda s: s | {"largest": float("inf")}, "have a finite sum; found inf"),
+    "text": (lambda s: s | {"largest": "1"}, "have a finite sum; found '1'"),
 }
 
 

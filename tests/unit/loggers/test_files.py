@@ -2,9 +2,13 @@
 
 import csv
 import json
+import math
+import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,13 +97,32 @@ def test_progress_comes_back_exactly(make: Callable[..., FileLogger], tmp_path: 
 
 
 @both
-def test_nan_scores_come_back(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"best_score": math.nan}, "best_score: expected a finite number, or none, found nan"),
+        ({"best_return": math.inf}, "best_return: expected a finite number, or none, found inf"),
+        ({"best_return_std": -1.0}, "best_return_std: expected a number of at least 0, or none, found -1.0"),
+        ({"best_epoch": 1.5}, "best_epoch: expected a count, or none, found 1.5"),
+        ({"best_epoch": 7}, "best_epoch: expected one up to 1, found 7"),
+        ({"is_stopped": 2}, "is_stopped: expected 0 or 1, found 2"),
+        ({"update_step": -1}, "update_step: expected a count, found -1"),
+        ({"gradient_step": 2**53}, f"gradient_step: expected a count, found {2**53}"),
+        ({"epoch": 3.0}, "epoch: expected a count, found 3.0"),
+        ({"env_step": None, "gradient_step": 1}, "env_step: expected a count, found None"),
+    ],
+)
+def test_what_no_run_goes_on_from_is_an_error(
+    make: Callable[..., FileLogger], change: dict[str, Any], text: str, tmp_path: Path
+) -> None:
     logger = make(tmp_path / "log")
-    logger.log_epoch({**PROGRESS, "best_return": float("nan"), "best_return_std": float("inf")})
-    found = logger.read_progress()
-    assert found is not None
-    assert repr(found["best_return"]) == "nan"
-    assert found["best_return_std"] == float("inf")
+    run(logger, 1)
+    logger.log_epoch({**PROGRESS, **change})
+    with pytest.raises(CheckpointError) as error:
+        make(tmp_path / "log").read_progress()
+    where, hint = str(error.value).split(f": no run goes on from it: epoch/{text}. ")
+    assert re.fullmatch(rf"{tmp_path}/log, (line \d+|epoch .*)", where)
+    assert hint == "Remove that row, or log the run elsewhere."
 
 
 @both
@@ -357,32 +380,51 @@ def test_long_lines_are_found_back(tmp_path: Path) -> None:
         '{"kind": "epoch", "epoch/epoch": "code"}',
         "[" * 10**5,
         "\udcff",
+        '{"kind": "test", "step": 1, "step": 2}',
     ],
 )
-def test_broken_json_lines_are_skipped(line: str, tmp_path: Path) -> None:
+def test_damaged_json_lines_are_errors(line: str, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     logger = JSONLinesLogger(path)
     run(logger, 1)
     logger.close()
     with open(path, "ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")
-    with pytest.warns(RuntimeWarning, match=r"log.jsonl: skipped line 5, which is broken \("):
-        assert logger.read_progress() == {**PROGRESS, "env_step": 100}
+    with pytest.raises(CheckpointError, match=r"log.jsonl, line 5: no run goes on from it: "):
+        logger.read_progress()
 
 
 @pytest.mark.parametrize(
-    "change",
-    [("epoch/env_step,200", "epoch/env_step,2x0"), ("epoch/epoch,2", "epoch/epoch,-2"), ("epoch/update_step,2", "x,2")],
+    ("change", "text"),
+    [
+        (("epoch/env_step,200", "epoch/env_step,2x0"), "epoch/env_step: expected a count, found '2x0'"),
+        (("epoch/epoch,2", "epoch/epoch,-2"), "epoch/epoch: expected a count, found -2"),
+        (("epoch/update_step,2", "epoch/env_step,200"), "epoch/env_step stands twice in an epoch"),
+        (("200,epoch/update_step", "x,epoch/update_step"), "expected step,name,value, found 'x,epoch/update_step"),
+        (("200,epoch/update_step,2", "9" * 5000), "expected step,name,value, found '9999"),
+        (("epoch/update_step,2", "x,2"), ""),  # as a kill may leave it
+    ],
 )
-def test_broken_csv_epochs_are_skipped(change: tuple[str, str], tmp_path: Path) -> None:
+def test_damaged_csv_epochs_are_errors(change: tuple[str, str], text: str, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     logger = CSVLogger(path)
     run(logger, 1, 2)
     begin, end = path.read_text().rsplit("100,epoch/best_epoch", 1)
     assert change[0] in end
     path.write_text(begin + "100,epoch/best_epoch" + end.replace(*change))
-    with pytest.warns(RuntimeWarning, match=r"log.csv: skipped an incomplete epoch \(epoch/"):
-        assert logger.read_progress() == {**PROGRESS, "env_step": 100}
+    if text:
+        with pytest.raises(CheckpointError, match=text):
+            logger.read_progress()
+    else:
+        with pytest.warns(RuntimeWarning, match=r"log.csv: skipped an incomplete epoch \(epoch/update_step is missing"):
+            assert logger.read_progress() == {**PROGRESS, "env_step": 100}
+
+
+@both
+def test_a_pipe_is_refused_at_once(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ParamsError, match=rf"^{make.__name__}.path: must be a file, not a pipe; got "):
+        make(tmp_path / "pipe")
 
 
 @both

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import MissingExtraError, ParamsError
+from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
 from rltrainer.loggers.mlflow_logger import PROGRESS_TAG, MLflowLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
@@ -148,15 +148,15 @@ def test_resume_from_the_log_of_a_killed_run(tmp_path: Path) -> None:
     assert made(4, resume_from_log=True).epoch == 3
 
 
-def test_progress_that_is_broken_is_skipped(tmp_path: Path) -> None:
+def test_progress_that_is_damaged_is_an_error(tmp_path: Path) -> None:
     log = logger(tmp_path / "store")
     assert log.read_progress() is None
     log.log("test", {"score": 1.0}, 0)
     assert log.read_progress() is None
     build("ppo", logger=log).run()
     log._client.set_tag(log._id, PROGRESS_TAG, '{"epoch/epoch":')
-    with pytest.warns(RuntimeWarning, match=r"the progress of MLflow's run \w+ is broken and was skipped"):
-        assert logger(tmp_path / "store").read_progress() is None
+    with pytest.raises(CheckpointError, match=r"the progress of MLflow's run \w+: no run goes on from it: "):
+        logger(tmp_path / "store").read_progress()
 
 
 def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:

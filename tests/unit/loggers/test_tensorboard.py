@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rltrainer.errors import ParamsError
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.loggers import TensorBoardLogger
 from rltrainer.loggers.file_logger import AppendedFile
 
@@ -21,7 +21,7 @@ PROGRESS = {
     "update_step": 2,
     "gradient_step": 32,
     "best_score": 0.1 + 0.2,
-    "best_return": float("nan"),
+    "best_return": 3.5,
     "best_return_std": None,
     "best_epoch": 0,
     "is_stopped": 0,
@@ -207,16 +207,14 @@ def test_an_event_cut_short_is_skipped(tmp_path: Path) -> None:
         assert found["epoch"] == 1
 
 
-def check_that_step_300_is_skipped(logger: TensorBoardLogger) -> None:
-    with pytest.warns(RuntimeWarning, match="skipped the epoch row of step 300, which is broken"):
-        found = logger.read_progress()
-    assert found is not None
-    assert found["epoch"] == 1
+def check_that_step_300_is_an_error(logger: TensorBoardLogger) -> None:
+    with pytest.raises(CheckpointError, match="the epoch row of step 300: no run goes on from it: "):
+        logger.read_progress()
     logger.close()
 
 
 @pytest.mark.parametrize("text", ["{", "3", "{}", "__import__('os')", "[" * 10**5])
-def test_broken_progress_is_skipped(text: str, tmp_path: Path) -> None:
+def test_damaged_progress_is_an_error(text: str, tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     logger = make(tmp_path)
@@ -224,10 +222,10 @@ def test_broken_progress_is_skipped(text: str, tmp_path: Path) -> None:
     writer = SummaryWriter(str(tmp_path))
     writer.add_text("epoch/progress", text, 300)
     writer.close()
-    check_that_step_300_is_skipped(logger)
+    check_that_step_300_is_an_error(logger)
 
 
-def test_progress_without_a_text_is_skipped(tmp_path: Path) -> None:
+def test_progress_without_a_text_is_an_error(tmp_path: Path) -> None:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from torch.utils.tensorboard import SummaryWriter
@@ -238,12 +236,20 @@ def test_progress_without_a_text_is_skipped(tmp_path: Path) -> None:
     empty = Summary.Value(tag="epoch/progress/text_summary", tensor=TensorProto(dtype="DT_STRING"))
     writer._get_file_writer().add_summary(Summary(value=[empty]), 300)
     writer.close()
-    check_that_step_300_is_skipped(logger)
+    check_that_step_300_is_an_error(logger)
 
 
 def test_a_file_that_is_no_log_does_not_break_reading(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.0.host").write_bytes(os.urandom(64))
     assert make(tmp_path).read_progress() is None
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_among_the_events_is_refused_at_once(tmp_path: Path) -> None:
+    run(make(tmp_path), 1)
+    os.mkfifo(tmp_path / "a.tfevents.1")
+    with pytest.raises(CheckpointError, match=r"a.tfevents.1: is a pipe, no regular file$"):
+        make(tmp_path).read_progress()
 
 
 @pytest.mark.parametrize("path", ["", None, 3])

@@ -1,0 +1,89 @@
+"""JSON that comes from elsewhere: names stand once, numbers are numbers, and nothing is nested without end."""
+
+import json
+import math
+from collections import Counter
+from typing import Any, NoReturn
+
+MAX_DEPTH = 100
+"""Lists and objects in each other. What rltrainer writes stays below 50; readers call themselves for each."""
+
+
+def read_json(text: str | bytes, *, allows_nan: bool = False) -> Any:
+    """Return what JSON text holds.
+
+    Args:
+        text: the text; bytes are UTF-8, 16 or 32.
+        allows_nan: whether the constants `NaN` and `Infinity`, which Python writes, are numbers.
+
+    Raises:
+        ValueError: it is no JSON, names a key twice in one object, is nested deeper than `MAX_DEPTH`, or holds a number
+            that is none.
+    """
+    strict: dict[str, Any] = {} if allows_nan else {"parse_constant": _refuse, "parse_float": _finite}
+    try:
+        value = json.loads(text, object_pairs_hook=_object, **strict)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Raise a `ValueError` if lists and dicts are nested deeper than `MAX_DEPTH`."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        if not containers:
+            return
+        level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
+    raise ValueError(_TOO_DEEP)
+
+
+def to_strict_json(value: Any) -> str:
+    """Return plain data as JSON text, in which infinity and NaN are objects: `read_strict_json` returns the same."""
+    return json.dumps(_encoded(value), indent=2, allow_nan=False)
+
+
+def read_strict_json(text: str | bytes) -> Any:
+    """Return what `to_strict_json` was given; for what is raised see `read_json`."""
+    return _decoded(read_json(text))
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _encoded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(item) for item in value]
+    return {"not finite": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decoded(value: Any) -> Any:
+    match value:
+        case {"not finite": "inf" | "-inf" | "nan" as name} if len(value) == 1:
+            return float(name)
+        case dict():
+            return {key: _decoded(item) for key, item in value.items()}
+        case list():
+            return [_decoded(item) for item in value]
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"names {counts.most_common(1)[0][0][:100]!r} twice")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"holds {constant}, which is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text[:100])
+
+
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH}"

@@ -1,0 +1,38 @@
+"""Files that are read: opened only if they are files. A pipe would be waited for, and a device never ends."""
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
+    """Open a file to be read, without waiting for anything.
+
+    Args:
+        path: the file.
+        follows_links: whether a link stands for the file that it names.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is no regular file: a pipe, a device, a socket, a folder, a link
+            where none is followed; `strerror` says which.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follows_links else getattr(os, "O_NOFOLLOW", 0))
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode  # of what was opened, whatever stands at the path by now
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+            raise OSError(errno.EINVAL, f"is {kind}, no regular file", os.fspath(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
