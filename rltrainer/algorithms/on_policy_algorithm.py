@@ -14,6 +14,7 @@ from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
+from rltrainer.updates.compiled_step import tell_norms
 
 
 @dataclasses.dataclass(slots=True)
@@ -146,17 +147,19 @@ class OnPolicyAlgorithm(Algorithm):
             steps = self.accumulation.grouped(steps)
         results = self._compiled_step.run(steps)
         if self.accumulation is not None:
-            self._apply_rest(self.accumulation)
+            self._apply_rest(self.accumulation, results)
         self.observe(rollout)
         self._end_update(results)
         result = UpdateResult.mean(results)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
 
-    def _apply_rest(self, accumulation: Accumulation) -> None:
+    def _apply_rest(self, accumulation: Accumulation, results: list[UpdateResult]) -> None:
         """Apply what the last steps have gathered: the next ones are on data of another policy."""
         for optimizer in self._optimizers():
             optimizer.apply_rest()
         accumulation.num_steps = 0
+        if results and self.plan.update.tells_norms:
+            tell_norms(results[-1], self.optimizers_by_loss())
 
 
 def minibatches(cells: Samples, batch_size: int, generator: torch.Generator, repeat: int = 1) -> Iterator[Samples]:

@@ -316,15 +316,18 @@ def _in_groups(step: Step, accumulation: Accumulation) -> Step:
     return step_of_group
 
 
-def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:
-    """Return a step whose metrics tell how long the gradients were, those of the optimizers that took one."""
+def tell_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
+    """Let the metrics of a step tell how long the gradients were, those of the optimizers that took one."""
+    for name, optimizer in optimizers.items():
+        if optimizer.grad_norm is not None and isinstance(result, UpdateResult):
+            result.metrics[f"{name}_grad_norm".lstrip("_")] = optimizer.grad_norm
+        optimizer.grad_norm = None
 
+
+def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:
     def step_with_norms(*args: Any) -> Any:
         result = step(*args)
-        for name, optimizer in optimizers.items():
-            if optimizer.grad_norm is not None and isinstance(result, UpdateResult):
-                result.metrics[f"{name}_grad_norm".lstrip("_")] = optimizer.grad_norm
-            optimizer.grad_norm = None
+        tell_norms(result, optimizers)
         return result
 
     return step_with_norms

@@ -135,6 +135,12 @@ def test_the_rest_is_a_mean_over_what_there_is() -> None:
     assert_close(trained_parameters(one), trained_parameters(other))
 
 
+def test_the_norm_of_the_rest_is_told_by_the_update_that_applies_it() -> None:
+    algorithm = accumulating(make("a2c"), 2, max_grad_norm=1e9)
+    for _ in range(3):  # of three gradient steps, one group and a rest of one
+        assert algorithm.update(rollout(algorithm), batch_size=8, repeat=1).counts == {"grad_norm": 2}
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_algorithm_trains_and_is_deterministic(name: str) -> None:
     params = {"max_grad_norm": 0.5, "nonfinite": "skip"}
