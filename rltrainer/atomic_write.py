@@ -1,15 +1,15 @@
 """Writing so that a crash leaves the old contents or the new, never a part: a hidden name, a flush, one rename.
 
-What is being written to `name` is called `.name.<process>-<host>-<thread>-<number>.<suffix>`, so that no two saves
+What is being written to `name` is called `.name.<process>-<host>-<thread>-<random>.<suffix>`, so that no two saves
 share a name. What killed saves left behind is found by these names.
 """
 
 import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHER_HOSTS_AGE = 24 * 3600.0
-"""Seconds after which what another host left unchanged is abandoned: its processes cannot be asked."""
-
-_numbers = itertools.count()
+"""Seconds after which what another host, or container, left unchanged is abandoned: its processes cannot be asked."""
 
 
 @contextlib.contextmanager
@@ -54,19 +52,23 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 def hidden_name(path: Path, suffix: str) -> Path:
     """Return a name beside `path` that nobody else uses."""
-    owner = f"{os.getpid()}-{_host()}-{threading.get_ident()}-{next(_numbers)}"
+    owner = f"{os.getpid()}-{_host()}-{threading.get_ident()}-{secrets.token_hex(8)}"
     return path.with_name(f".{path.name}.{owner}.{suffix}")
 
 
-def abandoned(path: Path, suffix: str) -> list[Path]:
-    """Return what saves that are over left beside `path` under hidden names."""
+def hidden_names(path: Path, suffix: str) -> list[tuple[Path, str]]:
+    """Return what lies beside `path` under hidden names, and whose it is."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+(?:-[0-9a-f]+)*)\.{suffix}")
     try:
         names = os.listdir(path.parent)
     except OSError:
         return []
-    matches = (match for name in names if (match := pattern.fullmatch(name)))
-    return [found for match in matches if _is_abandoned(found := path.with_name(match[0]), match[1])]
+    return [(path.with_name(name), match[1]) for name in names if (match := pattern.fullmatch(name))]
+
+
+def abandoned(path: Path, suffix: str) -> list[Path]:
+    """Return what saves that are over left beside `path` under hidden names."""
+    return [leftover for leftover, owner in hidden_names(path, suffix) if _is_abandoned(leftover, owner)]
 
 
 def remove_abandoned(path: Path, suffix: str) -> None:
@@ -113,4 +115,8 @@ def _is_abandoned(path: Path, owner: str) -> bool:
 
 
 def _host() -> str:
-    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+    """Return what differs where a process id means another process: in another container, machine, or since a boot."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):
+        parts += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()

@@ -82,7 +82,7 @@ class AsyncCollector:
         max_ahead: steps that each env may be ahead of what is collected; None for those of one collection, and at least
             16. 0 keeps workers in step: they wait for each collection, and make it with the weights of its beginning.
             While actions are random, and of episodes, they always do.
-        step_timeout: seconds that a worker may take for one step or reset of its envs; None for any time.
+        step_timeout: seconds that a worker may take for the making, a step or a reset of its envs; None for any time.
         start_method: of the processes; None takes forkserver where there is one.
 
     Attributes:
@@ -314,7 +314,7 @@ class AsyncCollector:
     def _begun(self) -> CollectingTeam:
         """Return the team when all workers have the policy, and act as this collector is set now."""
         if self._publisher.weights is None:
-            weights = self._publisher.begin(len(self._team.workers))
+            weights = self._publisher.begin()
             self._team.begin(_for_workers(self.policy), weights, self._publisher.give)
         exploration, buffer, ways = self.policy.exploration, self.buffer, self._ways
         columns = None if buffer is None else buffer.extra

@@ -1,9 +1,8 @@
 """The learner's side of one worker process of an `AsyncCollector`."""
 
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
-
-import numpy as np
 
 from rltrainer import errors
 from rltrainer.collect.async_rows import RowQueue, Rows, as_numpys_own
@@ -12,6 +11,8 @@ from rltrainer.collect.shared_weights import SharedWeights
 from rltrainer.envs.workers.child import START_HINT, Child
 from rltrainer.envs.workers.worker_envs import CALL, Failure
 from rltrainer.errors import EnvError, RLTrainerError
+
+Watch = Callable[[], None]
 
 
 class CollectingProcess(Child):
@@ -39,14 +40,14 @@ class CollectingProcess(Child):
         """Tell it to do something; `result` waits until it is done."""
         self.send(when, CALL, name, *arguments, file=file)
 
-    def result(self) -> Any:
-        """Wait for what the last order led to.
+    def result(self, watch: Watch) -> Any:
+        """Wait for what the last order led to, with `watch` called meanwhile; see `Child.receive`.
 
         Raises:
             WorkerLostError: the process is dead or hangs.
             RLTrainerError: what was raised there, as one of our errors.
         """
-        result, failures = self.receive()
+        result, failures = self.receive(watch)
         for failure in failures:
             raise self._error_of(failure)
         return result
@@ -56,9 +57,9 @@ class CollectingProcess(Child):
         what = f"{request.num_episodes} episodes" if request.num_rows is None else f"{request.num_rows} rows"
         self.order(f"the collection of {what}", "collect", request)
 
-    def answer(self) -> Rows | None:
+    def answer(self, watch: Watch) -> Rows | None:
         """Wait for the rows it was asked for; None if an interrupt left it with something else to answer."""
-        answer = self.result()
+        answer = self.result(watch)
         if not isinstance(answer, Answer):
             return None
         self.num_lost_envs = answer.num_lost_envs
@@ -66,10 +67,7 @@ class CollectingProcess(Child):
             answer.rows.arrays = as_numpys_own(answer.rows.arrays)
         return answer.rows
 
-    def _progress(self) -> int | None:
-        return None if self.weights is None else int(np.copy(self.weights.pulse[self.number]))
-
-    def _who(self, progress: int | None = None) -> str:
+    def _who(self, pulse: int | None = None) -> str:
         return f"worker {self.number} (pid {self._process.pid})"
 
     def _death_text(self) -> str:

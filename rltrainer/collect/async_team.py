@@ -1,19 +1,21 @@
 """The worker processes of an `AsyncCollector` as one: started, told things, waited for, ended."""
 
+import contextlib
 import os
 import select
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from rltrainer.collect.async_process import CollectingProcess
+from rltrainer.collect.async_process import CollectingProcess, Watch
 from rltrainer.collect.async_rows import Rows
 from rltrainer.collect.async_worker import HERE, OWNER, Request, Ways
 from rltrainer.collect.shared_weights import SharedWeights
 from rltrainer.envs.workers.by_value import dumps
-from rltrainer.envs.workers.child import GRACE, TICK, WorkerLostError, end_workers
-from rltrainer.envs.workers.worker_pool import make_context
+from rltrainer.envs.workers.child import GRACE, TICK, WorkerLostError, check_busy, end_workers
+from rltrainer.envs.workers.start_methods import make_context
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.seeding import derive_seed
 
@@ -81,7 +83,7 @@ class CollectingTeam:
         """
         self._before_asking = before_asking
         for worker in self._alive():
-            worker.order("its start", "begin", policy, weights.layout, weights.num_workers, file=weights.file)
+            worker.order("its start", "begin", policy, weights.layout, file=weights.file)
         self._gather()
         for worker in self.workers:
             worker.weights = weights
@@ -97,8 +99,9 @@ class CollectingTeam:
 
     def tell_each(self, when: str, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Let all workers do the same, each with its own arguments; return the results."""
-        for worker, values in zip(self._alive(), arguments, strict=True):
-            worker.order(when, name, *values)
+        with self._ended_by_a_loss():
+            for worker, values in zip(self._alive(), arguments, strict=True):
+                worker.order(when, name, *values)
         return self._gather()
 
     def collect(self, request: Request, stores: bool) -> list[Rows]:
@@ -120,7 +123,7 @@ class CollectingTeam:
         self._before_asking()
         for worker, each in asked:
             worker.ask(each)
-        return self._each(worker.answer for worker, _ in asked)
+        return self._each(CollectingProcess.answer, [worker for worker, _ in asked])
 
     def take(self, request: Request, ahead: int) -> list[Rows]:
         """Take so many rows from all workers, which go on meanwhile and afterwards up to `ahead` rows.
@@ -129,13 +132,14 @@ class CollectingTeam:
             EnvError: a worker was lost; what else is raised in one is raised here, too.
         """
         num_rows = request.num_rows or 0
-        self._ask(request, num_rows, ahead)
-        self._receive(waits=False)
-        while any(worker.queue.num_rows < num_rows for worker in self.workers):
+        with self._ended_by_a_loss():
             self._ask(request, num_rows, ahead)
-            self._receive(waits=True)
-        rows = [worker.queue.take(num_rows) for worker in self.workers]
-        self._ask(request, 0, ahead)
+            self._receive(waits=False)
+            while any(worker.queue.num_rows < num_rows for worker in self.workers):
+                self._ask(request, num_rows, ahead)
+                self._receive(waits=True)
+            rows = [worker.queue.take(num_rows) for worker in self.workers]
+            self._ask(request, 0, ahead)
         return rows
 
     def _ask(self, request: Request, num_rows: int, ahead: int) -> None:
@@ -150,20 +154,15 @@ class CollectingTeam:
 
     def _receive(self, waits: bool) -> None:
         """Put the rows of all that have answered into their queues; wait until there is one, if asked to."""
-        try:
-            while True:
-                ready = [self._by_file[file] for file, _ in self._poll.poll(int(TICK * 1000) if waits else 0)]
-                for worker in ready:
-                    if (rows := worker.answer()) is not None:
-                        worker.queue.put(rows)
-                if ready or not waits:
-                    return
-                for worker in self._alive():
-                    if worker.is_busy:
-                        worker.check()
-        except WorkerLostError:
-            self.end(grace=0.5)
-            raise
+        watch = partial(check_busy, self.workers)
+        while True:
+            ready = [self._by_file[file] for file, _ in self._poll.poll(int(TICK * 1000) if waits else 0)]
+            for worker in ready:
+                if (rows := worker.answer(watch)) is not None:
+                    worker.queue.put(rows)
+            if ready or not waits:
+                return
+            watch()
 
     def settle(self, keeps: bool) -> bool:
         """Wait for rows that were asked for; keep them in the queues, or forget all that is there.
@@ -171,14 +170,15 @@ class CollectingTeam:
         Returns:
             whether something was forgotten.
         """
-        forgets = False
+        forgets, watch = False, partial(check_busy, self.workers)
         for worker in self._alive():
             if worker.is_busy:
                 try:
-                    if (rows := worker.answer()) is not None:
+                    with self._ended_by_a_loss():
+                        rows = worker.answer(watch)
+                    if rows is not None:
                         worker.queue.put(rows)
                 except WorkerLostError:
-                    self.end(grace=0.5)
                     raise
                 except RLTrainerError:
                     if keeps:
@@ -199,22 +199,31 @@ class CollectingTeam:
         return self.workers
 
     def _gather(self) -> list[Any]:
-        return self._each(worker.result for worker in self.workers)
+        return self._each(CollectingProcess.result, self.workers)
 
-    def _each(self, answers: Iterable[Callable[[], Any]]) -> list[Any]:
-        """Call each of these, all of them even if one raises; then raise the first error."""
-        results, first = [], None
-        for answer in answers:
-            try:
-                results.append(answer())
-            except WorkerLostError:
-                self.end(grace=0.5)
-                raise
-            except RLTrainerError as error:
-                first = first or error
+    def _each(self, answer: Callable[[CollectingProcess, Watch], Any], workers: list[CollectingProcess]) -> list[Any]:
+        """Wait for the answers of all of these, even if one raises; then raise the first error."""
+        results, first, watch = [], None, partial(check_busy, workers)
+        with self._ended_by_a_loss():
+            for worker in workers:
+                try:
+                    results.append(answer(worker, watch))
+                except WorkerLostError:
+                    raise
+                except RLTrainerError as error:
+                    first = first or error
         if first is not None:
             raise first
         return results
+
+    @contextlib.contextmanager
+    def _ended_by_a_loss(self) -> Iterator[None]:
+        """End all workers if one is lost inside."""
+        try:
+            yield
+        except WorkerLostError:
+            self.end(grace=0.5)
+            raise
 
 
 def dumped(field: str, value: Any) -> bytes:

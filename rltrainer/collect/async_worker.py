@@ -20,6 +20,7 @@ from rltrainer.data import RolloutBuffer
 from rltrainer.data.columns import Extra
 from rltrainer.envs import frame_skip
 from rltrainer.envs.workers.by_value import loads
+from rltrainer.envs.workers.child import STARTING
 from rltrainer.envs.workers.worker_envs import Failure
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets import Exploration, Policy
@@ -71,11 +72,13 @@ class CollectingServer:
         make_envs: makes the vector env, pickled.
         number: which worker it is.
         seed: of all global generators of the process.
+        pulse: the number of steps and resets of its envs.
         receive_file: returns the descriptor of the shared weights.
     """
 
-    def __init__(self, make_envs: bytes, number: int, seed: int, receive_file: Callable[[], int]) -> None:
-        self._make_envs, self._number, self._seed, self._receive_file = make_envs, number, seed, receive_file
+    def __init__(self, make_envs: bytes, number: int, seed: int, pulse: Any, receive_file: Callable[[], int]) -> None:
+        self._make_envs, self._number, self._seed = make_envs, number, seed
+        self._pulse, self._receive_file = pulse, receive_file
         self._collector: Collector | None = None
         self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self._load: Load = lambda: None
@@ -104,7 +107,7 @@ class CollectingServer:
         # A daemon may have no children, and envs may be workers again; all of them end with their parent.
         multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # no public way
         seeding.seed(self._seed)
-        envs = loads(self._make_envs)()
+        envs = self._imported(self._make_envs)()
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
             raise ParamsError(field_error_text(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint))
@@ -112,13 +115,13 @@ class CollectingServer:
         spaces = envs.single_observation_space, envs.single_action_space
         return spaces, envs.num_envs, frame_skip(envs), HERE
 
-    def begin(self, policy: bytes, layout: Layout, num_workers: int) -> None:
+    def begin(self, policy: bytes, layout: Layout) -> None:
         """Make the collector, with a copy of the policy that takes its weights from the memory that comes next."""
-        self._weights = SharedWeights(layout, num_workers, self._receive_file())
+        self._weights = SharedWeights(layout, self._receive_file())
         assert self._envs is not None, "the first command makes the envs"
-        self._policy: Policy = loads(policy)
+        self._policy: Policy = self._imported(policy)
         self._policy.progress = lambda: self._progress
-        envs = _Pulsing(self._envs, self._weights.pulse[self._number : self._number + 1])
+        envs = _Pulsing(self._envs, self._pulse)
         self._collector = Collector(self._policy, envs)
         self._collector.adapter.branch_seed("worker", self._number)
 
@@ -178,6 +181,13 @@ class CollectingServer:
         """The collector, once it is made."""
         assert self._collector is not None, "the parent begins first"
         return self._collector
+
+    def _imported(self, pickled: bytes) -> Any:
+        """Return what was pickled; the modules that this imports may take any time."""
+        self._pulse[0] = STARTING
+        found = loads(pickled)
+        self._pulse[0] = 0
+        return found
 
     def _module(self, path: str) -> nn.Module:
         """Return the module at an attribute's path from the collector."""

@@ -28,16 +28,12 @@ class SharedWeights:
 
     Args:
         layout: of the tensors.
-        num_workers: how many read.
         file: the descriptor that another process made; None makes the memory.
-
-    Attributes:
-        pulse: [W] int64, a number for each worker that changes while it gets on.
     """
 
-    def __init__(self, layout: Layout, num_workers: int, file: int | None = None) -> None:
-        self.layout, self.num_workers = layout, num_workers
-        header = _padded(8 * (3 + num_workers))
+    def __init__(self, layout: Layout, file: int | None = None) -> None:
+        self.layout = layout
+        header = _padded(8 * 3)
         sizes = [_padded(dtype.itemsize * int(np.prod(shape))) for _, shape, dtype in layout]
         size = header + sum(sizes)
         self.file = make_file(size) if file is None else file
@@ -45,7 +41,6 @@ class SharedWeights:
         weakref.finalize(self, os.close, self.file)
         self._numbers = np.ndarray(2, np.int64, self._memory, 0)  # serial and version
         self._progress = np.ndarray(1, np.float64, self._memory, 16)
-        self.pulse = np.ndarray(num_workers, np.int64, self._memory, 24)
         offsets = np.cumsum([header, *sizes]).tolist()
         self._views = [self._view(*each) for each in zip(layout, offsets, strict=False)]
 
@@ -103,11 +98,11 @@ class Publisher:
         self._policy, self.modules, self._timeout = policy, modules, timeout
         self._offered: int | None = None
 
-    def begin(self, num_workers: int) -> SharedWeights:
+    def begin(self) -> SharedWeights:
         """Make the memory: from now on the modules keep their tensors."""
         named = tensors_of(self.modules)
         self._sources = [tensor for _, tensor in named]
-        self.weights = SharedWeights(layout_of(named), num_workers)
+        self.weights = SharedWeights(layout_of(named))
         return self.weights
 
     def publish(self, version: int) -> None:

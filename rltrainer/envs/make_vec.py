@@ -62,7 +62,8 @@ def make_vec(
         wrappers: applied to each single env, first one innermost; not with `"native"` and `"envpool"`.
         num_workers: processes of `"workers"`; None takes as many as this process may use cores, at most one per env.
         start_method: of `"workers"`: `"forkserver"`, `"spawn"` or `"fork"`; None takes forkserver where there is one.
-        step_timeout: of `"workers"`: seconds that one env may take for a step or reset before it is an `EnvError`.
+        step_timeout: of `"workers"`: seconds that one env may take for its making, a step or a reset before it is an
+            `EnvError`.
         on_env_error: of `"workers"`: `"raise"`, or `"restart"` to make an env anew that raises, hangs or dies; its
             episode then breaks off, and the step in which that happened is not trained on.
         max_restarts: of `"workers"`: how many failures `"restart"` forgives, in all.

@@ -1,10 +1,12 @@
 """The hooks of a run, called point by point, and their state in its checkpoints."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from torch import Tensor
 
+from rltrainer.call_all import call_all
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.field_rules import AnyText, Rule, checked
 from rltrainer.hooks.context import TrainerContext
@@ -58,15 +60,8 @@ class HookRunner:
 
     def close(self, ctx: TrainerContext) -> None:
         """Shut those hooks down whose `setup` was called, whatever one of them raises; the first error goes on."""
-        errors: list[BaseException] = []
         hooks, self._open = self._open, []
-        for hook in hooks:
-            try:
-                self._call(hook, "shutdown", ctx)
-            except BaseException as error:  # the others still have files and threads to close
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        call_all(partial(self._call, hook, "shutdown", ctx) for hook in hooks)  # they have files and threads to close
 
     def reset(self) -> None:
         """Let all hooks forget an earlier run."""

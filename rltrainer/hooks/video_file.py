@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.atomic_write import hidden_name, remove
+from rltrainer.atomic_write import hidden_name, remove, remove_abandoned
 from rltrainer.errors import EnvError, MissingExtraError, RLTrainerError
 
 EVEN = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
@@ -63,6 +63,7 @@ class VideoFile:
             if self._stream is None:
                 self._shape = frame.shape
                 self._path.parent.mkdir(parents=True, exist_ok=True)
+                remove_abandoned(self._path, "mp4")
                 self._stream = self._open(frame.shape[1], frame.shape[0])
             self._stream.send(np.ascontiguousarray(frame))
 

@@ -1,9 +1,10 @@
 """Log to several places at once."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec
 
+from rltrainer.call_all import call_all
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.loggers.logger_state import MultiLoggerState, read_logger_state
@@ -14,12 +15,11 @@ Args = ParamSpec("Args")
 
 
 def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concatenate["MultiLogger", Args], None]:
-    """Return the method that calls this one of each logger."""
+    """Return the method that calls this one of each logger, also where one of them raises."""
 
     @wraps(method)
     def call_each(self: "MultiLogger", /, *args: Args.args, **kwargs: Args.kwargs) -> None:
-        for logger in self.loggers:
-            getattr(logger, method.__name__)(*args, **kwargs)
+        call_all(partial(getattr(logger, method.__name__), *args, **kwargs) for logger in self.loggers)
 
     return call_each
 

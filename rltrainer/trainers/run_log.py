@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.call_all import call_all
 from rltrainer.collect import CollectStats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
@@ -60,10 +61,8 @@ class RunLog:
 
     def close_bar(self, params: TrainerParams) -> None:
         """Leave the bar as it is; epochs that follow by hand have their lines only."""
-        self._bar.close()
-        self._bar = ProgressBar(0, shown=False, verbose=params.verbose, unit="")
-        if self._logger is not None:
-            self._logger.flush()
+        bar, self._bar = self._bar, ProgressBar(0, shown=False, verbose=params.verbose, unit="")
+        call_all([bar.close] if self._logger is None else [bar.close, self._logger.flush])
 
     def end_training_step(self, state: RunState) -> None:
         """Write the rows that are due, now that hooks have told their numbers too, and move the bar."""

@@ -6,10 +6,12 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 import dataclasses
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rltrainer.algorithms import Algorithm
+from rltrainer.call_all import at_the_end
 from rltrainer.collect import DataSource
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
@@ -110,22 +112,15 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         Returns:
             the statistics of the run; at once if the restored run was already finished.
         """
-        try:
+        closers = [collector.close for collector in self.params.collectors().values()]
+        ends = (partial(self._log.close_bar, self.params), self._hooks.close)
+        with at_the_end(*closers, after_errors_only=True), at_the_end(*ends):
             if not self._continues:
                 self.reset(reset_collectors, reset_collector_buffers)
             self._continues = False
             self._log.open_bar(self.params, self.state)
             while not self.state.is_finished(self.params.max_epochs):
                 self.execute_epoch()
-        except BaseException:
-            for collector in self.params.collectors().values():
-                collector.close()
-            raise
-        finally:
-            try:
-                self._log.close_bar(self.params)
-            finally:
-                self._hooks.close()
         return self.state.info(self.algorithm.num_skipped_steps)
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:

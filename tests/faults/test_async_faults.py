@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import EnvError, NonFiniteError
-from tests.faults.envs import FaultyEnv, StuckEnv, refuse_to_make
-from tests.faults.test_worker_faults import wait_until_gone
+from tests.faults.envs import FaultyEnv, StuckEnv, hang, refuse_to_make
+from tests.faults.test_worker_faults import AlarmTimeoutError, alarm, wait_until_gone
 
 
 class NaNEnv(FaultyEnv):
@@ -180,6 +182,97 @@ def test_no_worker_outlives_its_parent(how: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
     wait_until_gone([int(pid) for pid in done.stdout.split()], 8.0)
+
+
+def hanging_envs(**options: Any) -> Any:
+    hang()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_factory_that_hangs(num_workers: int) -> None:
+    started = time.monotonic()
+    text = r"^worker \d \(pid \d+\) hung: the making of the envs took longer than step_timeout=0.5 seconds$"
+    with pytest.raises(EnvError, match=text):
+        collector_of(hanging_envs, num_workers, step_timeout=0.5)
+    assert time.monotonic() - started < 20.0  # imports are no part of it
+
+
+@pytest.mark.parametrize("kind", [AlarmTimeoutError, EOFError, KeyboardInterrupt])
+def test_what_a_users_signal_handler_raises_arrives(kind: Any) -> None:
+    collector = collector_of(partial(envs_of, fault="hang", at=3))
+    mine = kind("mine")
+    with pytest.raises(kind) as caught, alarm(mine, 0.2):
+        collect_often(collector, 2)
+    assert caught.value is mine
+    collector._team.end(grace=0.0)
+
+
+def first_hangs(path: str) -> Any:
+    """Make envs, of which the first that are made hang in a step, and the others die in one."""
+    Path(path).touch() if (is_first := not Path(path).exists()) else None
+    return envs_of(fault="hang" if is_first else "kill", at=3, length=50)
+
+
+@pytest.mark.parametrize("counts", [{"num_steps": 20}, {"num_episodes": 2}])
+def test_a_dead_worker_is_found_while_another_one_hangs(counts: Any, tmp_path: Path) -> None:
+    collector = collector_of(partial(first_hangs, str(tmp_path / "first")), 2)
+    started = time.monotonic()
+    with pytest.raises(EnvError, match=r"^worker [01] \(pid \d+\) was killed by SIGKILL during the collection of "):
+        collector.collect(**counts)
+    assert time.monotonic() - started < 4.0  # a second, and the end of the one that hangs
+
+
+def test_transitions_around_a_restart(tmp_path: Path) -> None:
+    """An env fails in the third step of its first episode: two steps of it are kept, and it goes on with the next."""
+    once = str(tmp_path / "once")
+    collector = collector_of(partial(in_workers, fault="kill", at=3, once=once, length=4), num_envs=2, max_ahead=0)
+    stats = [collector.collect(num_steps=4) for _ in range(6)]
+    assert sum(each.num_env_steps - each.num_collected_steps for each in stats) == 2  # both envs of the process
+    assert {int(n) for each in stats for n in each.lengths} == {4}, "the episodes that broke off are not counted"
+    assert collector.num_lost_envs == 1
+    buffer: Any = collector.buffer
+    assert len(buffer) == 22
+    batch = buffer.sample(600, n_step=3, gamma=1.0)
+    steps = (batch.next_obs - batch.obs)[:, 1]
+    assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all(), "of the same episode"
+    assert (batch.reward == steps).all()
+    assert steps.unique().tolist() == [1.0, 2.0, 3.0]
+    collector.close()
+
+
+def nested() -> Any:
+    return rl.make_vec(FaultyEnv, 2, backend="workers", num_workers=2)
+
+
+NESTED = """
+import os, signal
+from tests.faults.test_async_faults import collector_of, nested, pids_of
+
+def descendants(pid):
+    children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    return children + sum(map(descendants, children), [])
+
+if __name__ == "__main__":
+    collector = collector_of(nested, 1, 2)
+    collector.collect(num_steps=20)
+    print(*descendants(os.getpid()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc and /dev/shm")
+def test_a_learner_that_is_killed_leaves_nothing() -> None:
+    """No process, not of nested workers either, no shared memory, no temporary file."""
+    shared = sorted(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory() as folder:  # a short path: it will hold a socket
+        command, environment = [sys.executable, "-c", NESTED], {**os.environ, "TMPDIR": folder}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        pids = [int(pid) for pid in done.stdout.split()]
+        assert len(pids) >= 5  # fork servers, a worker of the learner, and two of that one
+        wait_until_gone(pids, 10.0)
+        assert os.listdir(folder) == []
+    assert sorted(os.listdir("/dev/shm")) == shared
 
 
 def test_files_and_threads_stay_flat() -> None:

@@ -3,11 +3,13 @@
 import gc
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,11 @@ from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError
 from rltrainer.seeding import derive_seed
-from tests.faults.envs import FaultyEnv, StuckEnv, refuse_to_make
+from tests.faults.envs import FaultyEnv, StuckEnv, hang_to_make, make_often, refuse_to_make
 
 SEED = 5
 ONE = np.ones(1, np.int64)
+RESTART = {"on_env_error": "restart"}
 
 
 def workers(num_envs: int = 2, num_workers: int = 1, options: Any = None, **fault: Any) -> WorkerVectorEnv:
@@ -194,6 +197,65 @@ def test_a_worker_that_was_stopped() -> None:
         wait_until_gone([pid], 5.0)
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_factory_that_hangs(num_workers: int) -> None:
+    factories = [FaultyEnv, hang_to_make, FaultyEnv]
+    started = time.monotonic()
+    with pytest.raises(
+        EnvError, match=r"^env 1 \(pid \d+\) hung: the making of the envs took longer than step_timeout=0"
+    ):
+        WorkerVectorEnv(factories, num_workers=num_workers, step_timeout=0.5)
+    assert time.monotonic() - started < 5.0
+
+
+def test_a_worker_that_dies_in_the_making_is_found_while_another_one_is_busy() -> None:
+    started = time.monotonic()
+    with pytest.raises(EnvError, match=r"^env 1 \(pid \d+\) exited with code 7 during the making of the envs"):
+        WorkerVectorEnv([hang_to_make, partial(os._exit, 7)], num_workers=2)
+    assert time.monotonic() - started < 5.0
+
+
+class AlarmTimeoutError(TimeoutError):
+    """What a user raises to end what takes too long."""
+
+
+@contextmanager
+def alarm(error: BaseException, seconds: float = 0.1) -> Iterator[None]:
+    """Raise an error from the handler of a signal, while something is waited for."""
+
+    def handler(number: int, frame: Any) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", [AlarmTimeoutError, ConnectionResetError, EOFError, KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("options", [{}, {"step_timeout": 60.0}, RESTART])
+def test_what_a_users_signal_handler_raises_arrives(kind: Any, options: Any) -> None:
+    with closing(workers(2, 2, options, fault="hang", seed=seed_of(1, 0))) as envs:
+        adapter = EnvAdapter(envs)
+        adapter.reset()
+        mine = kind("mine")
+        with pytest.raises(kind) as caught, alarm(mine):
+            adapter.step(np.ones(2, np.int64))
+        assert caught.value is mine
+        envs._pool.end(grace=0.0)
+
+
+def test_an_argument_that_cannot_travel_leaves_the_workers_usable() -> None:
+    with closing(workers()) as envs:
+        envs.reset(seed=[1, 2])
+        with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+            envs.call("has_wrapper_attr", lambda: None)
+        assert envs.step(np.ones(2))[0].tolist() == [[1, 1], [2, 1]]
+
+
 # Restarts
 
 
@@ -223,9 +285,6 @@ def expected(n: int, episodes: list[tuple[int, int]], broken_at: int | None = No
         if is_cut:
             cells.append(([number, broken_at], 0.0, [number, broken_at], False, True, False))
     return cells
-
-
-RESTART = {"on_env_error": "restart"}
 
 
 @pytest.mark.parametrize("fault", ["value", "sys.exit"])
@@ -282,6 +341,51 @@ def test_a_crash_loop_stops(fault: str, at: int) -> None:
             played(adapter, 20)
         assert envs.num_restarts == 2
         assert envs._pool.workers == []
+
+
+def often(tmp_path: Path, failures: tuple[str, ...], fault: str, max_restarts: int = 3) -> WorkerVectorEnv:
+    """Return an env that fails in its third step, and then as often as said while it is made anew."""
+    once = str(tmp_path / "once")
+    make = partial(make_often, str(tmp_path / "makings"), failures, fault=fault, at=3, seed=seed_of(0, 0), once=once)
+    options = {"step_timeout": 0.5} if "hang" in (fault, *failures) else {}
+    return WorkerVectorEnv([make], SEED, on_env_error="restart", max_restarts=max_restarts, **options)
+
+
+@pytest.mark.parametrize("fault", ["value", "kill"])
+@pytest.mark.parametrize("failures", [("kill",), ("value", "kill"), ("os._exit", "value"), ("hang",), ("sys.exit",)])
+def test_what_fails_while_it_is_restarted_is_forgiven_too(
+    fault: str, failures: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(often(tmp_path, failures, fault)) as envs:
+        adapter = EnvAdapter(envs)
+        with caplog.at_level(logging.WARNING, "rltrainer"):
+            cells = played(adapter, 9)
+        assert cells[0] == expected(0, [(0, 6), (1, 6)], broken_at=2)[:9]
+        assert envs.num_restarts == len(caplog.messages) == 1 + len(failures)
+        assert all(f"restart {i + 1} of 3: env 0" in text for i, text in enumerate(caplog.messages))
+
+
+@pytest.mark.parametrize("fault", ["value", "kill"])
+def test_what_never_stops_failing_while_it_is_restarted_is_not_forgiven_for_ever(fault: str, tmp_path: Path) -> None:
+    with closing(often(tmp_path, ("kill",) * 9, fault, max_restarts=2)) as envs:
+        adapter = EnvAdapter(envs)
+        text = r"was killed by SIGKILL during the making of .*\n\(after 2 restarts; max_restarts=2\)$"
+        with pytest.raises(EnvError, match=text):
+            played(adapter, 9)
+        assert envs._pool.workers == []
+
+
+def test_the_other_envs_of_a_worker_that_dies_in_a_restart_break_off_too(tmp_path: Path) -> None:
+    make = partial(make_often, str(tmp_path / "makings"), ("sys.exit",), length=6)  # the making of env 1
+    fails = partial(FaultyEnv, "value", 3, seed_of(0, 0), str(tmp_path / "once"))
+    with closing(WorkerVectorEnv([fails, make], SEED, num_workers=1, on_env_error="restart")) as envs:
+        adapter = EnvAdapter(envs)
+        adapter.reset()
+        os.kill(pids_of(envs)[0], signal.SIGKILL)  # both are made anew, and env 1 fails in that
+        cells = played(adapter, 9)
+        assert cells[0] == expected(0, [(0, 6), (1, 6)], broken_at=2)[:9]
+        assert cells[1] == expected(1, [(0, 6), (1, 6)])[:9]
+        assert envs.num_restarts == 3
 
 
 def restarting_collector() -> tuple[WorkerVectorEnv, rl.Collector]:

@@ -13,7 +13,8 @@ import torch
 
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
-from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward
+from rltrainer.envs.adapter.checks import StepCheck, check_obs
+from rltrainer.envs.adapter.closing import close_envs
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import AdapterState, EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
@@ -89,6 +90,8 @@ class EnvAdapter:
         self._now: ObsMemory | None = None
         self._next: ObsMemory
         self._result: EnvStep | None = None
+        self._check_step = StepCheck(self._space, self.num_envs)
+        self._must_look = not isinstance(envs, MaskedVectorEnv)  # ours look at what each env returns
         self.resetting: Rows | None = None
         self._starting: Rows | None = None  # the envs whose next episode begins with `advance`
         self._first_obs: Tree = None
@@ -165,7 +168,7 @@ class EnvAdapter:
         An episode that gets as long as `max_episode_steps` is truncated.
 
         Raises:
-            SpaceError: at the first step, what the vector env returns does not fit its spaces.
+            SpaceError: what the vector env returns does not fit its spaces.
             EnvError: `reset` was not called, or the final observation of an episode is missing.
         """
         if self._now is None:
@@ -173,6 +176,8 @@ class EnvAdapter:
         obs, reward, terminated, truncated, info = self.envs.step(env_action)
         if self._result is None:
             self._result = self._first_result(obs, reward, terminated, truncated)
+        elif self._must_look:
+            self._check_step(obs, reward, terminated, truncated)
         result, memory = self._result, self._next
         memory.write(obs)
         result.next_obs = memory.obs
@@ -259,10 +264,7 @@ class EnvAdapter:
 
     def close(self) -> None:
         """Close the envs; never raises."""
-        try:
-            self.envs.close()
-        except Exception as error:
-            logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
+        close_envs(self.envs)
 
     def _restart(self) -> None:
         """Reset all envs, with the seeds of the episodes where the clock is."""
@@ -270,6 +272,7 @@ class EnvAdapter:
         seeds: Any = self._clock.episode_seeds(np.arange(self.num_envs)) if is_masked else self._clock.reset_seed()
         obs, _ = self.envs.reset(seed=seeds)
         self._last_reset_by[0] = self._key
+        check_obs("vector env obs", self._space, obs, (self.num_envs,))
         memory = self._now or self._allocate(obs)
         memory.write(obs)
         memory.upload()
@@ -282,7 +285,6 @@ class EnvAdapter:
             self._clock.postpone(self.resetting)
 
     def _allocate(self, obs: Tree) -> ObsMemory:
-        check_obs("vector env obs", self._space, obs, (self.num_envs,))
         first = leaves(obs)[0]
         self._env_device = first.device if isinstance(first, torch.Tensor) else None
         self.to_env = ActionConverter(self.action_space, self.num_envs, self._env_device)
@@ -291,11 +293,7 @@ class EnvAdapter:
         return ObsMemory.allocate(*layout)
 
     def _first_result(self, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> EnvStep:
-        batch = (self.num_envs,)
-        check_obs("vector env obs", self._space, obs, batch)
-        check_reward("vector env reward", reward, batch)
-        check_flag("vector env terminated", terminated, batch)
-        check_flag("vector env truncated", truncated, batch)
+        self._check_step(obs, reward, terminated, truncated)
         zeros: Any = np.zeros_like if self._env_device is None else torch.zeros_like
         float32: Any = np.float32 if self._env_device is None else torch.float32
         return EnvStep(None, zeros(reward, dtype=float32), zeros(terminated), zeros(truncated))
@@ -356,6 +354,8 @@ class EnvAdapter:
             mask[rows] = True
             seeds: Any = self._clock.episode_seeds(rows)
             obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})
+            if self._must_look:
+                check_obs("vector env obs", self._space, obs, (self.num_envs,))
             memory.write_rows(rows, take_rows(obs, rows))
         elif self._autoreset.has_final_info:
             memory.write_rows(rows, self._first_obs)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from rltrainer.envs.adapter.checks import check_flag, check_obs, check_reward, describe
+from rltrainer.envs.adapter.checks import check_flag, check_info, check_obs, check_reward, describe
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
@@ -40,7 +40,7 @@ class EnvGroup:
         self.current: Any = [-1]
         self.reward_shape: tuple[int, ...] | None = None
         self._first, self._fail = first, fail
-        self._unchecked = set(range(first, first + num_envs))
+        self._usual_types: set[tuple[type, ...]] = set()  # of rewards, flags and infos that were found right
         # Only for gymnasium's way of gathering infos.
         self._gatherer: gym.vector.VectorEnv[Any, Any, Any] = gym.vector.VectorEnv()
         self._gatherer.num_envs = num_envs
@@ -55,16 +55,17 @@ class EnvGroup:
         for i, factory in enumerate(factories, self._first):
             self._make(i, factory)
         self._obs_spaces = leaf_spaces(self.spaces[0])
+        only = self._obs_spaces  # where an observation is an array, it is looked at in place
+        self._usual_obs = (only.shape, only.dtype) if isinstance(only, gym.spaces.Box) else (None, None)
         self._action_space = batch_space(self.spaces[1], len(factories))
 
     def remake(self, i: int, factory: Callable[[], Env]) -> None:
         """Replace env i by a new one; raises as `make` does."""
         _close(i, self.envs[i - self._first])
         self._make(i, factory)
-        self._unchecked.add(i)
 
     def step(self, obs: Tree, actions: Any, skipped: Container[int]) -> tuple[list[Any], list[Any], list[Any], Any]:
-        """Step envs; at its first step, each is checked against its spaces.
+        """Step envs, and check what they return against their spaces, rewards and flags.
 
         Args:
             obs: arrays [N, ...] for the observations of all envs of the vector env.
@@ -79,7 +80,8 @@ class EnvGroup:
         if not hasattr(actions, "__len__") or getattr(actions, "ndim", 1) == 0 or len(actions) != len(self.envs):
             rule = f"must hold one action per env ({len(self.envs)})"
             raise ParamsError(field_error_text("SyncVectorEnv.step", "actions", rule, actions))
-        first, current, unchecked, num_envs = self._first, self.current, self._unchecked, len(self.envs)
+        first, current, num_envs = self._first, self.current, len(self.envs)
+        (shape, dtype), known = self._usual_obs, self._usual_types
         rewards: list[Any] = [np.zeros(self.reward_shape) if self.reward_shape else 0.0] * num_envs
         terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs
         for j, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
@@ -88,14 +90,17 @@ class EnvGroup:
                 continue
             current[0] = i
             try:
-                env_obs, reward, terminated[j], truncated[j], infos[j] = env.step(action)
-                if i in unchecked:
-                    self._check_step(i, env_obs, reward, terminated[j], truncated[j])
+                env_obs, reward, ended, cut, info = env.step(action)
+                # NumPy would broadcast another shape, and take texts for numbers and flags.
+                if type(env_obs) is not np.ndarray or env_obs.shape != shape or env_obs.dtype != dtype:
+                    check_obs(f"env {i} obs", self._obs_spaces, env_obs)
+                if (type(reward), type(ended), type(cut), type(info)) not in known:
+                    self._check_outcome(i, reward, ended, cut, info)
                 write_row(obs, i, env_obs)
                 rewards[j] = np.array(reward, np.float64) if self.reward_shape else float(reward)
+                terminated[j], truncated[j], infos[j] = ended, cut, info
             except BaseException as error:
                 self._fail(i, error)
-                terminated[j], truncated[j], infos[j] = False, False, _NOTHING
         return rewards, terminated, truncated, infos
 
     def reset(self, obs: Tree, seeds: Iterable[tuple[int, int | None]], options: Info | None) -> list[Info]:
@@ -107,6 +112,7 @@ class EnvGroup:
                 env_obs, info = self.envs[i - self._first].reset(seed=seed, options=options)
                 check_obs(f"env {i} obs", self._obs_spaces, env_obs)
                 write_row(obs, i, env_obs)
+                check_info(f"env {i} info", info)
                 infos[i - self._first] = info
             except BaseException as error:
                 self._fail(i, error)
@@ -159,15 +165,17 @@ class EnvGroup:
         self.envs[i - self._first : i - self._first + 1] = [env]
         check_same_spaces(i, spaces, self._first, self.spaces)
 
-    def _check_step(self, i: int, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> None:
-        check_obs(f"env {i} obs", self._obs_spaces, obs)
+    def _check_outcome(self, i: int, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:
+        """Check all but the observation of a step; types of numbers and flags that pass are known from then on."""
         check_reward(f"env {i} reward", reward)
         check_flag(f"env {i} terminated", terminated)
         check_flag(f"env {i} truncated", truncated)
+        check_info(f"env {i} info", info)
         if self.reward_shape is None:
             self.reward_shape = np.shape(reward)
         check_reward_shape(i, reward, self._first, self.reward_shape)
-        self._unchecked.discard(i)
+        if all(isinstance(value, int | float | np.generic) for value in (reward, terminated, truncated)):
+            self._usual_types.add((type(reward), type(terminated), type(truncated), type(info)))
 
 
 def check_same_spaces(i: int, found: tuple[Any, Any], first: int, expected: tuple[Any, Any]) -> None:
@@ -209,5 +217,5 @@ def copy_rows(target: Tree, source: Tree, rows: Iterable[int]) -> None:
 def _close(i: int, env: Env) -> None:
     try:
         env.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logging.getLogger("rltrainer").warning("env %d failed during close: %r", i, error)

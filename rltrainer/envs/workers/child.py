@@ -12,7 +12,9 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from rltrainer.envs.workers.by_value import dumps
+from rltrainer.envs.workers.shared_arrays import PULSE_SIZE, make_file, map_pulse
 from rltrainer.envs.workers.signals import Inbox
+from rltrainer.envs.workers.start_methods import own_folder
 from rltrainer.envs.workers.worker_envs import QUIT, STEP, Failure
 from rltrainer.envs.workers.worker_process import DONE, PAYLOAD, run_worker
 from rltrainer.errors import EnvError
@@ -23,6 +25,9 @@ TICK = 0.25
 GRACE = 3.0
 """Seconds that workers have to close their envs."""
 
+STARTING = -2
+"""The pulse of a process that has not begun with its first command: imports take the time that they take."""
+
 
 class WorkerLostError(EnvError):
     """A worker process died, or one of its envs hangs."""
@@ -31,20 +36,18 @@ class WorkerLostError(EnvError):
 class Child:
     """A process that answers one command after the other, as `run_worker` says.
 
-    A subclass says in errors who it is, and shows by a number in shared memory that it gets on.
+    A subclass says in errors who it is. The process shows by its pulse, a number in shared memory, that it gets on.
 
     Args:
         context: how the process starts.
         server, arguments: the class of what answers there, and what it is made with.
-        timeout: seconds in which a number that shows progress must change while a command is done; None for any time.
+        timeout: seconds in which the pulse must change while a command is done; None for any time.
         stays_awake: both sides, for the next command; see `Inbox`.
 
     Attributes:
         signals: readable when it has answered, or is dead.
         when, command: what it was told last; see `send`.
         is_busy: whether it owes an answer.
-        signals: readable when it has answered, or is dead.
-        when, command: what it was told last; see `send`.
 
     Raises:
         EnvError: the process cannot be started.
@@ -61,21 +64,26 @@ class Child:
         stays_awake: bool,
     ) -> None:
         self.is_busy, self._is_torn, self._timeout = False, False, timeout
-        self._seen: int | None = None  # progress, and since when
+        self._seen: int | None = None  # the pulse, and since when
         self.signals, their_signals = socket.socketpair()
         self._pipe, their_pipe = context.Pipe()
-        self.signals.settimeout(TICK if timeout is None else min(TICK, timeout / 4))
-        self._inbox = Inbox(self.signals, stays_awake)
-        child_arguments = (their_signals, their_pipe, server, arguments, stays_awake)
+        self._inbox = Inbox(self.signals, stays_awake, TICK if timeout is None else min(TICK, timeout / 4))
+        file = make_file(PULSE_SIZE)
+        self._pulse = map_pulse(file)
+        self._pulse[0] = STARTING
+        child_arguments = (their_signals, their_pipe, server, arguments, stays_awake, own_folder())
         self._process: Any = context.Process(target=run_worker, args=child_arguments, daemon=True)  # type: ignore[attr-defined]  # every context has it
         try:
             self._process.start()
+            with contextlib.suppress(ConnectionError):  # of one that is dead already, which `receive` tells
+                socket.send_fds(self.signals, [b"."], [file])
         except BaseException as error:
             self._close_connections()
             if not isinstance(error, Exception):
                 raise
             raise EnvError(self._start_text(error)) from error
         finally:
+            os.close(file)
             # Only the worker holds its ends then, and its death is the end of file here.
             their_signals.close()
             their_pipe.close()
@@ -90,17 +98,23 @@ class Child:
             file: a descriptor that the command will ask for.
         """
         if self._is_torn:
-            raise WorkerLostError(f"{self._who()}: an interrupt tore the last answer")
+            raise WorkerLostError(f"{self._who()}: an interrupt tore the last command or its answer")
         if self.is_busy:  # with what an interrupt kept the parent from receiving
             self.receive()
+        data = dumps(arguments) if command != STEP else b""  # what cannot travel leaves nothing half-sent
         self.when, self.command, self.is_busy = when, command, True
         self._seen, self._since = None, time.monotonic()
-        with contextlib.suppress(OSError):  # of a dead worker, which `receive` tells
+        self._is_torn = True
+        try:
             self.signals.send(command)
             if command != STEP:
-                self._pipe.send_bytes(dumps(arguments))
+                self._pipe.send_bytes(data)
             if file is not None:
                 socket.send_fds(self.signals, [b"."], [file])
+        except OSError:
+            if not self._is_disconnected():
+                raise  # the user's own, from the handler of a signal
+        self._is_torn = False
 
     def receive(self, watch: Callable[[], None] = lambda: None) -> tuple[Any, Sequence[Failure]]:
         """Wait for the answer, with `watch` called every `TICK` seconds; return the result, and what was raised there.
@@ -108,52 +122,57 @@ class Child:
         Raises:
             WorkerLostError: see `check`.
         """
-        answer = None
         try:
-            while answer is None:
-                try:
-                    answer = self._inbox.receive()
-                except TimeoutError:
-                    self.check()
-                    watch()
+            while not self._inbox.wait():
+                self.check()
+                watch()
+            self._is_torn = True
+            answer = self.signals.recv(1)
             if not answer:
                 raise EOFError
             result: Any = None if answer == DONE else answer
             failures: Sequence[Failure] = ()
             if answer == PAYLOAD:
-                self._is_torn = True
                 result, failures = self._pipe.recv()
-                self._is_torn = False
         except (EOFError, ConnectionError):
+            if not self._is_disconnected():
+                raise  # the user's own, from the handler of a signal
             raise WorkerLostError(self._death_text()) from None
-        self.is_busy = False
+        self.is_busy = self._is_torn = False
         return result, failures
 
     def check(self) -> None:
         """Raise a `WorkerLostError` if a process that has not answered is dead, or does not get on."""
         if not self._process.is_alive():
             raise WorkerLostError(self._death_text())
-        progress = self._progress()
-        if self._timeout is None or progress is None or connection.wait([self.signals], 0):
+        pulse = int(self._pulse[0])
+        if self._timeout is None or pulse == STARTING or connection.wait([self.signals], 0):
             return  # it has time, or has answered, and waits for its turn to be heard
         now = time.monotonic()
-        if progress != self._seen:
-            self._seen, self._since = progress, now
+        if pulse != self._seen:
+            self._seen, self._since = pulse, now
         elif now - self._since >= self._timeout:
             limit = f"{self.timeout_name}={self._timeout:g} seconds"
-            raise WorkerLostError(f"{self._who(progress)} hung: {self.when} took longer than {limit}")
+            raise WorkerLostError(f"{self._who(pulse)} hung: {self.when} took longer than {limit}")
 
-    def _progress(self) -> int | None:
-        """Return a number that changes while the process gets on; None where it need not."""
-        return None
-
-    def _who(self, progress: int | None = None) -> str:
-        """Name the process, or what in it the progress is of."""
+    def _who(self, pulse: int | None = None) -> str:
+        """Name the process, or what in it the pulse is of."""
         raise NotImplementedError
 
     def _start_text(self, error: Exception) -> str:
         """Say that it cannot be started."""
         raise NotImplementedError
+
+    def _is_disconnected(self) -> bool:
+        """Return whether the process is gone, or at least its end of the connection."""
+        try:
+            is_open = self.signals.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            self._process.join(0.5)  # who dies closes one connection after the other
+            is_open = True
+        except OSError:
+            is_open = False
+        return not (is_open and self._process.is_alive())
 
     def _how_it_died(self) -> tuple[str, bool]:
         """Return what became of the process, and if that is how failed imports end."""
@@ -181,10 +200,18 @@ START_HINT = (
 )
 
 
+def check_busy(workers: Sequence[Child]) -> None:
+    """Find, while one worker is waited for, that another of these was lost; see `Child.check`."""
+    for worker in workers:
+        if worker.is_busy:
+            worker.check()
+
+
 def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
     """End processes and empty the list, in at most two seconds more than they have to close their envs; never raises.
 
-    A fork of the process `owner` that started them has copies of these objects, and ends nothing.
+    A fork of the process `owner` that started them has copies of these objects, and ends nothing. An interrupt, which
+    does go on to who called, ends them at once.
     """
     if os.getpid() != owner:
         return
@@ -200,10 +227,15 @@ def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
                     end(worker._process)
             for worker in ending:
                 worker._process.join(max(0.0, deadline - time.monotonic()))
-            deadline = time.monotonic() + 1.0
+            deadline = time.monotonic() + 0.8
         for worker in ending:
             worker._close_connections()
             if worker._process.exitcode is not None:
                 worker._process.close()
-    except Exception as error:
+    except BaseException as error:
+        for worker in ending:
+            with contextlib.suppress(Exception):
+                worker._process.kill()
+        if not isinstance(error, Exception):
+            raise
         logging.getLogger("rltrainer").warning("ending the worker processes failed: %r", error)

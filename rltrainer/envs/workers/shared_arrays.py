@@ -26,7 +26,7 @@ class SharedArrays:
 
     Args:
         obs_spaces, action_spaces: trees of leaf spaces, of one env's observation and action.
-        num_envs, num_workers: N and W.
+        num_envs: N.
         file: the descriptor that another process made; None makes the memory.
 
     Attributes:
@@ -35,14 +35,11 @@ class SharedArrays:
         terminated, truncated: [N] bool.
         skipped: [N] bool, the envs that the next step leaves out.
         info: [N, MAX_NUMBERS] float64, see `worker_infos`.
-        current: [W] int64, the env that each worker is in; -1 between envs.
         layout: the arguments that another process maps them with.
     """
 
-    def __init__(
-        self, obs_spaces: Tree, action_spaces: Tree, num_envs: int, num_workers: int, file: int | None = None
-    ) -> None:
-        self.layout = (obs_spaces, action_spaces, num_envs, num_workers)
+    def __init__(self, obs_spaces: Tree, action_spaces: Tree, num_envs: int, file: int | None = None) -> None:
+        self.layout = (obs_spaces, action_spaces, num_envs)
 
         def batch(space: Any) -> Array:
             return _template(space.dtype, num_envs, *leaf_shape(space))
@@ -55,7 +52,6 @@ class SharedArrays:
             "truncated": _template(np.bool_, num_envs),
             "skipped": _template(np.bool_, num_envs),
             "info": _template(np.float64, num_envs, MAX_NUMBERS),
-            "current": _template(np.int64, num_workers),
         }
         size = sum(map(_padded_size, leaves(templates)))
         self.file = make_file(size) if file is None else file
@@ -70,9 +66,7 @@ class SharedArrays:
         arrays = map_tree(view, templates)
         self.obs, self.action = arrays["obs"], arrays["action"]
         self.reward, self.terminated, self.truncated = arrays["reward"], arrays["terminated"], arrays["truncated"]
-        self.skipped, self.info, self.current = arrays["skipped"], arrays["info"], arrays["current"]
-        if file is None:
-            self.current[:] = -1
+        self.skipped, self.info = arrays["skipped"], arrays["info"]
 
 
 def _template(dtype: Any, *shape: int) -> Array:
@@ -94,3 +88,12 @@ def make_file(size: int) -> int:
             file = os.dup(temporary.fileno())
     os.ftruncate(file, size)
     return file
+
+
+PULSE_SIZE = 8
+"""Bytes of a pulse."""
+
+
+def map_pulse(file: int) -> Array:
+    """Return the integer [1] int64 that a file of `PULSE_SIZE` bytes holds, in memory shared with who maps it too."""
+    return np.ndarray(1, np.int64, mmap.mmap(file, PULSE_SIZE))

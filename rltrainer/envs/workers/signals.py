@@ -16,25 +16,37 @@ class Inbox:
     """The receiving end of a socket.
 
     Args:
-        signals: connected; its time-out holds for `receive`.
+        signals: connected.
         stays_awake: look for the byte again and again at first, leaving the core to whoever has work. Only where there
             are as many cores as processes that work.
+        timeout: seconds to wait for it; None waits as long as it takes. No time-out of the socket: that would raise a
+            `TimeoutError`, which nobody could tell from one that the handler of a signal raises.
     """
 
-    def __init__(self, signals: socket.socket, stays_awake: bool) -> None:
-        self._signals, self._stays_awake = signals, stays_awake and hasattr(select, "poll")
-        if self._stays_awake:
-            self._poll = select.poll()
+    def __init__(self, signals: socket.socket, stays_awake: bool, timeout: float | None = None) -> None:
+        self._signals, self._timeout = signals, timeout
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        self._stays_awake = stays_awake and self._poll is not None
+        if self._poll is not None:
             self._poll.register(signals, select.POLLIN)
 
-    def receive(self) -> bytes:
-        """Return the next byte, or nothing where the other end is closed.
-
-        Raises:
-            TimeoutError: none came within the socket's time-out.
-        """
+    def wait(self) -> bool:
+        """Wait until there is a byte, or the other end is closed; return False where neither happened in time."""
         if self._stays_awake:
             until = time.perf_counter() + AWAKE
-            while not self._poll.poll(0) and time.perf_counter() < until:
+            while time.perf_counter() < until:
+                if self._look(0.0):
+                    return True
                 _let_others_run()
+        return self._look(self._timeout)
+
+    def receive(self) -> bytes:
+        """Return the next byte, or nothing where the other end is closed, however long that takes."""
+        if self._stays_awake:
+            self.wait()
         return self._signals.recv(1)
+
+    def _look(self, seconds: float | None) -> bool:
+        if self._poll is not None:
+            return bool(self._poll.poll(None if seconds is None else seconds * 1000))
+        return bool(select.select([self._signals], [], [], seconds)[0])

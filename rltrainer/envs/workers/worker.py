@@ -7,7 +7,7 @@ from typing import Any
 from rltrainer.envs.backends.env_group import Env
 from rltrainer.envs.workers.child import START_HINT, Child
 from rltrainer.envs.workers.shared_arrays import SharedArrays
-from rltrainer.envs.workers.worker_envs import ATTACH, REMAKE, Failure, StepResult, WorkerEnvs
+from rltrainer.envs.workers.worker_envs import ATTACH, Failure, StepResult, WorkerEnvs
 from rltrainer.envs.workers.worker_infos import Schema
 
 
@@ -19,7 +19,7 @@ class Worker(Child):
         factories: of its envs.
         first: the index of the first of them.
         number: which worker it is.
-        step_timeout: seconds that one env may take for one command; None for any time.
+        step_timeout: seconds that one env may take for one command, its making included; None for any time.
         stays_awake: both sides, for the next step; see `Inbox`.
 
     Attributes:
@@ -43,14 +43,14 @@ class Worker(Child):
         self.rows = slice(self.envs.start, self.envs.stop)
         self.number = number
         self.schema: Schema | None = None
-        self._arrays: SharedArrays | None = None
+        self._is_attached = False
         super().__init__(context, WorkerEnvs, (list(factories), first), step_timeout, stays_awake)
 
     def attach(self, arrays: SharedArrays) -> None:
         """Let the worker map the shared arrays."""
-        self.send("its start", ATTACH, arrays.layout, self.number, file=arrays.file)
+        self.send("its start", ATTACH, arrays.layout, file=arrays.file)
         self.receive()
-        self._arrays = arrays
+        self._is_attached = True
 
     def receive(self, watch: Callable[[], None] = lambda: None) -> tuple[Any, Sequence[Failure]]:
         """Wait for the answer; see `Child.receive`."""
@@ -59,22 +59,17 @@ class Worker(Child):
             self.schema = result.schema
         return result, failures
 
-    def _progress(self) -> int | None:
-        """Return the env that the worker is in; -1 between envs."""
-        return None if self._arrays is None or self.command == REMAKE else int(self._arrays.current[self.number])
-
-    def _who(self, progress: int | None = None) -> str:
-        envs = self.envs if progress is None or progress < 0 else [progress]
+    def _who(self, pulse: int | None = None) -> str:
+        envs = self.envs if pulse is None or pulse < 0 else [pulse]
         return f"env{'s' if len(envs) > 1 else ''} {', '.join(map(str, envs))} (pid {self._process.pid})"
 
     def _death_text(self) -> str:
         """Say which envs died with the worker, how, and when."""
         how, is_import = self._how_it_died()
-        several = len(self.envs) > 1
-        current = -1 if self._arrays is None else int(self._arrays.current[self.number])
+        several, current = len(self.envs) > 1, int(self._pulse[0])
         where = f", in env {current}" if several and current >= 0 else ""
         how = how.replace("was killed", "were killed") if several else how
-        hint = START_HINT if self._arrays is None and is_import else ""
+        hint = START_HINT if not self._is_attached and is_import else ""
         return f"{self._who()} {how} during {self.when}{where}{hint}"
 
     def _start_text(self, error: Exception) -> str:

@@ -63,14 +63,19 @@ class StepResult:
 class WorkerEnvs:
     """The envs of one worker; what they raise is collected, SystemExit and KeyboardInterrupt included.
 
-    `receive_file` returns the descriptor of the shared arrays, when they are to be attached.
+    Its `pulse` is the env that it is in, -1 between envs. `receive_file` returns the descriptor of the shared arrays,
+    when they are to be attached.
     """
 
-    def __init__(self, factories: Sequence[Callable[[], Env]], first: int, receive_file: Callable[[], int]) -> None:
+    def __init__(
+        self, factories: Sequence[Callable[[], Env]], first: int, pulse: Any, receive_file: Callable[[], int]
+    ) -> None:
         self._factories, self._first, self._receive_file = factories, first, receive_file
         self._failures: list[Failure] = []
         self._schema: Schema | None = None  # of the infos that the parent was told last
         self._group = EnvGroup(len(factories), self._fail, first)
+        pulse[0] = -1
+        self._group.current = pulse
         self.close = self._group.close
         self._commands: dict[bytes, Callable[..., Any]] = {
             DESCRIBE: self._describe,
@@ -106,12 +111,12 @@ class WorkerEnvs:
         first = self._group.envs[0]
         return *self._group.spaces, first.metadata, first.render_mode, os.path.realpath(__file__)
 
-    def _attach(self, layout: tuple[Tree, Tree, int, int], number: int) -> None:
-        """Map the arrays whose descriptor comes next; this is worker `number`."""
+    def _attach(self, layout: tuple[Tree, Tree, int]) -> None:
+        """Map the arrays whose descriptor comes next."""
         arrays = SharedArrays(*layout, file := self._receive_file())
         os.close(file)  # the memory lives as long as the arrays do
         own = slice(self._first, self._first + len(self._group.envs))
-        self._obs, self._group.current = arrays.obs, arrays.current[number : number + 1]
+        self._obs = arrays.obs
         self._action = map_tree(lambda array: array[own], arrays.action)
         self._reward, self._skipped = arrays.reward[own], arrays.skipped[own]
         self._terminated, self._truncated = arrays.terminated[own], arrays.truncated[own]

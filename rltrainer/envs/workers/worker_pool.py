@@ -3,25 +3,25 @@
 import contextlib
 import logging
 import math
-import multiprocessing
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver
-from multiprocessing.context import BaseContext
+from functools import partial
+from multiprocessing import connection
 from typing import Any, Literal
 
 import numpy as np
 
 from rltrainer import errors
 from rltrainer.envs.backends.env_group import Env, failure_text
-from rltrainer.envs.workers.child import GRACE, TICK, WorkerLostError, end_workers
+from rltrainer.envs.workers.child import GRACE, TICK, WorkerLostError, check_busy, end_workers
 from rltrainer.envs.workers.shared_arrays import SharedArrays
+from rltrainer.envs.workers.start_methods import make_context
 from rltrainer.envs.workers.worker import Worker
 from rltrainer.envs.workers.worker_envs import DESCRIBE, REMAKE, RESET, STEP, Failure
-from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.errors import EnvError, RLTrainerError
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 
 
@@ -91,12 +91,8 @@ class WorkerPool:
         """
         self._require_workers()
         restarts = self._restarts(command)
-
-        def watch() -> None:
-            """Find out that another worker has died while this one is busy; a restart comes when it is its turn."""
-            for worker, _ in arguments:
-                if worker.is_busy and not restarts:
-                    worker.check()
+        # A restart comes when it is the lost worker's turn.
+        watch = (lambda: None) if restarts else partial(check_busy, [worker for worker, _ in arguments])
 
         results = []
         failed: list[Failure] = []
@@ -203,25 +199,42 @@ class WorkerPool:
         return next((failure for failure in failed if failure.is_ours or not restarts), None)
 
     def _remake(self, failed: Sequence[Failure], when: str) -> set[int]:
-        """Make envs that raised anew; return which."""
+        """Make envs that raised anew; return which were made."""
+        renewed: set[int] = set()
         for failure in failed:
-            self._forgive(_error_of(failure, when))
-            worker = next(worker for worker in self.workers if failure.env in worker.envs)
-            self._order([worker], "the making of an env", REMAKE, failure.env)
-        return {failure.env for failure in failed}
+            if failure.env not in renewed:
+                worker = next(worker for worker in self.workers if failure.env in worker.envs)
+                renewed |= self._renew(worker, _error_of(failure, when), failure.env)
+        return renewed
 
     def _replace(self, worker: Worker, error: WorkerLostError) -> set[int]:
         """Start a lost worker anew, if that is wanted; return its envs."""
         if not self._restarts(worker.command):
             raise error
-        self._forgive(error)
-        end_workers([worker], self._owner, grace=0.0)
-        new = self._start(worker.number, worker.envs)
-        self.workers[worker.number] = new
-        self._order([new], "the making of the envs", DESCRIBE)
-        assert self._arrays is not None, "only an attached worker is asked for what can be done again"
-        new.attach(self._arrays)
-        return set(worker.envs)
+        return self._renew(worker, error)
+
+    def _renew(self, worker: Worker, error: RLTrainerError, env: int | None = None) -> set[int]:
+        """Make an env anew, or, where its worker is lost too or `env` is None, all those of the worker.
+
+        What fails in that is forgiven like the first failure, while there are restarts left. Returns who was made.
+        """
+        lost = [worker]
+        while True:
+            self._forgive(error)
+            try:
+                if env is not None:
+                    self._order([worker], "the making of an env", REMAKE, env)
+                    return {env}
+                end_workers(lost, self._owner, grace=0.0)
+                worker = self.workers[worker.number] = self._start(worker.number, worker.envs)
+                lost.append(worker)
+                self._order([worker], "the making of the envs", DESCRIBE)
+                assert self._arrays is not None, "only an attached worker is asked for what can be done again"
+                worker.attach(self._arrays)
+                return set(worker.envs)
+            except EnvError as another:
+                env = None if isinstance(another, WorkerLostError) else env
+                error = another
 
     def _forgive(self, error: RLTrainerError) -> None:
         """Count a failure; raise an `EnvError` if this one is too many."""
@@ -241,27 +254,11 @@ class WorkerPool:
             worker.send(when, command, *arguments)
         results = []
         for worker in workers:
-            result, failures = worker.receive()
+            result, failures = worker.receive(partial(check_busy, workers))
             for failure in failures:
                 raise _error_of(failure, when)
             results.append(result)
         return results
-
-
-def make_context(start_method: str | None, owner: str = "make_vec") -> BaseContext:
-    """Return how processes start; a `ParamsError` that names the owner if that is not possible here."""
-    methods = multiprocessing.get_all_start_methods()
-    method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
-    if method not in methods:
-        rule = f"must be one of {', '.join(map(repr, methods))}, or None"
-        raise ParamsError(field_error_text(owner, "start_method", rule, start_method))
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one
-        # than this process did.
-        known = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
-        context.set_forkserver_preload([*dict.fromkeys([*known, "torch", "gymnasium"])])
-    return context
 
 
 def _num_cores() -> int:

@@ -25,9 +25,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     The same seeds give the same data as in this process, bit for bit. Actions are cast to the dtype of their space.
 
-    An env that raises, takes longer than `step_timeout` for a step or reset, or dies with its process, raises an
-    `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` it is made anew instead, and
-    with it the other envs of a process that died or was killed:
+    An env that raises, takes longer than `step_timeout` for its making, a step or a reset, or dies with its process,
+    raises an `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` it is made anew
+    instead, and with it the other envs of a process that died or was killed:
 
     - In the step in which an episode broke off, the env reports `truncated=True`, reward 0 and its last observation
       once more, and `infos["rltrainer_restarted"]` marks it. No transition took place: the adapter marks the cell
@@ -51,7 +51,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         try:
             self._declare_as(self._pool.descriptions)
             action_spaces = leaf_spaces(self.single_action_space)
-            self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs, len(self._pool.workers))
+            self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs)
             self._close_file = weakref.finalize(self, os.close, self._arrays.file)
             self._pool.attach(self._arrays)
         except BaseException:
