@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 
 from rltrainer.collect.data_source import Process
+from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.columns import Extra
 from rltrainer.envs import EnvAdapter
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
@@ -57,6 +58,29 @@ def require_same_spaces(what: str, owner: Any, adapter: Any) -> None:
         mismatch = describe_mismatch(where, expected, found, with_bounds=name == "action_space")
         if mismatch:
             raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
+
+
+def require_buffer(owner: str, policy: Policy, source: Any, buffer: object, whose: str = "") -> None:
+    """Check what a collector, or its adapter, is to write into.
+
+    Args:
+        owner: the collector's class.
+        policy: what fills the buffer's columns.
+        source: has the envs' spaces, and their number.
+        buffer: what is checked.
+        whose: says of what the envs are all.
+
+    Raises:
+        SpaceError: it holds other spaces than the envs'.
+        ParamsError: it is no buffer, made for another number of envs, or declares extras that nobody would fill.
+    """
+    if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
+        raise ParamsError(field_error_text(owner, "buffer", "must be a ReplayBuffer or None", buffer))
+    require_same_spaces("buffer", buffer, source)
+    if buffer.num_envs != source.num_envs:
+        rule = f"must be made for num_envs={source.num_envs}{whose}"
+        raise ParamsError(field_error_text(owner, "buffer.num_envs", rule, buffer.num_envs))
+    require_columns(policy, buffer.extra)
 
 
 def require_columns(policy: Policy, declared: Extra) -> None:

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from torch import nn
 
-from rltrainer.collect.arguments import check_counts, processed, require_columns, require_policy, require_same_spaces
+from rltrainer.collect.arguments import check_counts, processed, require_buffer, require_policy, require_same_spaces
 from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, join_stats, mean_version, single_row
 from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, dumped
 from rltrainer.collect.async_worker import OWNER, Request, Ways
@@ -145,13 +145,7 @@ class AsyncCollector:
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector.attach_buffer`."""
-        if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
-            raise ParamsError(field_error_text(OWNER, "buffer", "must be a ReplayBuffer or None", buffer))
-        require_same_spaces("buffer", buffer, self)
-        if buffer.num_envs != self.num_envs:
-            rule = f"must be made for num_envs={self.num_envs}, those of all workers"
-            raise ParamsError(field_error_text(OWNER, "buffer.num_envs", rule, buffer.num_envs))
-        require_columns(self.policy, buffer.extra)
+        require_buffer(OWNER, self.policy, self, buffer, ", those of all workers")
         self._forget_ahead()
         self.buffer, self._is_broken = buffer, True
 
@@ -291,6 +285,7 @@ class AsyncCollector:
             self._team.tell_all("the loading of a state", "load_state")
             self._sync.load(found.weights)
             self._num_samples, self._needs_reset = found.num_samples, False
+            self._is_broken = True  # what the workers were ahead is nowhere
 
         return load
 

@@ -203,6 +203,8 @@ class CollectingServer:
 class _Pulsing(gym.vector.VectorWrapper):
     """Counts steps and resets where the parent sees them."""
 
+    is_stateless = True
+
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], pulse: Any) -> None:
         super().__init__(envs)
         self._pulse = pulse

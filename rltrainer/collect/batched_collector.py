@@ -126,7 +126,8 @@ class BatchedCollector(Collector):
 
         def load() -> None:
             load_rest()
-            self._held.restart()
+            self._held.resume(self._episodes.running_length)
+            self._waiting.clear()
             self.adapter.num_steps[:] = streams.num_steps
             self._episodes.num_dropped = streams.num_dropped
 

@@ -11,7 +11,7 @@ from rltrainer.collect.arguments import (
     check_counts,
     check_limit,
     processed,
-    require_columns,
+    require_buffer,
     require_envs,
     require_policy,
     require_same_spaces,
@@ -21,6 +21,7 @@ from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
+from rltrainer.collect.unbroken_run import UnbrokenRun
 from rltrainer.collect.watch import Watch
 from rltrainer.collect.weight_sync import Counts, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -64,7 +65,8 @@ class Collector:
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
-        ParamsError: an argument is of another kind.
+        ParamsError: an argument is of another kind; or the buffer is for another number of envs, or declares extras
+            that nobody would fill.
     """
 
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
@@ -95,8 +97,7 @@ class Collector:
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
         self.keeps_env_action = False
-        # Stands for the envs' unbroken run; a new one says to every buffer that nothing is continued.
-        self._stream = object()
+        self._stream = UnbrokenRun()
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
@@ -112,20 +113,9 @@ class Collector:
         return self.adapter.envs
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
-        """Write into this buffer from now on.
-
-        Raises:
-            SpaceError: it holds other spaces than the envs'.
-            ParamsError: it is no buffer, made for another number of envs, or declares extras that nobody would fill.
-        """
-        if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
-            raise ParamsError(field_error_text("Collector", "buffer", "must be a ReplayBuffer or None", buffer))
-        require_same_spaces("buffer", buffer, self.adapter)
-        if buffer.num_envs != self.num_envs:
-            rule = f"must be made for num_envs={self.num_envs}"
-            raise ParamsError(field_error_text("Collector", "buffer.num_envs", rule, buffer.num_envs))
-        require_columns(self.policy, buffer.extra)
-        self.buffer, self._stream = buffer, object()
+        """Write into this buffer from now on; raises what `Collector` does, if it does not fit the envs."""
+        require_buffer("Collector", self.policy, self.adapter, buffer)
+        self.buffer, self._stream = buffer, UnbrokenRun()
         self.keeps_env_action = isinstance(buffer, ReplayBuffer)
         self._decider.columns = tuple(buffer.extra)
         if isinstance(buffer, RolloutBuffer):
@@ -150,7 +140,7 @@ class Collector:
         self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
         self._episodes.restart()
-        self._needs_reset, self._stream = False, object()
+        self._needs_reset, self._stream = False, UnbrokenRun()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
@@ -201,8 +191,8 @@ class Collector:
         started = time.perf_counter()
         if self._weights is not None:
             self._weights.require()
-        if not self._needs_reset:
-            self.adapter.resume()
+        if self.adapter.is_away and not self._needs_reset:
+            self._resume()
         is_due = num_episodes is not None and not self.adapter.is_fresh
         if self._needs_reset or is_due or not self.adapter.is_current:
             self.reset()
@@ -278,15 +268,16 @@ class Collector:
         return {}
 
     def state_dict(self) -> State:
-        """Return the state of generator, envs, memory and counters; the buffer has its own."""
-        # Envs that the next collection starts anew need no place in an episode, only the numbers of their episodes.
-        restarts = {"is_started": False} if self._needs_reset else {}
+        """Return the state of generator, envs, memory, running episodes and counters; the buffer has its own."""
+        goes_on = not self._needs_reset
         return {
             "generator": self.generator.get_state(),
-            "adapter": self.adapter.state_dict() | restarts,
+            "adapter": self.adapter.state_dict(goes_on),
             "num_rows": self.num_rows,
             "needs_reset": self._needs_reset,
             "memory": self._decider.memory,
+            "episodes": to_state(self._episodes.running()) if goes_on else None,
+            "is_stored": goes_on and self._stream.is_stored(self.rollout_buffer, self.buffer),
             **({} if self._weights is None else {"weights": to_state(self._weights.state)}),
         }
 
@@ -295,9 +286,9 @@ class Collector:
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it; the envs are reset when the next collection begins.
+        """Check a whole state, and return what loads it; the next collection begins with the envs where they were.
 
-        Envs in the middle of an episode start a new one, with a warning.
+        Envs that cannot be brought there start a new episode, with a warning.
 
         Raises:
             CheckpointError: the state is of other envs, or none.
@@ -306,12 +297,13 @@ class Collector:
         check_generator("collector.generator", self.generator, found.generator)
         load_memory = self._decider.prepare_load(found.memory, self.exploration)
         load_adapter = self.adapter.prepare_load(found.adapter)
+        load_episodes = self._episodes.prepare_load(found.episodes)
 
         def load() -> None:
             set_generator(self.generator, found.generator)
             self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
-            self._episodes.restart()
-            self._stream = object()
+            self._stream = UnbrokenRun(found.is_stored)
+            load_episodes()
             load_memory()
             load_adapter()
             if self._weights is not None:
@@ -331,6 +323,13 @@ class Collector:
     def close(self) -> None:
         """Close the envs; never raises."""
         self.adapter.close()
+
+    def _resume(self) -> None:
+        """Bring the envs to where a state that was loaded has put them."""
+        lost = self.adapter.resume(self._episodes.running_return)
+        self._episodes.forget(lost)
+        self._decider.forget(lost)
+        self._stream.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:

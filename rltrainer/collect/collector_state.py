@@ -3,13 +3,24 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rltrainer.collect.episode_counter import RunningEpisodes
 from rltrainer.collect.weight_sync import SyncState
 from rltrainer.field_rules import NonNegativeInt
 
 
 @dataclass
 class CollectorState:
-    """State of a collector: the bytes of its generator, and with a memory a tensor [N, S]."""
+    """State of a collector.
+
+    Args:
+        generator: its bytes.
+        adapter: see `AdapterState`.
+        num_rows, needs_reset: see `Collector`.
+        memory: [N, S], or None.
+        weights: of a copy that acts.
+        episodes: those that are running; None where none is.
+        is_stored: whether the buffers hold what led to where the envs are.
+    """
 
     generator: Any
     adapter: dict[str, Any]
@@ -17,6 +28,8 @@ class CollectorState:
     needs_reset: bool
     memory: Any = None
     weights: SyncState = field(default_factory=SyncState)
+    episodes: RunningEpisodes | None = None
+    is_stored: bool = False
 
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""

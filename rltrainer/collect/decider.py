@@ -113,7 +113,7 @@ class Decider:
             memory = memory.to(initial.device)
 
         def load() -> None:
-            self.memory = memory
+            self.memory, self._initial = memory, initial
 
         return load
 

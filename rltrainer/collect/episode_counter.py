@@ -1,10 +1,22 @@
 """Counts episodes while envs are stepped: running returns and lengths, quotas, and what has ended."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rltrainer.errors import CheckpointError
+from rltrainer.types import Load
+
 Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class RunningEpisodes:
+    """Returns [N] or [N, A], float64, and lengths [N], int64, of the episodes that are running."""
+
+    returns: Array
+    lengths: Array
 
 
 class EpisodeCounter:
@@ -29,6 +41,47 @@ class EpisodeCounter:
         """Forget the running episodes: all envs were started anew."""
         self._return: Array = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, np.int64)
+
+    @property
+    def running_return(self) -> Array:
+        """The returns of the running episodes so far [N] or [N, A]."""
+        return self._return
+
+    @property
+    def running_length(self) -> Array:
+        """The steps of the running episodes so far [N]."""
+        return self._length
+
+    def running(self) -> RunningEpisodes | None:
+        """Return the running episodes; None if none has a step."""
+        return RunningEpisodes(self._return.copy(), self._length.copy()) if self._length.any() else None
+
+    def prepare_load(self, running: RunningEpisodes | None) -> Load:
+        """Check running episodes that were saved, and return what goes on with them.
+
+        Raises:
+            CheckpointError: they are of other envs, or none.
+        """
+        if running is None:
+            return self.restart
+        returns, lengths, num_envs = running.returns, running.lengths, self.num_envs
+        if returns.dtype != np.float64 or returns.shape[:1] != (num_envs,) or returns.ndim > 2:
+            text = f"expected float64 ({num_envs},), found {returns.dtype} {returns.shape}"
+            raise CheckpointError(f"collector.episodes.returns: {text}")
+        if not np.isfinite(returns).all():
+            raise CheckpointError("collector.episodes.returns: holds NaN or infinity")
+        if lengths.dtype != np.int64 or lengths.shape != (num_envs,) or (lengths < 0).any():
+            text = f"expected non-negative int64 ({num_envs},), found {lengths.dtype} {lengths.shape}"
+            raise CheckpointError(f"collector.episodes.lengths: {text}")
+
+        def load() -> None:
+            self._return, self._length = returns.copy(), lengths.copy()
+
+        return load
+
+    def forget(self, rows: Array) -> None:
+        """Forget the running episodes of some envs [K], which start a new one."""
+        self._return[rows], self._length[rows] = 0.0, 0
 
     def start(self, num_episodes: int | None) -> None:
         """Begin a collection; with `num_episodes`, shared among the envs as evenly as possible."""

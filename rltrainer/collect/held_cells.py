@@ -28,6 +28,11 @@ class HeldCells:
         self._length = [0] * len(self._length)
         self.drop()
 
+    def resume(self, lengths: Array) -> None:
+        """Go on with running episodes of these lengths [N], of which nothing is held."""
+        self._length = lengths.tolist()
+        self.drop()
+
     def drop(self) -> None:
         """Forget the cells that are held; those after them will be stored if their episode gets long enough."""
         for cells in self._cells:

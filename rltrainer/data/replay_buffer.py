@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.drawing import Drawing
+from rltrainer.data.finite_transitions import check_finite
 from rltrainer.data.frame_stack import FrameStack
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
@@ -20,10 +21,10 @@ from rltrainer.data.sample_arguments import check_lengths, check_sample
 from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
 from rltrainer.data.storage import Array
-from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, named_leaves
+from rltrainer.tree import Tree
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 
 CHUNK_SIZE = 65536
@@ -164,6 +165,14 @@ class ReplayBuffer:
         """
         self._ring.break_trace(envs)
 
+    def is_of(self, stream: object) -> bool:
+        """Return whether what was stored last is of this stream."""
+        return stream is self._ring.stream
+
+    def go_on(self, stream: object, obs: Tree) -> None:
+        """Continue a stream that was loaded; where `obs` [N, ...] is not the last successor, the trace is broken."""
+        self._ring.go_on(stream, obs)
+
     def sample(
         self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
     ) -> Transitions:
@@ -241,20 +250,8 @@ class ReplayBuffer:
             yield self._ring.observations(cells)
 
     def check_finite(self) -> None:
-        """Look for NaN and infinity.
-
-        Raises:
-            NonFiniteError: naming the leaf and the `index` of the first such transition.
-        """
-        for cells in self._ring.all_cells(CHUNK_SIZE):
-            batch = self._ring.transitions(cells, 1, 1.0)
-            for name in ("obs", "action", "reward", "next_obs"):
-                for path, leaf in named_leaves(getattr(batch, name), name):
-                    bad = (~torch.isfinite(leaf)).nonzero()
-                    if len(bad):
-                        index, value = int(cells[bad[0, 0]]), float(leaf[tuple(bad[0])])
-                        hint = "Leave it out, or replace it, before training."
-                        raise NonFiniteError(f"ReplayBuffer: transition {index}: {path} = {value}. {hint}")
+        """Raise a `NonFiniteError` that names leaf and `index` of the first transition with NaN or infinity."""
+        check_finite(self._ring, CHUNK_SIZE)
 
     def clear(self) -> None:
         """Forget all transitions; memory and generator stay as they are."""

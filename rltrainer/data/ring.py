@@ -87,6 +87,14 @@ class Ring:
         self.break_trace(None)
         self.stream = stream
 
+    def go_on(self, stream: object, obs: Tree) -> None:
+        """Continue a stream where these observations [N, ...] are the successors of what was stored last."""
+        obs = self.frames.newest(obs) if self.frames is not None else obs
+        head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
+        differs = to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
+        self.stream = stream
+        self.break_trace(differs & (self.final.slots.reshape(-1)[self._cells_at(self.written - 1)] == 0))
+
     def add(
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:

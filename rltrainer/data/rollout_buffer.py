@@ -190,6 +190,16 @@ class RolloutBuffer:
             self._starts[:] = True
             self._stream = stream
 
+    def is_of(self, stream: object) -> bool:
+        """Return whether the last steps were of this stream."""
+        return stream is self._stream
+
+    def go_on(self, stream: object, broken: Array) -> None:
+        """Take what comes next for the continuation of a stream, but in some envs [K], whose traces are broken."""
+        self.clear()
+        self._stream, self._starts[:] = stream, False
+        self._starts[broken] = True
+
     def clear(self) -> None:
         """Forget all steps; what is stored next continues them.
 

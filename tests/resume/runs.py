@@ -48,15 +48,19 @@ RUNS = [
     "a2c_sde", "sac_sde", "ddpg_drifting",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
+    "ppo_midway", "recurrent_ppo_midway", "dqn_midway", "dqn_prioritized_midway", "sac_midway", "a2c_sde_midway",
+    "ddpg_drifting_midway",
 ]  # fmt: skip
 
 
 def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, device: str = "cpu") -> Any:
     """Return the trainer of a run; every collection of it ends where all envs are at an episode's start.
 
-    Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps.
+    Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps; those of runs `_midway` have 6.
     """
     rl.seed(11)
+    is_midway = name.endswith("_midway")
+    name = name.removesuffix("_midway")
     kind = name.removeprefix("offline_")
     for suffix in ("_episodes", "_prioritized", "_mixed", "_sde", "_drifting"):
         kind = kind.removesuffix(suffix)
@@ -86,6 +90,8 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
             algorithm, rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=4, batch_size=8, **common)
         )
     collection: dict[str, Any] = {"collection_step_num_env_steps": 10, "epoch_num_steps": 20}
+    if is_midway:
+        collection = {"collection_step_num_env_steps": 6, "epoch_num_steps": 18}
     if name.endswith("_episodes"):
         collection = {
             "collection_step_num_env_steps": None, "collection_step_num_episodes": 3, "epoch_num_steps": 30
@@ -93,7 +99,7 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         collector = rl.Collector(policy, envs)
         params_class: Any = rl.OnPolicyTrainerParams
-        size = 5 if algorithm.trains_recurrent else 4  # whole envs
+        size = (3 if is_midway else 5) if algorithm.trains_recurrent else 4  # whole envs
         more: dict[str, Any] = {"batch_size": size, "update_step_num_repetitions": 2}
     else:
         # 34 cells wrap around within the 60 env steps of the run.

@@ -16,6 +16,7 @@ import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError
 from tests.resume.runs import build, digest
+from tests.resume.test_resume import forget_what_led_there
 
 MISSING = object()
 REPLACEMENTS: list[Any] = [MISSING, None, -1, 2**80, float("nan"), "text", []]
@@ -174,7 +175,7 @@ def test_a_warning_that_is_an_error_comes_before_anything_changes(tmp_path: Path
     saved.reset()
     saved.execute_epoch()
     saved.params.training_collector.collect(num_steps=4)  # in the middle of an episode
-    saved.save(tmp_path / "checkpoint")
+    forget_what_led_there(saved, tmp_path / "checkpoint")
     trainer = under_way("dqn", tmp_path / "log.jsonl")
     before = fingerprint(trainer, tmp_path / "log.jsonl")
     with pytest.raises(UserWarning, match="start a new episode"):

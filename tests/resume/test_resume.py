@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError
 from tests.resume.runs import RUNS, build, digest
 
@@ -182,11 +183,21 @@ def test_a_save_that_fails_is_loud_and_harmless(tmp_path: Path, monkeypatch: pyt
     build("dqn").restore(tmp_path / "checkpoint")
 
 
+def forget_what_led_there(trainer: Any, path: Path) -> None:
+    """Write a checkpoint as earlier releases did, without what brings envs to the middle of an episode."""
+    trainer.save(path)
+    parts = read_checkpoint(path)
+    collector = parts["training_collector"]
+    collector["adapter"] = {name: collector["adapter"][name] for name in ("is_started", "clock")}
+    del collector["episodes"], collector["is_stored"]
+    write_checkpoint(path, parts)
+
+
 def test_an_env_in_the_middle_of_an_episode_starts_anew_with_a_warning(tmp_path: Path) -> None:
     trainer = build("dqn")
     trainer.reset()
     trainer.params.training_collector.collect(num_steps=4)
-    trainer.save(tmp_path / "checkpoint")
+    forget_what_led_there(trainer, tmp_path / "checkpoint")
     other = build("dqn")
     with pytest.warns(UserWarning, match="start a new episode"):
         other.restore(tmp_path / "checkpoint")
@@ -270,7 +281,7 @@ def test_an_env_cut_by_a_restore_cuts_its_trace(tmp_path: Path) -> None:
     trainer = build("dqn")
     trainer.reset()
     trainer.params.training_collector.collect(num_steps=4)  # two of an episode's five steps in each env
-    trainer.save(tmp_path / "checkpoint")
+    forget_what_led_there(trainer, tmp_path / "checkpoint")
     other = build("dqn")
     with pytest.warns(UserWarning, match="start a new episode"):
         other.restore(tmp_path / "checkpoint")

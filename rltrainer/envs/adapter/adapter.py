@@ -4,7 +4,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import gymnasium as gym
@@ -16,9 +16,12 @@ from rltrainer.envs.adapter.autoreset import find_autoreset, layers
 from rltrainer.envs.adapter.checks import StepCheck, check_obs
 from rltrainer.envs.adapter.closing import close_envs
 from rltrainer.envs.adapter.env_step import EnvStep
-from rltrainer.envs.adapter.episode_seeds import AdapterState, EpisodeClock, Mask, Rows
+from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
+from rltrainer.envs.resuming.action_trail import ActionTrail
+from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState
+from rltrainer.envs.resuming.env_places import EnvPlaces, Place
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
@@ -66,6 +69,7 @@ class EnvAdapter:
         EnvError: the autoreset mode is not one of gymnasium's.
     """
 
+    trail_class: ClassVar[type[ActionTrail]] = ActionTrail
     obs: Tree
     obs_tensor: Tree
 
@@ -82,6 +86,9 @@ class EnvAdapter:
         self._space = leaf_spaces(self.observation_space)
         self.to_env = ActionConverter(self.action_space, self.num_envs)
         self._autoreset = find_autoreset(envs)
+        can_repeat = self._autoreset.is_masked and not self._autoreset.spends_step
+        self._places = EnvPlaces(envs, can_repeat, self.trail_class(self.num_envs))
+        self._trail = self._places.trail
         seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
         explicit_seed = next((seed for seed in seeds if seed is not None), None)
         self._has_explicit_seed = explicit_seed is not None
@@ -96,7 +103,7 @@ class EnvAdapter:
         self._starting: Rows | None = None  # the envs whose next episode begins with `advance`
         self._first_obs: Tree = None
         self._has_truncated = False
-        self._resumes = False  # whether a loaded state waits for its reset
+        self._loaded: Place | None = None  # where `resume` will bring the envs
         self._key = object()
         self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
 
@@ -148,6 +155,11 @@ class EnvAdapter:
             self._clock = clock
 
     @property
+    def is_away(self) -> bool:
+        """Tell whether a state was loaded, and the envs are not there yet: `resume` brings them."""
+        return self._loaded is not None
+
+    @property
     def is_fresh(self) -> bool:
         """Tell whether all envs are where the last reset put them."""
         return self._now is not None and self._clock.num_steps == 0
@@ -173,9 +185,12 @@ class EnvAdapter:
         """
         if self._now is None:
             raise EnvError("EnvAdapter.step: reset must be called first")
+        if self._trail is not None:
+            self._trail.add(env_action, self._clock)
         obs, reward, terminated, truncated, info = self.envs.step(env_action)
         if self._result is None:
-            self._result = self._first_result(obs, reward, terminated, truncated)
+            self._check_step(obs, reward, terminated, truncated)
+            self._result = EnvStep.like(reward, terminated, truncated)
         elif self._must_look:
             self._check_step(obs, reward, terminated, truncated)
         result, memory = self._result, self._next
@@ -183,7 +198,9 @@ class EnvAdapter:
         result.next_obs = memory.obs
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
         reset_rows = self.resetting
-        result.valid = None if reset_rows is None else self._void(result, reset_rows)
+        result.valid = None
+        if reset_rows is not None:
+            result.void(reset_rows)
         if RESTARTED in info:  # as a truncation; no transition took place
             result.valid = ~info[RESTARTED]
         done = result.terminated | result.truncated
@@ -224,50 +241,78 @@ class EnvAdapter:
             self._now.upload()
         return starting
 
-    def state_dict(self) -> State:
-        """Return where each env is: episode, steps within it; and what the seeds derive from."""
+    def state_dict(self, goes_on: bool = True) -> State:
+        """Return where each env is, what brings it there, and what the seeds derive from.
+
+        Args:
+            goes_on: False if all envs will start anew: then only the numbers of their episodes matter.
+        """
+        if self._loaded is not None:
+            state = self._loaded.state
+            return dict(to_state(state if goes_on else AdapterState(False, state.clock)))
         clock = self._clock.state()
         if self._autoreset.is_masked:
             # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
-            clock.num_steps = clock.num_resets = 0
-        return dict(to_state(AdapterState(self._now is not None or self._resumes, clock)))
+            clock.num_steps, clock.num_resets = max(clock.episode_step), 0
+        state = AdapterState(goes_on and self._now is not None, clock)
+        if state.is_started and clock.num_steps:
+            self._places.save(state, self.obs, self.resetting)
+        return dict(to_state(state))
 
     def load_state_dict(self, state: State) -> None:
         """Do what `prepare_load` prepares."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what goes to where each env was; `resume` then resets them.
+        """Check a whole state, and return what goes to where each env was; `resume` then brings the envs there.
 
-        An env in the middle of an episode, or one that cannot be reset by itself, starts a new episode, with a
-        warning.
+        An env that cannot be brought there starts a new episode, with a warning.
 
         Raises:
-            CheckpointError: the state is of another number of envs, or none.
+            CheckpointError: the state is of other envs, or none.
         """
-        found = from_state(AdapterState, state, "adapter")
-        found.check(self.num_envs)
-        found.warn(self._autoreset.is_masked)
+        found, is_masked = from_state(AdapterState, state, "adapter"), self._autoreset.is_masked
+        found.check(self.num_envs, self._space, self.action_space)
+        place = self._places.check(found, is_masked)
 
         def load() -> None:
-            self._clock.load(found.clock)
-            self._now, self._resumes = None, found.is_started
-            if found.is_started:
+            self._clock.load(found.clock, np.array(found.resetting, np.int64))
+            self._now, self._loaded = None, place if found.is_started else None
+            if is_masked:
+                self._clock.finish(place.lost, delay=0)
+            elif len(place.lost):
                 self._clock.restart()
 
         return load
 
-    def resume(self) -> None:
-        """Reset the envs to where a state that was loaded has put them; nothing if that is done."""
-        if self._resumes:
-            self._restart()
+    def resume(self, returns: Any = None) -> Rows:
+        """Bring the envs to where a state that was loaded has put them; nothing if that is done.
+
+        Args:
+            returns: what the running episodes have brought so far [N] or [N, A]; an env that does not come to them, or
+                to the observation of then, starts a new episode, with a warning. None is not compared.
+
+        Returns:
+            the envs that start a new episode [K].
+        """
+        if (place := self._loaded) is None:
+            return NO_ROWS
+        memory = self._restart()
+        failed = self._places.bring(place, self._clock, memory, self._env_device, returns)
+        if len(failed):
+            self._clock.finish(failed, delay=0)
+            self._begin(memory, failed)
+        if place.load is not None and place.state.resetting:
+            self.resetting = np.array(place.state.resetting, np.int64)
+        memory.upload()
+        return np.union1d(place.lost, failed)
 
     def close(self) -> None:
         """Close the envs; never raises."""
         close_envs(self.envs)
 
-    def _restart(self) -> None:
-        """Reset all envs, with the seeds of the episodes where the clock is."""
+    def _restart(self) -> ObsMemory:
+        """Reset all envs, with the seeds of the episodes where the clock is; return the memory of where they are."""
         is_masked = self._autoreset.is_masked
         seeds: Any = self._clock.episode_seeds(np.arange(self.num_envs)) if is_masked else self._clock.reset_seed()
         obs, _ = self.envs.reset(seed=seeds)
@@ -277,12 +322,13 @@ class EnvAdapter:
         memory.write(obs)
         memory.upload()
         self._now, self.obs, self.obs_tensor = memory, memory.obs, memory.tensor
-        self._starting, self._resumes = None, False
+        self._starting, self._loaded = None, None
         if not is_masked:
             self.resetting = None
         elif self.resetting is not None:
             # These will spend the next step on the reset that was due, and begin this episode once more after it.
             self._clock.postpone(self.resetting)
+        return memory
 
     def _allocate(self, obs: Tree) -> ObsMemory:
         first = leaves(obs)[0]
@@ -291,22 +337,6 @@ class EnvAdapter:
         layout = (self._space, self.num_envs, self.device, self._env_device)
         self._next = ObsMemory.allocate(*layout)
         return ObsMemory.allocate(*layout)
-
-    def _first_result(self, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> EnvStep:
-        self._check_step(obs, reward, terminated, truncated)
-        zeros: Any = np.zeros_like if self._env_device is None else torch.zeros_like
-        float32: Any = np.float32 if self._env_device is None else torch.float32
-        return EnvStep(None, zeros(reward, dtype=float32), zeros(terminated), zeros(truncated))
-
-    def _void(self, result: EnvStep, rows: Rows) -> Mask:
-        """Mark the cells that their envs spent on a reset; return which are valid [N]."""
-        valid = np.ones(self.num_envs, np.bool_)
-        valid[rows] = False
-        kept: Any = valid if self._env_device is None else torch.from_numpy(valid).to(self._env_device)
-        result.reward[~kept] = 0.0
-        result.terminated &= kept
-        result.truncated &= kept
-        return valid
 
     def _finish(self, rows: Rows, info: dict[str, Any]) -> None:
         """Count the episodes that ended; put their final observations where the next episodes' first ones came."""

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from rltrainer.envs.adapter.episode_seeds import Rows
 from rltrainer.tree import Tree
 
@@ -26,3 +29,21 @@ class EnvStep:
     truncated: Any
     valid: Any = None
     finished: Rows | None = None
+
+    @classmethod
+    def like(cls, reward: Any, terminated: Any, truncated: Any) -> "EnvStep":
+        """Return memory for results like this one."""
+        is_tensor = isinstance(reward, torch.Tensor)
+        zeros: Any = torch.zeros_like if is_tensor else np.zeros_like
+        float32: Any = torch.float32 if is_tensor else np.float32
+        return cls(None, zeros(reward, dtype=float32), zeros(terminated), zeros(truncated))
+
+    def void(self, rows: Rows) -> None:
+        """Mark the cells that these envs [K] spent on a reset."""
+        self.valid = np.ones(len(self.reward), np.bool_)
+        self.valid[rows] = False
+        is_tensor = isinstance(self.reward, torch.Tensor)
+        kept: Any = torch.from_numpy(self.valid).to(self.reward.device) if is_tensor else self.valid
+        self.reward[~kept] = 0.0
+        self.terminated &= kept
+        self.truncated &= kept

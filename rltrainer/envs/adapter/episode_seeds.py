@@ -1,12 +1,10 @@
 """The place of each env in its sequence of episodes, and the seeds that follow from it."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import NonNegativeInt
 from rltrainer.seeding import derive_seed, draw_seed
 
@@ -77,12 +75,13 @@ class EpisodeClock:
         steps = self.episode_steps.tolist()
         return ClockState(self.seed, self._episode.tolist(), steps, self.num_steps, self._num_resets)
 
-    def load(self, state: "ClockState") -> None:
-        """Restore a state that was checked."""
+    def load(self, state: "ClockState", resetting: Rows) -> None:
+        """Restore a state that was checked; some envs spend the next step on their reset."""
         self.seed = state.seed
         self._episode = np.array(state.episode, np.int64)
         self.num_steps = state.num_steps
         self._began = self.num_steps - np.array(state.episode_step, np.int64)
+        self.postpone(resetting)
         self._num_resets = state.num_resets
 
     def _root(self) -> int:
@@ -100,26 +99,3 @@ class ClockState:
     episode_step: list[NonNegativeInt]
     num_steps: NonNegativeInt
     num_resets: NonNegativeInt
-
-
-@dataclass
-class AdapterState:
-    """State of an `EnvAdapter`."""
-
-    is_started: bool
-    clock: ClockState
-
-    def check(self, num_envs: int) -> None:
-        """Raise a `CheckpointError` if it is of another number of envs."""
-        for found in (len(self.clock.episode), len(self.clock.episode_step)):
-            if found != num_envs:
-                raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
-
-    def warn(self, is_masked: bool) -> None:
-        """Name the envs that cannot go on where they were; with `is_masked`, one can be reset by itself."""
-        steps, has_stepped = np.array(self.clock.episode_step), self.clock.num_steps > 0
-        lost = np.flatnonzero(steps > 0 if is_masked else np.full(len(steps), has_stepped))
-        if self.is_started and len(lost):
-            why = "were in the middle of an episode" if is_masked else "cannot be reset one by one"
-            text = f"envs {lost.tolist()} {why}: they start a new episode instead of going on"
-            warnings.warn(text, stacklevel=4)

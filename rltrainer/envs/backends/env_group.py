@@ -9,9 +9,11 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
 from rltrainer.envs.adapter.checks import check_flag, check_info, check_obs, check_reward, describe
+from rltrainer.envs.saveable_env import SaveableEnv
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
+from rltrainer.types import State
 
 Env = gym.Env[Any, Any]
 Info = dict[str, Any]
@@ -140,6 +142,20 @@ class EnvGroup:
         for i, (env, value) in enumerate(zip(self.envs, values, strict=True), self._first):
             self.current[0] = i
             env.set_wrapper_attr(name, value)
+
+    @property
+    def are_saveable(self) -> bool:
+        """Tell whether each env can save and load its state."""
+        return all(isinstance(env, SaveableEnv) for env in self.envs)
+
+    def load_states(self, states: Sequence[State]) -> None:
+        """Let each env load its state."""
+        for i, (env, state) in enumerate(zip(self.envs, states, strict=True), self._first):
+            self.current[0] = i
+            try:
+                env.load_state_dict(state)  # type: ignore[attr-defined]  # of a `SaveableEnv`
+            except BaseException as error:
+                self._fail(i, error)
 
     def close(self) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""

@@ -14,6 +14,7 @@ from rltrainer.field_rules import as_python, is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
+from rltrainer.types import State
 
 RESTARTED = "rltrainer_restarted"
 """The info that tells [N] bool which envs failed in a step and were made anew: their cells hold no transition."""
@@ -29,7 +30,12 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         num_envs: how many envs.
         seed: what the adapter derives the seeds of all episodes from (`base_seed`). Without an adapter, the first
             reset that is given no seed takes the seeds of the first episodes.
+
+    Attributes:
+        are_saveable: whether each env is a `SaveableEnv`.
     """
+
+    are_saveable: bool
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
         self.num_envs = num_envs
@@ -55,6 +61,10 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     @abstractmethod
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
         """Set each env's attribute to its value."""
+
+    @abstractmethod
+    def _load_each(self, states: Sequence[State]) -> None:
+        """Let each env load its state."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -104,6 +114,11 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """Leave envs [K] out of all steps until they are reset: each step returns their last observation, reward 0."""
         self._parked.update(rows.tolist())
         self._needs_reset -= self._parked
+
+    def load_states(self, states: Sequence[State]) -> None:
+        """Put each env, which was reset before, where its state was."""
+        self._when = "load_state_dict"
+        self._load_each(states)
 
     def render(self) -> tuple[Any, ...]:
         """Return each env's frame."""

@@ -9,6 +9,7 @@ from rltrainer.envs.backends.env_group import Env, EnvGroup, copy_rows, failure_
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.errors import EnvError, SpaceError
 from rltrainer.tree import Tree, map_tree
+from rltrainer.types import State
 
 
 class SyncVectorEnv(MaskedVectorEnv):
@@ -30,6 +31,7 @@ class SyncVectorEnv(MaskedVectorEnv):
         try:
             self._group.make(factories)
             self._declare(self._group.spaces, self.envs[0].metadata, self.envs[0].render_mode)
+            self.are_saveable = self._group.are_saveable
         except BaseException:
             self.close_extras()
             raise
@@ -53,6 +55,9 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
         self._group.set_attr(name, values)
+
+    def _load_each(self, states: Sequence[State]) -> None:
+        self._group.load_states(states)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""

@@ -1,6 +1,6 @@
 """The adapter of envs that are stepped each by itself: some of them at a time, in any order."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -11,15 +11,15 @@ from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import Mask, Rows
-from rltrainer.envs.adapter.observation_memory import take_rows
+from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.envs.resuming.action_trail import ActionTrail, StreamTrail
+from rltrainer.envs.resuming.adapter_state import NO_ROWS
 from rltrainer.envs.streams.env_streams import EnvStreams
 from rltrainer.envs.streams.sync_streams import SyncStreams
 from rltrainer.envs.streams.worker_streams import WorkerStreams
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import ParamsError, field_error_text
-
-NO_ROWS: Rows = np.zeros(0, np.int64)
 
 
 class StreamAdapter(EnvAdapter):
@@ -46,6 +46,8 @@ class StreamAdapter(EnvAdapter):
         ParamsError: the envs cannot be stepped each by itself.
     """
 
+    trail_class: ClassVar[type[ActionTrail]] = StreamTrail
+
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         super().__init__(envs, device)
         self._streams = _streams_of(envs)
@@ -70,6 +72,8 @@ class StreamAdapter(EnvAdapter):
     def send(self, envs: Rows, env_action: Any) -> None:
         """Let envs [K] take a step with what `convert` returned."""
         self.num_sent += len(envs)
+        if isinstance(self._trail, StreamTrail):
+            self._trail.put(envs, self._clock.episode_steps[envs], env_action)
         self._streams.step(envs.tolist(), env_action, (self.num_steps[envs] + 1).tolist())
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:
@@ -99,7 +103,8 @@ class StreamAdapter(EnvAdapter):
         self.num_sent -= len(rows)
         self.num_steps[rows] += 1
         if self._result is None:
-            self._result = self._first_result(streams.obs, streams.reward, streams.terminated, streams.truncated)
+            self._check_step(streams.obs, streams.reward, streams.terminated, streams.truncated)
+            self._result = EnvStep.like(streams.reward, streams.terminated, streams.truncated)
         result = self._result
         after.write_rows(rows, take_rows(streams.obs, rows))
         result.next_obs, result.valid = after.obs, np.zeros(self.num_envs, np.bool_)
@@ -152,11 +157,23 @@ class StreamAdapter(EnvAdapter):
         result.valid[restarted], result.reward[restarted] = False, 0.0
         result.terminated[restarted], result.truncated[restarted] = False, True
 
-    def _restart(self) -> None:
+    def resume(self, returns: Any = None) -> Rows:
+        """Bring the envs to where a state that was loaded has put them; see `EnvAdapter.resume`."""
+        if self._loaded is None:
+            return NO_ROWS
+        lost = super().resume(returns)
+        is_inside = self._clock.episode_steps > 0
+        self.stepped, self._begun = np.flatnonzero(is_inside), np.flatnonzero(~is_inside)
+        if self._now is not None:  # `advance` takes the observations of those that have stepped from there
+            self._next.write_rows(self.stepped, take_rows(self._now.obs, self.stepped))
+        return lost
+
+    def _restart(self) -> ObsMemory:
         self._streams.drain()
-        super()._restart()
+        memory = super()._restart()
         self.num_sent, self.stepped, self._ended = 0, NO_ROWS, NO_ROWS
         self._begun = np.arange(self.num_envs)
+        return memory
 
 
 def _streams_of(envs: gym.vector.VectorEnv[Any, Any, Any]) -> EnvStreams:

@@ -14,7 +14,7 @@ from rltrainer.envs.workers.worker_infos import Schema
 from rltrainer.errors import RLTrainerError
 from rltrainer.tree import Tree, map_tree
 
-DESCRIBE, ATTACH, STEP, RESET, REMAKE, CALL, SET, QUIT = b"d", b"m", b"s", b"r", b"n", b"c", b"a", b"q"
+DESCRIBE, ATTACH, STEP, RESET, REMAKE, CALL, SET, LOAD, QUIT = b"d", b"m", b"s", b"r", b"n", b"c", b"a", b"l", b"q"
 """Commands to a worker."""
 
 INFOS = b"i"
@@ -85,6 +85,7 @@ class WorkerEnvs:
             REMAKE: lambda i: self._group.remake(i, factories[i - first]),
             CALL: self._group.call,
             SET: self._group.set_attr,
+            LOAD: self._group.load_states,
         }
 
     def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
@@ -106,10 +107,11 @@ class WorkerEnvs:
         return Failure(self._first, "EnvError", text, "", True)
 
     def _describe(self) -> tuple[Any, ...]:
-        """Make the envs; return spaces, metadata and render mode of the first, and where this code comes from."""
+        """Make the envs; return spaces, metadata, render mode of the first, where this code is, if all are saveable."""
         self._group.make(self._factories)
         first = self._group.envs[0]
-        return *self._group.spaces, first.metadata, first.render_mode, os.path.realpath(__file__)
+        code = os.path.realpath(__file__)
+        return *self._group.spaces, first.metadata, first.render_mode, code, self._group.are_saveable
 
     def _attach(self, layout: tuple[Tree, Tree, int]) -> None:
         """Map the arrays whose descriptor comes next."""

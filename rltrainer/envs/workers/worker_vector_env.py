@@ -12,12 +12,13 @@ from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
 from rltrainer.envs.workers import worker_envs
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import Worker
-from rltrainer.envs.workers.worker_envs import CALL, INFOS, RESET, SET, STEP, StepResult
+from rltrainer.envs.workers.worker_envs import CALL, INFOS, LOAD, RESET, SET, STEP, StepResult
 from rltrainer.envs.workers.worker_infos import merge_infos
 from rltrainer.envs.workers.worker_pool import WorkerOptions, WorkerPool
 from rltrainer.errors import EnvError
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
+from rltrainer.types import State
 
 
 class WorkerVectorEnv(MaskedVectorEnv):
@@ -111,6 +112,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
         arguments = [(worker, (name, values[worker.rows])) for worker in self._pool.workers]
         self._pool.ask(f"set_attr({name!r})", SET, arguments)
 
+    def _load_each(self, states: Sequence[State]) -> None:
+        self._pool.ask(self._when, LOAD, [(worker, (states[worker.rows],)) for worker in self._pool.workers])
+
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env and end the workers, in at most five seconds; never raises."""
         self._pool.end()
@@ -130,8 +134,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
         return infos
 
     def _declare_as(self, descriptions: list[tuple[Any, ...]]) -> None:
-        observation_space, action_space, metadata, render_mode, code = descriptions[0]
-        for worker, (*spaces, _, _, _) in zip(self._pool.workers, descriptions, strict=True):
+        observation_space, action_space, metadata, render_mode, code, _ = descriptions[0]
+        self.are_saveable = all(description[-1] for description in descriptions)
+        for worker, (*spaces, _, _, _, _) in zip(self._pool.workers, descriptions, strict=True):
             check_same_spaces(worker.envs[0], (spaces[0], spaces[1]), 0, (observation_space, action_space))
         here = os.path.realpath(worker_envs.__file__)
         if code != here:

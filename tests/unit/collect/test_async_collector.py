@@ -364,9 +364,14 @@ def test_memory_of_a_run_that_goes_on(make: Make) -> None:
     assert other.rollout().starts.all()
     assert_same(dataclasses.replace(one.rollout(), starts=other.rollout().starts), other.rollout())
     one.collect(num_steps=2)
-    with pytest.warns(UserWarning, match=r"^worker 0: envs \[0, 1\] were in the middle of an episode: they start"):
-        other.load_state_dict(one.state_dict())
     state = one.state_dict()
+    other.load_state_dict(state)
+    for collector in (one, other):
+        collector.collect(num_steps=8)
+    assert_same(dataclasses.replace(one.rollout(), starts=other.rollout().starts), other.rollout())
+    del state["workers"][0]["adapter"]["actions"]
+    with pytest.warns(UserWarning, match=r"^worker 0: envs \[0, 1\] were in the middle of an episode, and what led"):
+        other.load_state_dict(state)
     state["workers"][0]["num_rows"] = -1
     with pytest.raises(CheckpointError, match="num_rows"):
         other.load_state_dict(state)

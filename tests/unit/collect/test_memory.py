@@ -194,10 +194,15 @@ def test_memory_is_in_the_state_and_fits_the_envs_after_a_resume() -> None:
     assert torch.equal(one.rollout().obs, other.rollout().obs)
     assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
     assert torch.equal(one.rollout().action, other.rollout().action)
-    # In the middle of an episode envs begin another one, and so does the memory.
-    with pytest.warns(UserWarning, match="start a new episode"):
-        other.load_state_dict(one.state_dict())
+    # In the middle of an episode the memory goes on with it; where envs begin another one, so does the memory.
+    state = one.state_dict()
+    other.load_state_dict(state)
     assert other.state_dict()["memory"].tolist() == [[1, 0], [1, 0]]
+    other.collect(num_steps=2)
+    assert other.rollout().extra["state"][0].tolist() == [[1, 0], [1, 0]]
+    del state["adapter"]["actions"]
+    with pytest.warns(UserWarning, match="start a new episode"):
+        other.load_state_dict(state)
     other.collect(num_steps=2)
     assert other.rollout().extra["state"][0].tolist() == [[0, -1], [0, -1]]
 

@@ -81,7 +81,7 @@ def record(adapter: EnvAdapter, num_rows: int) -> list[list[Cell]]:
     for _ in range(num_rows):
         acted_on = [flat(adapter.obs_tensor, n) for n in range(adapter.num_envs)]
         actions = np.array([choose_action(obs) for obs in acted_on])
-        step = adapter.step(actions)
+        step = adapter.step(adapter.to_env(torch.from_numpy(actions)))
         for n in range(adapter.num_envs):
             assert flat(adapter.obs, n) == acted_on[n]  # intact until advance
             if step.valid is None or step.valid[n]:

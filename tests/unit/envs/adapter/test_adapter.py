@@ -273,15 +273,28 @@ def test_a_state_at_the_start_of_episodes_continues_bit_for_bit() -> None:
     assert record(resumed, 9) == record(whole, 9)
 
 
-def test_a_state_in_the_middle_of_an_episode_warns_and_cuts() -> None:
+def test_a_state_in_the_middle_of_an_episode_goes_on() -> None:
     whole = scripted()
     whole.reset()
     record(whole, 4)  # env 0 is in its second episode, env 1 at the start of its second
     resumed = scripted()
-    with pytest.warns(UserWarning, match=r"envs \[0\] were in the middle of an episode") as warned:
-        resumed.load_state_dict(whole.state_dict())
+    resumed.load_state_dict(whole.state_dict())
+    assert resumed.resume().tolist() == []
+    assert resumed.obs.tolist() == whole.obs.tolist()
+    assert record(resumed, 9) == record(whole, 9)
+
+
+def test_a_state_that_nothing_leads_to_warns_and_starts_a_new_episode() -> None:
+    whole = scripted()
+    whole.reset()
+    record(whole, 4)
+    resumed = scripted()
+    state = whole.state_dict()
+    del state["actions"], state["obs"]
+    with pytest.warns(UserWarning, match=r"envs \[0\] were in the middle of an episode, and what led") as warned:
+        resumed.load_state_dict(state)
     assert len(warned) == 1
-    resumed.resume()
+    assert resumed.resume().tolist() == [0]
     assert resumed.obs[:, 1].tolist() == [2, 1]
 
 

@@ -1,0 +1,94 @@
+"""The actions of the episodes under way: with its seed and these, a deterministic env gets to where it was."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Rows
+
+Array = np.ndarray[Any, Any]
+
+MAX_STEPS = 100_000
+"""Steps of the longest episode whose actions are kept."""
+MIN_ROWS = 256
+
+
+class ActionTrail:
+    """Keeps the actions of N envs that go in step, as far back as the longest running episode reaches.
+
+    An env's episode is the end of its column. There is memory for twice the steps of that episode, or a few rows; one
+    of more than `MAX_STEPS` steps is not kept.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._rows: Any = None  # [C, N, ...], an array or a tensor as the envs get it
+        self._used = self._capacity = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are reserved."""
+        return 0 if self._rows is None else int(self._rows.nbytes)
+
+    def add(self, env_action: Any, clock: EpisodeClock) -> None:
+        """Keep a row of actions [N, ...], before the clock has counted it."""
+        if self._used == self._capacity:
+            steps = clock.episode_steps
+            self._reserve(env_action, int(steps[steps <= MAX_STEPS].max(initial=0)))
+        self._rows[self._used] = env_action
+        self._used += 1
+
+    def of(self, env: int, num_steps: int) -> Array:
+        """Return the actions of an env's episode, which has so many steps."""
+        return as_array(self._rows[self._used - num_steps : self._used, env])
+
+    def restore(self, table: Any, num_steps: Rows) -> None:
+        """Take over the actions of episodes [L, N, ...] that end together, and have so many steps [N]."""
+        self._rows, self._used, self._capacity = table, len(table), len(table)
+
+    def _reserve(self, env_action: Any, num_kept: int) -> None:
+        """Make room behind the newest rows that are kept."""
+        rows = empty_like(env_action, max(2 * num_kept + 2, MIN_ROWS))
+        if num_kept:
+            rows[:num_kept] = self._rows[self._used - num_kept : self._used]
+        self._rows, self._used, self._capacity = rows, num_kept, len(rows)
+
+
+class StreamTrail(ActionTrail):
+    """Keeps the actions of N envs of which each steps by itself; an env's episode is the beginning of its column."""
+
+    def put(self, envs: Rows, num_steps: Rows, env_action: Any) -> None:
+        """Keep the actions [K, ...] of envs that are so many steps into their episodes [K]."""
+        if not (fits := num_steps <= MAX_STEPS).all():
+            envs, num_steps, env_action = envs[fits], num_steps[fits], env_action[fits]
+        num_rows = int(num_steps.max(initial=0)) + 1
+        if num_rows > self._capacity:
+            rows = np.zeros((max(2 * num_rows, MIN_ROWS), self._num_envs, *env_action.shape[1:]), env_action.dtype)
+            if self._capacity:
+                rows[: self._capacity] = self._rows
+            self._rows, self._capacity = rows, len(rows)
+        self._rows[num_steps, envs] = env_action
+
+    def of(self, env: int, num_steps: int) -> Array:
+        """Return the actions of an env's episode, which has so many steps."""
+        return as_array(self._rows[:num_steps, env])
+
+    def restore(self, table: Any, num_steps: Rows) -> None:
+        """Take over the actions of episodes [L, N, ...] that end together, and have so many steps [N]."""
+        rows = np.zeros_like(table)
+        for env, count in enumerate(num_steps.tolist()):
+            rows[:count, env] = table[len(table) - count :, env]
+        self._rows, self._capacity = rows, len(rows)
+
+
+def as_array(values: Any) -> Array:
+    """Return an array, or a tensor of any device as one."""
+    result: Array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    return result
+
+
+def empty_like(row: Any, num_rows: int) -> Any:
+    """Return memory for so many of these, of the same kind."""
+    shape = (num_rows, *row.shape)
+    return row.new_empty(shape) if isinstance(row, torch.Tensor) else np.empty(shape, row.dtype)

@@ -1,0 +1,492 @@
+"""A collector that is resumed in the middle of episodes goes on bit for bit, its buffer's traces too."""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers.vector import ClipReward, NormalizeReward
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, EnvError
+from rltrainer.state_file import read_state, write_state
+from rltrainer.tree import leaves
+from rltrainer.types import State
+from tests.resume.wanderers import BOX, Fragile, Moody, Saveable, Stranger, Wanderer
+
+MakeEnvs = Callable[[], Any]
+
+
+def wrapped() -> gym.Env[Any, Any]:
+    return FrameStackObservation(RecordEpisodeStatistics(TimeLimit(Wanderer(), 11)), 3)
+
+
+def of_gymnasium(
+    num_envs: int, mode: AutoresetMode, cls: Any = gym.vector.SyncVectorEnv, factory: Any = Wanderer, **options: Any
+) -> Any:
+    return cls([factory] * num_envs, autoreset_mode=mode, **options)
+
+
+ASYNC = gym.vector.AsyncVectorEnv
+ENVS: dict[str, MakeEnvs] = {
+    "one": partial(rl.make_vec, Wanderer, 1, backend="sync"),
+    "four": partial(rl.make_vec, Wanderer, 4, backend="sync"),
+    "dict": partial(rl.make_vec, partial(Wanderer, True), 3, backend="sync"),
+    "wrapped": partial(rl.make_vec, wrapped, 3, backend="sync"),
+    "seeded": partial(rl.make_vec, Wanderer, 2, backend="sync", seed=3),
+    "workers": partial(rl.make_vec, Wanderer, 4, backend="workers", num_workers=2),
+    "restarting": partial(rl.make_vec, wrapped, 2, backend="workers", num_workers=1, on_env_error="restart"),
+    "pendulum": partial(rl.make_vec, "Pendulum-v1", 2, max_episode_steps=13),
+    "cartpole": partial(rl.make_vec, "CartPole-v1", 2),
+    "atari": partial(rl.make_vec, "ALE/Pong-v5", 2, obs_type="ram"),
+    "saveable": partial(rl.make_vec, Saveable, 3, backend="sync"),
+    "saveable workers": partial(rl.make_vec, Saveable, 3, backend="workers", num_workers=2),
+    "native": partial(rl.make_vec, "CartPole-v1", 8),
+    "native, one": partial(rl.make_vec, "CartPole-v1", 1, backend="native", max_episode_steps=9),
+    **{f"sync {m.value}": partial(of_gymnasium, 3, m) for m in AutoresetMode},
+    **{f"sync {m.value}, views": partial(of_gymnasium, 3, m, copy=False) for m in AutoresetMode},
+    **{f"async {m.value}": partial(of_gymnasium, 2, m, ASYNC, shared_memory=True) for m in AutoresetMode},
+    "clipped": lambda: ClipReward(of_gymnasium(2, AutoresetMode.NEXT_STEP), -1.0, 1.0),
+}  # fmt: skip
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@contextmanager
+def collector_in(make_envs: MakeEnvs, replays: bool = True) -> Iterator[rl.Collector]:
+    envs = make_envs()
+    try:
+        rl.seed(3)
+        discrete = isinstance(envs.single_action_space, gym.spaces.Discrete)
+        policy_class: Any = rl.ActorCritic if discrete or not replays else rl.SquashedActorCritic
+        policy = policy_class.for_envs(envs, hidden_sizes=(4,))
+        spaces = (envs.single_observation_space, envs.single_action_space)
+        buffer: Any = rl.RolloutBuffer(8, envs.num_envs, *spaces)
+        buffer = rl.ReplayBuffer(60, *spaces, num_envs=envs.num_envs) if replays else buffer
+        collector = rl.Collector(policy, envs, buffer)
+        collector.seed(5)
+        yield collector
+    finally:
+        envs.close()
+
+
+def rows(collector: rl.Collector, counts: list[int]) -> list[Any]:
+    """Collect so many rows at a time; return all that it says."""
+    found = []
+    for count in counts:
+        stats = collector.collect(num_steps=count * collector.num_envs)
+        rollout = collector.rollout()
+        parts = [getattr(rollout, name) for name in type(rollout).__slots__ if name != "extra"]
+        found += [leaf.clone() for part in parts for leaf in leaves(part)]
+        found += [torch.from_numpy(stats.returns), torch.from_numpy(stats.lengths)]
+    return found
+
+
+def through_a_file(state: State, path: Path) -> State:
+    write_state(path, "state", state)
+    return read_state(path, "state", CheckpointError)
+
+
+def cut(one: rl.Collector, other: rl.Collector, path: Path) -> None:
+    """Let the other collector go on from where the one is."""
+    buffers: Any = one.buffer, other.buffer
+    state = through_a_file(one.state_dict(), path / "collector")
+    if isinstance(buffers[0], rl.ReplayBuffer):
+        buffers[1].load_state_dict(through_a_file(buffers[0].state_dict(), path / "buffer"))
+    other.load_state_dict(state)
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a.shape == b.shape
+        assert torch.equal(a, b)
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same_state(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same_state(a, b)
+    else:
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize("replays", [True, False])
+@pytest.mark.parametrize("name", ENVS)
+def test_it_goes_on_bit_for_bit(name: str, replays: bool, tmp_path: Path) -> None:
+    random = np.random.default_rng(sorted(ENVS).index(name))
+    with collector_in(ENVS[name], replays) as one:
+        for _ in range(2):
+            with collector_in(ENVS[name], replays) as other, warnings.catch_warnings():
+                warnings.simplefilter("error")
+                rows(one, random.integers(1, 25, size=2).tolist())
+                cut(one, other, tmp_path)
+                assert_same_state(one.state_dict(), other.state_dict())  # before the envs are there
+                counts = [1, 3, 1, *random.integers(1, 40, size=2).tolist()]
+                assert_equal(rows(one, counts), rows(other, counts))
+                assert_same_state(one.state_dict(), other.state_dict())
+                if isinstance(one.buffer, rl.ReplayBuffer) and isinstance(other.buffer, rl.ReplayBuffer):
+                    assert_same_state(one.buffer.state_dict(), other.buffer.state_dict())
+
+
+def test_it_goes_on_row_by_row_through_ten_cuts(tmp_path: Path) -> None:
+    with collector_in(ENVS["four"]) as whole, collector_in(ENVS["four"]) as one:
+        for _ in range(10):
+            with collector_in(ENVS["four"]) as other:
+                assert_equal(rows(whole, [1, 1, 2]), rows(one, [1, 1, 2]))
+                cut(one, other, tmp_path)
+                one.load_state_dict(other.state_dict())  # and back
+
+
+def test_data_does_not_depend_on_where_the_envs_live(tmp_path: Path) -> None:
+    """A run may go on with its envs in workers, or in gymnasium's vector env."""
+    with collector_in(ENVS["four"]) as one:
+        rows(one, [17])
+        found = []
+        gymnasiums = partial(of_gymnasium, 4, AutoresetMode.SAME_STEP)
+        for make_envs in (ENVS["four"], ENVS["workers"], gymnasiums):
+            with collector_in(make_envs) as other:
+                cut(one, other, tmp_path)
+                found.append(rows(other, [9]))
+        assert_equal(found[0], found[1])
+        assert_equal(found[0], found[2])
+
+
+def test_envs_are_stepped_only_as_often_as_needed(tmp_path: Path) -> None:
+    with collector_in(ENVS["four"]) as one, collector_in(ENVS["four"]) as other:
+        rows(one, [40])
+        running = one.state_dict()["adapter"]["clock"]["episode_step"]
+        cut(one, other, tmp_path)
+        other.adapter.resume()
+        assert list(other.envs.get_attr("num_steps")) == running
+        assert max(other.envs.get_attr("num_resets")) <= 2
+
+
+# Who does not come back
+
+
+@pytest.mark.parametrize("env_class", [Stranger, Moody])
+@pytest.mark.parametrize("backend", ["sync", "workers", "gymnasium"])
+def test_an_env_that_does_not_come_back_is_named(env_class: Any, backend: str, tmp_path: Path) -> None:
+    def make() -> Any:
+        if backend == "gymnasium":
+            return of_gymnasium(2, AutoresetMode.NEXT_STEP, factory=env_class)
+        return rl.make_vec(env_class, 2, backend=backend)
+
+    with collector_in(make) as one, collector_in(make) as other:
+        clock = one.state_dict()["adapter"]["clock"]
+        while 0 in clock["episode_step"] or 0 in clock["episode"]:
+            rows(one, [1])
+            clock = one.state_dict()["adapter"]["clock"]
+        episodes = clock["episode"]
+        cut(one, other, tmp_path)
+        text = (
+            r"envs \[0, 1\] did not come back to where they were when the actions of their episode were repeated: they "
+            "start a new episode"
+        )
+        with pytest.warns(UserWarning, match=text) as warned:
+            found = rows(other, [1])
+        assert len(warned) == 1
+        assert found  # and goes on
+        assert other.rollout().starts.all()
+        assert all(b > a for a, b in zip(episodes, other.state_dict()["adapter"]["clock"]["episode"], strict=True))
+        buffer: Any = other.buffer
+        assert torch.equal(torch.from_numpy(other._episodes.running_length), torch.ones(2, dtype=torch.int64))
+        assert int(buffer._ring.broken_mask.sum()) == 0
+        cells = buffer._ring._cells_at(buffer._ring.written - 2)
+        assert (buffer._ring.final.slots.reshape(-1)[cells] > 0).all(), "the traces of before are closed"
+
+
+def test_only_the_env_that_does_not_come_back_starts_anew(tmp_path: Path) -> None:
+    factories = [Wanderer, Stranger, Wanderer]
+
+    def make() -> Any:
+        return gym.vector.SyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)  # type: ignore[arg-type]  # classes are factories
+
+    with collector_in(make) as one, collector_in(make) as other:
+        while 0 in (steps := one.state_dict()["adapter"]["clock"]["episode_step"]) or min(steps) < 3:
+            rows(one, [1])
+        cut(one, other, tmp_path)
+        with pytest.warns(UserWarning, match=r"envs \[1\] did not come back"):
+            rows(other, [1])
+        assert other.rollout().starts.tolist() == [False, True, False]
+        assert other._episodes.running_length[1] == 1
+        rows(one, [1])
+        assert torch.equal(one.rollout().obs[:, [0, 2]], other.rollout().obs[:, [0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: NormalizeReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), r"envs \[0, 1\] did not come back"),
+        (
+            lambda: NormalizeReward(rl.make_vec("CartPole-v1", 2, backend="native")),
+            r"envs \[0, 1\] cannot be reset one by one, and do not save where they are \(SaveableEnv\)",
+        ),
+    ],
+)
+def test_a_wrapper_that_remembers_more_than_an_episode(make: MakeEnvs, text: str, tmp_path: Path) -> None:
+    with collector_in(make) as one, collector_in(make) as other:
+        rows(one, [80])
+        while 0 in one._episodes.running_length:
+            rows(one, [1])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            cut(one, other, tmp_path)
+            rows(other, [1])
+        assert any(re.search(text, str(each.message)) for each in caught)
+
+
+def test_a_state_without_actions_starts_new_episodes(tmp_path: Path) -> None:
+    """As states of earlier releases do."""
+    with collector_in(ENVS["four"]) as one, collector_in(ENVS["four"]) as other:
+        rows(one, [9])
+        state = one.state_dict()
+        state["adapter"] = {name: state["adapter"][name] for name in ("is_started", "clock")}
+        del state["episodes"], state["is_stored"]
+        inside = np.flatnonzero(state["adapter"]["clock"]["episode_step"]).tolist()
+        assert inside
+        text = (
+            f"envs {inside} were in the middle of an episode, and what led there is not in the state: they start a new "
+            "episode instead of going on"
+        )
+        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+            other.load_state_dict(state)
+        rows(other, [1])
+        assert other.rollout().starts.all()
+
+
+def test_too_long_episodes_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.envs.resuming.action_trail.MAX_STEPS", 10)
+    monkeypatch.setattr("rltrainer.envs.resuming.adapter_state.MAX_STEPS", 10)
+    make = partial(rl.make_vec, "Pendulum-v1", 2, max_episode_steps=10**9)
+    with collector_in(make) as one, collector_in(make) as other, collector_in(make) as third:
+        rows(one, [10])
+        cut(one, third, tmp_path)
+        assert_equal(rows(one, [1]), rows(third, [1]))
+        with pytest.warns(UserWarning, match=r"envs \[0, 1\] were more than 10 steps into their episode"):
+            cut(one, other, tmp_path)
+        rows(other, [1])
+
+
+def test_an_env_that_fails_on_the_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector_in(ENVS["one"]) as one, collector_in(ENVS["one"]) as other:
+        rows(one, [5])
+        cut(one, other, tmp_path)
+        monkeypatch.setattr(Wanderer, "noise", lambda env: 1 / 0)
+        with pytest.raises(EnvError, match="env 0 failed during step 1: ZeroDivisionError"):
+            rows(other, [1])
+
+
+# States of envs
+
+
+def test_a_saveable_env_is_not_replayed(tmp_path: Path) -> None:
+    with collector_in(ENVS["saveable"]) as one, collector_in(ENVS["saveable"]) as other:
+        rows(one, [20])
+        assert "actions" not in str(one.state_dict()["adapter"]["actions"])
+        assert one.state_dict()["adapter"]["actions"] is None
+        cut(one, other, tmp_path)
+        other.adapter.resume()
+        assert list(other.envs.get_attr("num_steps")) == [0, 0, 0]
+        assert list(other.envs.get_attr("num_loads")) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_a_saveable_env_that_does_not_load_is_named(backend: str, tmp_path: Path) -> None:
+    make = partial(rl.make_vec, Fragile, 2, backend=backend)
+    with collector_in(make) as one, collector_in(make) as other:
+        rows(one, [3])
+        cut(one, other, tmp_path)
+        with pytest.raises(EnvError, match="env 0 failed during load_state_dict: KeyError: 'place'"):
+            rows(other, [1])
+
+
+def test_a_wrapper_that_is_not_saveable_hides_an_env_that_is(tmp_path: Path) -> None:
+    """What the wrapper remembers would be lost: so the episode is repeated."""
+    make = partial(rl.make_vec, Saveable, 2, backend="sync", wrappers=[partial(TimeLimit, max_episode_steps=7)])
+    with collector_in(make) as one, collector_in(make) as other:
+        rows(one, [9])
+        assert one.state_dict()["adapter"]["envs"] is None
+        cut(one, other, tmp_path)
+        assert_equal(rows(one, [20]), rows(other, [20]))
+
+
+class SaveableVector(gym.vector.VectorEnv[Any, Any, Any]):
+    """Counts, in all envs alike; knows how to go on, by no seed."""
+
+    def __init__(self) -> None:
+        self.num_envs, self.count = 2, 0
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.single_observation_space, self.single_action_space = BOX, Wanderer.action_space
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.count, self.is_done = 0, False
+        return self.observe(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.count = 0 if self.is_done else self.count + 1
+        reward = 0.0 if self.is_done else 1.0
+        self.is_done = self.count == 7
+        flags = np.full(2, self.is_done)
+        return self.observe(), np.full(2, reward), flags, np.zeros(2, np.bool_), {}
+
+    def observe(self) -> Any:
+        return np.full((2, 3), self.count, np.float32)
+
+    def state_dict(self) -> State:
+        return {"count": self.count, "is_done": self.is_done}
+
+    def load_state_dict(self, state: State) -> None:
+        self.count, self.is_done = state["count"], state["is_done"]
+
+
+@pytest.mark.parametrize("num_rows", [1, 6, 7, 8, 9])
+def test_a_vector_env_that_saves_itself(num_rows: int, tmp_path: Path) -> None:
+    assert isinstance(SaveableVector(), rl.SaveableEnv)
+    assert not isinstance(rl.make_vec("CartPole-v1", 2), rl.SaveableEnv)
+    with collector_in(SaveableVector) as one, collector_in(SaveableVector) as other:
+        rows(one, [num_rows])
+        cut(one, other, tmp_path)
+        assert_equal(rows(one, [1, 9]), rows(other, [1, 9]))
+
+
+def test_a_vector_env_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector_in(SaveableVector) as one, collector_in(SaveableVector) as other:
+        rows(one, [3])
+        state = one.state_dict()
+        del state["adapter"]["envs"]["count"]
+        other.load_state_dict(state)
+        with pytest.raises(
+            CheckpointError, match=r"^adapter.envs: SaveableVector.load_state_dict raised KeyError: 'count'"
+        ):
+            rows(other, [1])
+
+
+# States that are wrong
+
+
+def wrong_states() -> Iterator[tuple[str, Callable[[State], Any], str]]:
+    def change(name: str, value: Any) -> Callable[[State], Any]:
+        return lambda state: state["adapter"].update({name: value})
+
+    yield "four", change("obs", None), "adapter.obs: missing in the saved state"
+    yield "four", change("obs", []), "adapter.obs: expected 1 tensors, found 0"
+    yield ("four", change("obs", [torch.zeros(4, 2)]), r"adapter.obs.0: expected torch.float32 \(4, 3\), found")
+    yield "four", change("obs", [torch.full((4, 3), np.nan)]), "adapter.obs.0: holds NaN or infinity"
+    yield "four", change("actions", torch.zeros(1, 3)), r"adapter.actions: expected torch.float32 \(\d+, 3\), found"
+    yield "four", change("actions", "x"), "adapter.actions: expected torch.float32 .*, found 'x'"
+    yield "four", lambda s: s["adapter"]["actions"].fill_(7.0), "adapter.actions: expected actions in Box"
+    yield "four", lambda s: s["adapter"]["actions"].fill_(np.inf), "adapter.actions: holds NaN or infinity"
+    yield "four", change("resetting", [4]), r"adapter.resetting: expected some of 4 envs, found \[4\]"
+    yield ("four", lambda s: s["episodes"].update(returns=torch.zeros(3)), "collector.episodes.returns: expected flo")
+    yield "four", lambda s: s["episodes"]["returns"].fill_(np.nan), "collector.episodes.returns: holds NaN or infinity"
+    yield ("four", lambda s: s["episodes"]["lengths"].fill_(-1), "collector.episodes.lengths: expected non-neg")
+    yield "four", change("envs", 3), "adapter.envs: expected a mapping"
+    yield ("native", lambda s: s["adapter"]["envs"].update(steps=torch.zeros(7)), "adapter.envs.steps: expected finite")
+    yield "native", lambda s: s["adapter"]["envs"]["state"].fill_(np.nan), "adapter.envs.state: expected finite float64"
+    random = "adapter.envs.random: not the state of a PCG64 generator"
+    yield "native", lambda s: s["adapter"]["envs"]["random"].update(state="x"), random
+    yield "native", lambda s: s["adapter"]["envs"]["random"].update(inc="-5"), random
+    yield "native", lambda s: s["adapter"]["envs"].update(more=1), "adapter.envs.more: expected no field"
+    yield ("saveable", lambda s: s["adapter"]["envs"].update(envs=[]), "adapter.envs.envs: expected a list of")
+
+
+@pytest.mark.parametrize(("name", "change", "text"), list(wrong_states()))
+def test_a_state_that_is_wrong_changes_nothing(name: str, change: Callable[[State], Any], text: str) -> None:
+    with collector_in(ENVS[name]) as one, collector_in(ENVS[name]) as other:
+        rows(one, [9])
+        state = one.state_dict()
+        change(state)
+        rows(other, [3])
+        with pytest.raises(CheckpointError, match=f"^{text}"):
+            other.load_state_dict(state)
+        with collector_in(ENVS[name]) as third:
+            rows(third, [3])
+            assert_equal(rows(other, [3]), rows(third, [3]))
+
+
+# Envs that do not go in step
+
+
+def assert_nothing_is_lost_or_doubled(buffer: rl.ReplayBuffer, num_steps: int) -> None:
+    """Assert that each env's transitions follow each other, and that there are so many, none of them twice."""
+    ring = buffer._ring
+    assert len(buffer) == num_steps
+    for n in range(buffer.num_envs):
+        cells = torch.from_numpy(np.arange(ring.written[n]) * buffer.num_envs + n)
+        each = ring.transitions(cells, 1, 1.0)
+        done = each.terminated | each.truncated
+        assert len(each.obs.unique(dim=0)) == len(cells)
+        assert (each.obs[1:] == each.next_obs[:-1]).all(1)[~done[:-1]].all()
+        assert not (ring.final.slots[: ring.written[n], n] > 0)[~done.numpy()].any(), "no trace is broken"
+
+
+@pytest.mark.parametrize("options", [{"backend": "sync"}, {"backend": "workers", "num_workers": 3}])
+def test_batched_collection_goes_on_without_loss(options: Any, tmp_path: Path) -> None:
+    envs = [rl.make_vec(Wanderer, 3, **options) for _ in range(3)]
+    try:
+        rl.seed(3)
+        policy = rl.SquashedActorCritic.for_envs(envs[0], hidden_sizes=(4,))
+        spaces = (envs[0].single_observation_space, envs[0].single_action_space)
+        collectors = [rl.BatchedCollector(policy, each, rl.ReplayBuffer(3000, *spaces, num_envs=3)) for each in envs]
+        collectors[0].seed(5)
+        num_steps, lengths = 0, []
+        for i, one in enumerate(collectors):
+            if i > 0:
+                cut(collectors[i - 1], one, tmp_path)
+            for count in (1, 40, 2, 33):
+                stats = one.collect(num_steps=count)
+                num_steps += -(-count // 3) * 3
+                lengths += stats.lengths.tolist()
+            running = one._episodes.running_length.sum()
+        buffer: Any = collectors[-1].buffer
+        assert_nothing_is_lost_or_doubled(buffer, num_steps)
+        assert sum(lengths) + running == num_steps
+        assert max(lengths) <= 30
+    finally:
+        for each in envs:
+            each.close()
+
+
+@pytest.mark.parametrize("max_ahead", [0, None])
+def test_async_collection_goes_on_without_loss(max_ahead: int | None, tmp_path: Path) -> None:
+    rl.seed(3)
+    make_envs = partial(rl.make_vec, Wanderer, 2, backend="sync")
+    policy = rl.SquashedActorCritic.for_envs(make_envs(), hidden_sizes=(4,))
+    spaces = (policy.observation_space, policy.action_space)
+    collectors: list[Any] = []
+    try:
+        num_steps = 0
+        for _ in range(2):
+            buffer = rl.ReplayBuffer(3000, *spaces, num_envs=4)
+            collectors.append(rl.AsyncCollector(policy, make_envs, 2, buffer, max_ahead=max_ahead))
+            if len(collectors) == 1:
+                collectors[0].seed(5)
+            else:
+                cut(collectors[0], collectors[1], tmp_path)
+            for count in (4, 40, 80):
+                collectors[-1].collect(num_steps=count)
+                num_steps += count
+        ring = buffer._ring
+        assert len(buffer) == num_steps
+        cells = torch.cat(list(ring.all_cells(1000)))
+        each = ring.transitions(cells, 1, 1.0)
+        assert len(each.obs.unique(dim=0)) == num_steps, "none is there twice"
+        assert not any(value.isnan().any() for value in (each.obs, each.next_obs))
+    finally:
+        for collector in collectors:
+            collector.close()
