@@ -11,6 +11,7 @@ from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.field_rules import AnyText, Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
+from rltrainer.hooks.returned import SHOW, are_numbers, misshapen
 from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
@@ -19,7 +20,6 @@ from rltrainer.types import Load, State, UpdateResult
 INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
 """Points inside a gradient step."""
 OF_LOSSES = ("post_loss", "optimizer")
-SHOW = "log_pbar"
 AnyEvery = Annotated[Every, Rule("an Every", lambda v: isinstance(v, Every))]
 NO_HOOKS: State = {"changing": [], "states": {}}
 """The state of a run without hooks."""
@@ -82,9 +82,13 @@ class HookRunner:
         """Return data as the hooks make it, each from what the one before it returned."""
         for hook in self._at[point]:
             found = self._call(hook, point, ctx, data)
-            if found is not None and type(found) is not type(data):
+            if found is None:
+                continue
+            if type(found) is not type(data):
                 raise self._wrong_return(hook, point, f"must return a {type(data).__name__} or None", found)
-            data = data if found is None else found
+            if problem := misshapen(found):
+                raise self._wrong_return(hook, point, f"must return as much of everything; {problem}", found)
+            data = found
         return data
 
     def logged(self, point: str, ctx: TrainerContext, *args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -95,7 +99,7 @@ class HookRunner:
             found = self._call(hook, point, ctx, *args)
             if found is None:
                 continue
-            if not isinstance(found, Mapping) or not all(map(_is_item, found.items())):
+            if not are_numbers(found):
                 raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
             own = {name: value for name, value in found.items() if name != SHOW}
             values |= own
@@ -126,8 +130,8 @@ class HookRunner:
             for hook in self._at["optimizer"]:
                 found = self._call(hook, "optimizer", ctx, losses, step_now)
                 if found is not None:
-                    if not isinstance(found, dict) or [*found] != [name] or not isinstance(found[name], Tensor):
-                        rule = f"must return a dict of the loss {name!r}, or None"
+                    if not _is_loss(found, name):
+                        rule = f"must return a dict of the loss {name!r}, a scalar with its graph, or None"
                         raise self._wrong_return(hook, "optimizer", rule, found)
                     losses = found
             return losses[name]
@@ -205,9 +209,9 @@ def _are_mappings(states: Iterable[Any]) -> bool:
     return all(isinstance(state, dict) for state in states)
 
 
-def _is_item(item: tuple[Any, Any]) -> bool:
-    name, value = item
-    return isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+def _is_loss(found: Any, name: str) -> bool:
+    loss = found.get(name) if isinstance(found, dict) and len(found) == 1 else None
+    return isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad
 
 
 def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.call_all import call_all
 from rltrainer.collect import CollectStats
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.means import floats
@@ -17,6 +18,10 @@ from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import EpochStats
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
+
+OF_TRAINING = ("return", "length", "env_steps_per_second")
+OF_TESTS = ("score", "return", "length")
+"""Names in rows of training and of tests, beside settings."""
 
 
 class RunLog:
@@ -31,6 +36,8 @@ class RunLog:
         self._gpu = GpuUse(algorithm.device) if has_gpu else None
         self.updating: AbstractContextManager[Any] = self._gpu or nullcontext()
         """A context of each update step."""
+        # Names that are not a hook's to log: its numbers would be mixed with the run's own.
+        self._own_names = {"training": {*OF_TRAINING}, "update": set[str](), "test": {*OF_TESTS}}
         # The kinds of rows that this training step adds to, and what they hold beside means.
         self._to_write: dict[Kind, Callable[[], Mapping[str, float]]] = {}
 
@@ -87,6 +94,7 @@ class RunLog:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
+            self._own_names["update"].update(result.metrics)
             self._to_write["update"] = self._algorithm.told_values
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
@@ -97,7 +105,9 @@ class RunLog:
         A run without env steps has no rows of training: they go into those of updates.
         """
         if self._logger is not None and values:
-            self._logger.gather(kind if self.unit == "env_step" else "update", values)
+            kind = kind if self.unit == "env_step" else "update"
+            self._check_names(kind, values)
+            self._logger.gather(kind, values)
         if shown and self._bar.wants_values():
             self._bar.show(floats(shown))
 
@@ -105,6 +115,7 @@ class RunLog:
         self, state: RunState, stats: CollectStats, score: float, more: Mapping[str, Any], shown: Mapping[str, Any]
     ) -> None:
         """Take in a test step, with a hook's numbers."""
+        self._check_names("test", more)
         self._bar.show({"score": score, "best": state.best.score, **floats(shown)})
         values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
         self._write("test", state, lambda: {**values, **floats(more)})
@@ -122,6 +133,11 @@ class RunLog:
         if self._gpu is not None:
             self._logger.log("gpu", self._gpu.values(), *self._counts(state))
         self._logger.log_epoch(state.to_progress())
+
+    def _check_names(self, kind: Literal["training", "update", "test"], values: Mapping[str, Any]) -> None:
+        for name in values.keys() & self._own_names[kind]:
+            rule = f"must log it under another name, as {kind} rows have one of their own"
+            raise ParamsError(field_error_text("TrainerParams", "hooks", rule, name))
 
     def _write(self, kind: Kind, state: RunState, values: Callable[[], Mapping[str, float]]) -> None:
         """Have the logger write a row of means and these values, which are asked for only when it is due."""

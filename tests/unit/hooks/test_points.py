@@ -143,7 +143,8 @@ def test_what_a_point_may_not_return_is_named() -> None:
         ("post_steps", 1, "must return None"),
         ("pre_optim_steps", False, "must return None"),
         ("process_optim_batch", 1, "must return a Samples or None"),
-        ("optimizer", {"critic": 1.0}, "must return a dict of the loss 'loss', or None"),
+        ("optimizer", {"critic": 1.0}, "must return a dict of the loss 'loss', a scalar with its graph, or None"),
+        ("optimizer", {"loss": torch.zeros(())}, "must return a dict of the loss 'loss', a scalar with its graph"),
     ],
 )
 def test_each_point_says_what_it_must_return(point: str, found: Any, rule: str) -> None:
@@ -151,6 +152,39 @@ def test_each_point_says_what_it_must_return(point: str, found: Any, rule: str) 
     setattr(hook, point, lambda *args: found)
     with pytest.raises(TypeError, match=rf"OnPolicyTrainerParams.hooks.TrainerHook.{point}: {rule}"):
         with_hooks("a2c", hook).run()
+
+
+@pytest.mark.parametrize("run", ["ppo", "sac", "offline_sac"])
+@pytest.mark.parametrize("point", ["batch_process", "process_optim_batch"])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda x: x[:-1], r"action has shape \(.*\), of \(.*\) cells"),
+        (lambda x: x.numpy(), "action is a ndarray, not a tensor"),
+    ],
+)
+def test_what_does_not_fit_the_rest_of_a_batch_is_named(run: str, point: str, change: Any, problem: str) -> None:
+    hook = rl.FunctionHook(point, lambda ctx, batch: dataclasses.replace(batch, action=change(batch.action)))
+    with pytest.raises(TypeError, match=rf"hooks.FunctionHook.{point}: must return as much of everything; {problem}"):
+        with_hooks(run, hook).run()
+
+
+@pytest.mark.parametrize(
+    ("point", "name", "kind"),
+    [("post_steps_log", "return", "training"), ("post_optim_log", "loss", "update"), ("test_log", "score", "test")],
+)
+def test_numbers_of_the_run_are_not_mixed_with_a_hooks(point: str, name: str, kind: str, tmp_path: Any) -> None:
+    hook = rl.FunctionHook(point, lambda *args: {name: 1000.0})
+    rule = f"must log it under another name, as {kind} rows have one of their own"
+    with pytest.raises(ParamsError, match=rf"TrainerParams.hooks: {rule}; got '{name}' \(str\)"):
+        with_hooks("ppo", hook, logger=rl.JSONLinesLogger(tmp_path / "log")).run()
+
+
+@pytest.mark.parametrize("values", [{"a": "b"}, {"a": torch.zeros(3)}, 3, {1: 2.0}])
+def test_what_is_logged_are_numbers_whether_somebody_writes_them_or_not(values: Any) -> None:
+    hook = rl.FunctionHook("post_steps", lambda ctx: ctx.log(values))
+    with pytest.raises(TypeError, match=r"TrainerContext.log.values: must be a mapping from names to numbers; got "):
+        with_hooks("ppo", hook).run()
 
 
 def test_an_error_names_hook_and_point() -> None:
