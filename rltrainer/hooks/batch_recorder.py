@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rltrainer.atomic_write import write_errors
@@ -14,10 +15,16 @@ from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.state_file import read_state, write_state
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, named_leaves
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 
+_DTYPES = {
+    **dict.fromkeys(("terminated", "truncated", "valid", "starts", "first"), (torch.bool,)),
+    **dict.fromkeys(("index", "final_index"), (torch.int64,)),
+    **dict.fromkeys(("reward", "discount", "weight"), (torch.float32, torch.float64)),
+}
+"""Of those fields of batches that have one."""
 BATCHES: dict[str, type[Any]] = {cls.__name__: cls for cls in (Rollout, Transitions, Sequences)}
 
 
@@ -70,6 +77,7 @@ class BatchRecorder(TrainerHook):
         if cls is None or not isinstance(fields, dict) or fields.keys() != names:
             raise ReplayBufferError(f"{path}: expected the fields of {' or '.join(BATCHES)}, found something else")
         batch: Rollout | Transitions = cls(**{name: _tree(path, name, value) for name, value in fields.items()})
+        _check(path, batch)
         return batch
 
     def reset(self) -> None:
@@ -111,3 +119,27 @@ def _tree(path: Path, name: str, value: Any) -> Tree:
     if not isinstance(value, Tensor):
         raise ReplayBufferError(f"{path}: {name}: expected a tensor, found {readable(value)}")
     return value
+
+
+def _check(path: Path, batch: Rollout | Transitions) -> None:
+    """Check that all fields are of the same cells, which those of a reward are.
+
+    Raises:
+        ReplayBufferError: one is of others, or of another kind of number.
+    """
+    cells, axes = {}, batch.reward.shape if isinstance(batch.reward, Tensor) else torch.Size()
+    if isinstance(batch, Rollout):
+        ends = len(batch.final_index) if isinstance(batch.final_index, Tensor) and batch.final_index.ndim else 0
+        cells = dict.fromkeys(("last_obs", "starts"), axes[1:]) | dict.fromkeys(("final_obs", "final_index"), (ends,))
+    elif isinstance(batch, Sequences):
+        cells = {'extra["state"]': axes[:-2] + axes[-1:]}  # what the first transition was acted on with
+    for field in dataclasses.fields(batch):
+        for name, leaf in named_leaves(getattr(batch, field.name), field.name):
+            expected = tuple(cells.get(name, cells.get(field.name, axes)))
+            dtypes, is_number = _DTYPES.get(field.name, (leaf.dtype,)), field.name in _DTYPES
+            fits = leaf.dtype in dtypes and tuple(leaf.shape[: leaf.ndim if is_number else len(expected)]) == expected
+            if not fits:
+                found = f"{leaf.dtype} {tuple(leaf.shape)}"
+                raise ReplayBufferError(f"{path}: {name}: expected {dtypes[0]} of the cells {expected}, found {found}")
+    if isinstance(batch, Rollout) and not ((batch.final_index >= 0) & (batch.final_index < batch.reward.numel())).all():
+        raise ReplayBufferError(f"{path}: final_index: names no cells")

@@ -7,9 +7,16 @@ import io
 import itertools
 import os
 import socket
+import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from rltrainer.errors import CheckpointError
+from rltrainer.regular_file import open_regular
+
+_HEAD = struct.Struct("<QI")
 EVENT_FILES = "events.out.tfevents."
 _NUMBERS = itertools.count()
 
@@ -27,6 +34,33 @@ def beginning(purge_step: int | None) -> bytes:
     if purge_step is not None:
         begin += _record(purge_step, session_log=SessionLog(status=SessionLog.START))
     return begin
+
+
+def events(path: Path) -> Iterator[Any]:
+    """Yield the events of a file; one that a kill broke off ends it.
+
+    Raises:
+        CheckpointError: it is no event file, or damaged.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # type: ignore[import-untyped]
+
+    try:
+        with open_regular(path) as file:
+            while len(head := file.read(_HEAD.size)) == _HEAD.size:
+                size, checksum = _HEAD.unpack(head)
+                if masked_crc32c(head[:8]) != checksum:
+                    raise ValueError("a checksum differs")
+                data = file.read(min(size, os.fstat(file.fileno()).st_size))  # it may claim anything
+                if len(data) < size or len(tail := file.read(4)) < 4:
+                    return
+                if masked_crc32c(data) != int.from_bytes(tail, "little"):
+                    raise ValueError("a checksum differs")
+                yield Event.FromString(data)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # of protobuf too
+        raise CheckpointError(f"{path}: damaged, or no event file ({error})") from error
 
 
 def row(step: int, scalars: Mapping[str, float], texts: Mapping[str, str]) -> bytes:

@@ -7,14 +7,15 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Unpack
 
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.loggers.event_file import EVENT_FILES, beginning, new_name, row
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.loggers.event_file import EVENT_FILES, beginning, events, new_name, row
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import AppendedFile, Epochs, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
-from rltrainer.regular_file import open_regular
 
 PROGRESS_TAG = "epoch/progress"
+_TEXT = f"{PROGRESS_TAG}/text_summary"
+"""What TensorBoard calls a text."""
 
 
 class TensorBoardLogger(FileLogger):
@@ -42,24 +43,16 @@ class TensorBoardLogger(FileLogger):
         self._next_purge_step: int | None = None
 
     def _epochs(self, path: Path) -> Epochs:
-        from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]  # has no types
-
-        if not path.is_dir():
-            return
-        for file in path.iterdir():
-            if "tfevents" in file.name:  # what TensorBoard opens, and would wait for if it is a pipe
-                _check_regular(file)
-        log = event_accumulator.EventAccumulator(str(path), size_guidance={"tensors": 0, "scalars": 1})
-        try:
-            log.Reload()
-        except Exception as error:  # whatever TensorBoard says of a file that is none of its own
-            text = f"TensorBoard cannot read it ({type(error).__name__}: {error})"
-            raise CheckpointError(f"{path}: no run goes on from it: {text}") from error
-        tag = f"{PROGRESS_TAG}/text_summary"
-        events = log.Tensors(tag) if tag in log.Tags()["tensors"] else []
-        # By time, because event files of one second are read in no certain order.
-        for event in sorted(events, key=lambda event: event.wall_time):
-            yield f"the epoch row of step {event.step}", b"".join(event.tensor_proto.string_val[:1])
+        # By time, because the names of event files of one second are in no certain order.
+        found = [event for file in path.glob(f"{EVENT_FILES}*") for event in events(file) if _matters(event)]
+        rows: list[tuple[int, bytes]] = []
+        for event in sorted(found, key=lambda event: float(event.wall_time)):
+            if event.session_log.status == event.session_log.START:  # which hides later rows of earlier files
+                rows = [row for row in rows if row[0] < event.step]
+            texts = [each.tensor.string_val[:1] for each in event.summary.value if each.tag == _TEXT]
+            rows += [(event.step, b"".join(text)) for text in texts]
+        for step, text in rows:
+            yield f"the epoch row of step {step}", text
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         scalars = {name: value for name, value in values.items() if value is not None}
@@ -99,9 +92,6 @@ class TensorBoardLogger(FileLogger):
         return beginning(self._purge_step)
 
 
-def _check_regular(file: Path) -> None:
-    """Raise a `CheckpointError` if what is to be read is no file."""
-    try:
-        open_regular(file).close()
-    except OSError as error:
-        raise CheckpointError(f"{file}: {error.strerror or error}") from error
+def _matters(event: Any) -> bool:
+    """Return whether an event says how far a run has come, or hides what others say."""
+    return event.HasField("session_log") or any(each.tag == _TEXT for each in event.summary.value)

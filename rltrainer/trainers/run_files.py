@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError, ReplayBufferError, readable, stable_repr
@@ -73,7 +75,9 @@ def _is_same(saved: Any, current: Any) -> bool:
     """Return whether a setting is what it was; fields of groups that the checkpoint's version had not are left out."""
     if isinstance(saved, dict) and isinstance(current, dict):
         return all(name in current and _is_same(value, current[name]) for name, value in saved.items())
-    return bool(saved == current)
+    if isinstance(saved, list) and isinstance(current, list):
+        return len(saved) == len(current) and all(map(_is_same, saved, current))
+    return not isinstance(saved, Tensor) and bool(saved == current)
 
 
 def _check_same_settings(saved: State, current: State) -> None:

@@ -124,6 +124,37 @@ def test_other_contents_are_refused(state: Any, tmp_path: Path) -> None:
         BatchRecorder.load(tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("obs", torch.zeros(3, 2), r"obs: expected torch.float32 of the cells \(2,\), found torch.float32 \(3, 2\)"),
+        ("action", torch.zeros(()), r"action: expected torch.float32 of the cells \(2,\), found torch.float32 \(\)"),
+        ("terminated", torch.zeros(2), r"terminated: expected torch.bool of the cells \(2,\), found torch.float32"),
+        ("reward", torch.zeros(2).long(), "reward: expected torch.float32 of the cells"),
+        ("index", torch.zeros(2, 1).long(), r"index: expected torch.int64 of the cells \(2,\), found torch"),
+        ("extra", {"x": torch.zeros(1)}, r'extra\["x"\]: expected torch.float32 of the cells \(2,\), found'),
+        ("reward", {"x": torch.zeros(2)}, r"obs: expected torch.float32 of the cells \(\), found|reward"),
+    ],
+)
+def test_fields_of_other_cells_are_named(field: str, value: Any, text: str, tmp_path: Path) -> None:
+    batch = transitions([1.0, 2.0])
+    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
+    write_state(tmp_path / "file", "batch", {"class": "Transitions", "fields": fields})
+    assert torch.equal(BatchRecorder.load(tmp_path / "file").reward, batch.reward)
+    write_state(tmp_path / "file", "batch", {"class": "Transitions", "fields": fields | {field: value}})
+    with pytest.raises(ReplayBufferError, match=f"file: {text}"):
+        BatchRecorder.load(tmp_path / "file")
+
+
+def test_ends_of_a_rollout_that_are_no_cells(tmp_path: Path) -> None:
+    batch = rollout([[1.0], [2.0]])
+    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
+    ends = {"final_index": torch.tensor([2]), "final_obs": torch.zeros_like(batch.obs[0])}
+    write_state(tmp_path / "file", "batch", {"class": "Rollout", "fields": fields | ends})
+    with pytest.raises(ReplayBufferError, match="file: final_index: names no cells"):
+        BatchRecorder.load(tmp_path / "file")
+
+
 def test_a_field_that_is_no_tensor_is_named(tmp_path: Path) -> None:
     batch = transitions([1.0], obs={"x": 3})
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}

@@ -239,16 +239,31 @@ def test_progress_without_a_text_is_an_error(tmp_path: Path) -> None:
     check_that_step_300_is_an_error(logger)
 
 
-def test_a_file_that_is_no_log_does_not_break_reading(tmp_path: Path) -> None:
-    (tmp_path / "events.out.tfevents.0.host").write_bytes(os.urandom(64))
-    assert make(tmp_path).read_progress() is None
+def test_a_file_that_is_no_log_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "events.out.tfevents.0.host").write_bytes(b"x" * 64)
+    with pytest.raises(CheckpointError, match=r"tfevents.0.host: damaged, or no event file \(a checksum differs\)$"):
+        make(tmp_path).read_progress()
+
+
+def test_every_flipped_bit_of_an_event_file_is_an_error_or_hides_nothing(tmp_path: Path) -> None:
+    logger = make(tmp_path)
+    run(logger, 1)
+    logger.close()
+    (file,) = event_files(tmp_path)
+    data, expected = file.read_bytes(), logger.read_progress()
+    assert expected is not None
+    for position in range(0, 8 * len(data), 7):
+        flipped = bytes([data[position // 8] ^ (1 << position % 8)])
+        file.write_bytes(data[: position // 8] + flipped + data[position // 8 + 1 :])
+        with pytest.raises(CheckpointError, match="a checksum differs"):
+            logger.read_progress()
 
 
 @pytest.mark.timeout(20)
 def test_a_pipe_among_the_events_is_refused_at_once(tmp_path: Path) -> None:
     run(make(tmp_path), 1)
-    os.mkfifo(tmp_path / "a.tfevents.1")
-    with pytest.raises(CheckpointError, match=r"a.tfevents.1: is a pipe, no regular file$"):
+    os.mkfifo(tmp_path / "events.out.tfevents.1")
+    with pytest.raises(CheckpointError, match=r"tfevents.1: is a pipe, no regular file$"):
         make(tmp_path).read_progress()
 
 

@@ -1,0 +1,278 @@
+"""Everything that reads a file, each with a way to damage what it reads, for the fast and the slow fuzz."""
+
+import dataclasses
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+import rltrainer as rl
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.errors import RLTrainerError
+from rltrainer.hooks import BatchRecorder
+from rltrainer.state_file import read_state, write_state
+from tests.resume.runs import build, digest
+from tests.security.mutations import mutated, signed, with_other_text, with_other_value
+
+MAX_SECONDS = 10.0
+"""Of one load, on a busy machine."""
+
+
+@dataclasses.dataclass
+class Loader:
+    """A way to read files: `write` damages them, `load` reads them and returns a digest of what they held.
+
+    Of what is sealed by a checksum, nothing else than what was written is ever accepted.
+    """
+
+    name: str
+    write: Callable[[Random], None]
+    load: Callable[[], str]
+    is_sealed: bool
+    expected: str = ""
+
+    def try_one(self, random: Random) -> str:
+        """Damage and load once; return "refused", "same" or "other", and raise about anything else."""
+        self.write(random)
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found = self.load()
+            except RLTrainerError:
+                return "refused"
+            finally:
+                seconds = time.perf_counter() - began
+                assert seconds < MAX_SECONDS, f"{self.name}: {seconds:.1f} s"
+        outcome = "same" if found == self.expected else "other"
+        assert outcome == "same" or not self.is_sealed, f"{self.name}: accepted other contents"
+        return outcome
+
+
+def digest_of(value: Any) -> str:
+    """Return a hash of tensors, arrays and plain values in dicts and lists."""
+    hasher = hashlib.sha256()
+
+    def feed(value: Any) -> None:
+        if isinstance(value, dict):
+            for key in sorted(value):
+                hasher.update(repr(key).encode())
+                feed(value[key])
+        elif isinstance(value, list | tuple):
+            for item in value:
+                feed(item)
+        elif isinstance(value, torch.Tensor):
+            array = value.detach().contiguous().numpy()
+            hasher.update(repr((array.dtype, array.shape)).encode() + array.tobytes())
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            feed({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+        else:
+            hasher.update(repr(value).encode())
+
+    feed(value)
+    return hasher.hexdigest()
+
+
+def make_algorithm() -> Any:
+    rl.seed(1)
+    space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (3,)), b=gym.spaces.Discrete(3))
+    policy = rl.SquashedActorCritic(space, gym.spaces.Box(-1, 1, (2,)), hidden_sizes=(4,), normalize_obs=True)
+    return rl.SAC(policy, rl.SACParams(lr=rl.LinearSchedule(1e-3), n_step=2))
+
+
+def make_buffer(cls: Any = rl.PrioritizedReplayBuffer) -> Any:
+    """Return one that has wrapped around, with ends of episodes, extras and a tree of observations."""
+    space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)), b=gym.spaces.Tuple([gym.spaces.Discrete(5, start=1)]))
+    buffer = cls(12, space, gym.spaces.Discrete(3), num_envs=2, seed=3, extra={"x": ((2,), torch.float16)})
+    rng = np.random.default_rng(0)
+    for step in range(9):
+        obs, after = ({"a": rng.random((2, 2), np.float32), "b": (rng.integers(1, 6, 2),)} for _ in range(2))
+        ends = np.array([step % 3 == 2, step % 4 == 3])
+        extra = {"x": rng.random((2, 2), np.float32)}
+        buffer.add(obs, rng.integers(0, 3, 2), rng.random(2), after, ends, np.zeros(2, np.bool_), extra)
+        buffer.break_trace()
+    return buffer
+
+
+def use_buffer(buffer: Any) -> str:
+    """Sample, and return a digest of all that it holds; what it holds may be used as it is."""
+    found = digest_of(buffer.state_dict())
+    if len(buffer):
+        batch = buffer.sample(8, n_step=3)
+        buffer.update_priorities(batch.index, batch.reward.nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9))
+    return found
+
+
+def of_file(name: str, path: Path, load: Callable[[], str]) -> list[Loader]:
+    """Return three ways to damage a state file: bytes; texts, with the checksum made anew; values."""
+    data = path.read_bytes()
+    kind = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["rltrainer"]
+    state = read_state(path, kind, rl.errors.CheckpointError)
+
+    def write_value(random: Random) -> None:
+        changed: Any = None
+        while not isinstance(changed, dict):
+            changed = with_other_value(random, state)
+        write_state(path, kind, changed)
+
+    writes: list[tuple[str, Callable[[Random], None], bool]] = [
+        (name, lambda random: _put(path, mutated(random, data)), True),
+        (f"{name}, signed", lambda random: _put(path, signed(_texts(random, data))), False),
+        (f"{name}, values", write_value, False),
+    ]
+    return [Loader(each, write, load, is_sealed) for each, write, is_sealed in writes]
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _texts(random: Random, data: bytes) -> bytes:
+    return with_other_text(random, data) if random.random() < 0.7 else mutated(random, data)
+
+
+def of_checkpoint(folder: Path) -> list[Loader]:
+    """Return the ways to damage a checkpoint: manifest, members, members with manifests made anew, values."""
+    trainer: Any = build("dqn_prioritized")
+    trainer.reset()
+    trainer.execute_epoch()
+    path = folder / "checkpoint"
+    trainer.save(path)
+    files = {file.name: file.read_bytes() for file in path.iterdir()}
+    states = read_checkpoint(path)
+    members = sorted(set(files) - {"manifest.json"})
+
+    def load() -> str:
+        before = digest(trainer)
+        try:
+            trainer.restore(path)
+        except BaseException:
+            assert digest(trainer) == before, "a refused restore changed something"
+            raise
+        return digest(trainer)
+
+    def put(changed: dict[str, bytes]) -> None:
+        for name, data in (files | changed).items():
+            _put(path / name, data)
+
+    def write_signed(random: Random) -> None:
+        name = random.choice(members)
+        changed, manifest = signed(_texts(random, files[name])), json.loads(files["manifest.json"])
+        manifest["files"][name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+        put({name: changed, "manifest.json": json.dumps(manifest).encode()})
+
+    def write_member(random: Random) -> None:
+        name = random.choice(members)
+        put({name: mutated(random, files[name])})
+
+    def write_value(random: Random) -> None:
+        part, changed = random.choice(sorted(states)), None
+        while not isinstance(changed, dict):
+            changed = with_other_value(random, states[part])
+        write_checkpoint(path, states | {part: changed})
+
+    ways: list[tuple[str, Callable[[Random], None], bool]] = [
+        ("manifest", lambda random: put({"manifest.json": mutated(random, files["manifest.json"])}), True),
+        ("member", write_member, True),
+        ("member, signed", write_signed, False),
+        ("member, values", write_value, False),
+    ]
+    return [Loader(name, write, load, is_sealed) for name, write, is_sealed in ways]
+
+
+PROGRESS: Any = {
+    "epoch": 1, "env_step": 100, "update_step": 2, "gradient_step": 32, "best_score": 0.25, "best_return": 21.5,
+    "best_return_std": None, "best_epoch": 0, "is_stopped": 0,
+}  # fmt: skip
+
+
+def of_logs(folder: Path) -> list[Loader]:
+    found = []
+    for name, cls in (("log.jsonl", rl.JSONLinesLogger), ("log.csv", rl.CSVLogger), ("log", rl.TensorBoardLogger)):
+        path = folder / name
+        logger: Any = cls(path)
+        for epoch in (1, 2):
+            logger.log("test", {"score": float(epoch)}, 100 * epoch)
+            logger.log_epoch(PROGRESS | {"epoch": epoch, "env_step": 100 * epoch})
+        logger.close()
+        file = path if path.is_file() else next(path.iterdir())
+        data = file.read_bytes()
+
+        def write(random: Random, file: Path = file, data: bytes = data) -> None:
+            _put(file, mutated(random, data))
+
+        def load(cls: Any = cls, path: Path = path) -> str:
+            return repr(cls(path).read_progress())
+
+        found.append(Loader(name, write, load, is_sealed=False))
+    return found
+
+
+def of_params(folder: Path) -> list[Loader]:
+    params = [
+        rl.PPOParams(lr=rl.CosineSchedule(1e-3)),
+        rl.UpdateParams(max_grad_norm=1.0, grad_norm_type=float("inf")),
+        rl.RuntimeParams(num_threads=2),
+    ]
+    current: dict[str, Any] = {}
+
+    def write(random: Random) -> None:
+        current["params"] = random.choice(params)
+        current["text"] = mutated(random, current["params"].to_json().encode())
+
+    def load() -> str:
+        text = current["text"]
+        found = type(current["params"]).from_json(text if len(text) % 2 else text.decode(errors="replace"))
+        return "same" if found == current["params"] else str(found)
+
+    return [Loader("params JSON", write, load, is_sealed=False)]
+
+
+def make_loaders(folder: Path) -> dict[str, Loader]:
+    """Return all loaders by name; their files are in the folder."""
+    algorithm, buffer = make_algorithm(), make_buffer()
+    algorithm.save(folder / "algorithm")
+    algorithm.policy.save(folder / "policy")
+    buffer.save(folder / "buffer")
+    recorder = BatchRecorder.load
+
+    def load_algorithm() -> str:
+        loaded: Any = rl.load(folder / "algorithm")
+        return digest_of(loaded.state_dict())
+
+    def load_policy() -> str:
+        loaded = rl.load_policy(folder / "policy")
+        return digest_of(dict(loaded.state_dict()))
+
+    def load_buffer() -> str:
+        return use_buffer(rl.PrioritizedReplayBuffer.load(folder / "buffer"))
+
+    def load_batch() -> str:
+        return digest_of(recorder(folder / "batch"))
+
+    batch = buffer.sample(4)
+    write_state(folder / "batch", "batch", {"class": "Transitions", "fields": _plain(batch)})
+    found = [
+        *of_file("algorithm", folder / "algorithm", load_algorithm),
+        *of_file("policy", folder / "policy", load_policy),
+        *of_file("buffer", folder / "buffer", load_buffer),
+        *of_file("batch", folder / "batch", load_batch),
+        *of_checkpoint(folder),
+        *of_logs(folder),
+        *of_params(folder),
+    ]
+    for loader in found:
+        loader.expected = "same" if loader.name == "params JSON" else loader.load()
+    return {loader.name: loader for loader in found}
+
+
+def _plain(batch: Any) -> dict[str, Any]:
+    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
