@@ -12,6 +12,7 @@ from rltrainer.errors import CheckpointError, ReplayBufferError, readable, stabl
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import NO_HOOKS
 from rltrainer.params import Params
+from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import from_state, to_state
@@ -50,6 +51,7 @@ def read_run(
     try:
         state = from_state(cls, states["trainer"], "trainer")
         _check_same_settings(state.params, _settings(params, algorithm))
+        _check_runtime(state.runtime, params.runtime)
         # Hooks first, whose code is the user's and may raise; the log last, as its rows are all that would be lost.
         # A run that had not begun begins with a log of its own.
         names = parts.keys() & states.keys() - (set() if state.has_begun else {"logger"})
@@ -86,6 +88,16 @@ def _check_same_settings(saved: State, current: State) -> None:
         if not _is_same(saved[name], current.get(name)):
             text = f"{name} was {readable(saved.get(name))} when it was saved and is {current.get(name)!r} now"
             raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
+
+
+def _check_runtime(found: RuntimeParams, told: RuntimeParams) -> None:
+    """Check that only what is left to "auto" is taken from a checkpoint."""
+    for name in ("compile", "num_threads", "matrix_library", "deterministic"):
+        expected, value = getattr(told, name), getattr(found, name)
+        if expected != "auto" and value not in (expected, "auto") and not told.detect_anomaly:
+            raise CheckpointError(
+                f"trainer.runtime.{name}: expected {expected!r}, as RuntimeParams say, found {value!r}"
+            )
 
 
 def _fields(params: Params) -> State:

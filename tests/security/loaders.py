@@ -1,5 +1,6 @@
 """Everything that reads a file, each with a way to damage what it reads, for the fast and the slow fuzz."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -139,16 +140,25 @@ def _texts(random: Random, data: bytes) -> bytes:
     return with_other_text(random, data) if random.random() < 0.7 else mutated(random, data)
 
 
-def of_checkpoint(folder: Path) -> list[Loader]:
-    """Return the ways to damage a checkpoint: manifest, members, members with manifests made anew, values."""
-    trainer: Any = build("dqn_prioritized")
+RUNS = ["ppo", "recurrent_ppo", "sac_mixed", "c51", "offline_sac_prioritized"]
+
+
+def make_run(name: str, folder: Path) -> Any:
+    """Return a trainer after an epoch; that of "ppo" has a logger and hooks."""
+    trainer: Any = build(name)
+    more: dict[str, Any] = {"runtime": rl.RuntimeParams(compile=False)}
+    if name == "ppo":
+        more["hooks"] = [rl.LogScalar("reward"), rl.RewardNormalizer(), rl.EarlyStopping("loss")]
+        more["logger"] = rl.JSONLinesLogger(folder / "ppo.jsonl", training_interval=1)
+    trainer = dataclasses.replace(trainer.params, **more).create_trainer(trainer.algorithm)
     trainer.reset()
     trainer.execute_epoch()
-    path = folder / "checkpoint"
-    trainer.save(path)
-    files = {file.name: file.read_bytes() for file in path.iterdir()}
-    states = read_checkpoint(path)
-    members = sorted(set(files) - {"manifest.json"})
+    return trainer
+
+
+def restoring(trainer: Any, path: Path) -> Callable[[], str]:
+    """Return what restores a trainer: refused, it changes nothing; accepted, it trains on, or says why it cannot."""
+    first: list[str] = []
 
     def load() -> str:
         before = digest(trainer)
@@ -157,7 +167,40 @@ def of_checkpoint(folder: Path) -> list[Loader]:
         except BaseException:
             assert digest(trainer) == before, "a refused restore changed something"
             raise
-        return digest(trainer)
+        found = digest(trainer)
+        if first and found != first[0]:
+            with contextlib.suppress(RLTrainerError):
+                trainer.execute_epoch()
+        first.append(found)
+        del first[1:]
+        return found
+
+    return load
+
+
+def of_values(name: str, folder: Path) -> Loader:
+    """Return the way to damage values in a checkpoint of a run."""
+    trainer, path = make_run(name, folder), folder / f"{name} run"
+    trainer.save(path)
+    states = read_checkpoint(path)
+
+    def write(random: Random) -> None:
+        part, changed = random.choice(sorted(states)), None
+        while not isinstance(changed, dict):
+            changed = with_other_value(random, states[part])
+        write_checkpoint(path, states | {part: changed})
+
+    return Loader(f"{name} run", write, restoring(trainer, path), is_sealed=False)
+
+
+def of_checkpoint(folder: Path) -> list[Loader]:
+    """Return the ways to damage a checkpoint: manifest, members, members with manifests made anew."""
+    trainer = make_run("dqn_prioritized", folder)
+    path = folder / "checkpoint"
+    trainer.save(path)
+    files = {file.name: file.read_bytes() for file in path.iterdir()}
+    members = sorted(set(files) - {"manifest.json"})
+    load = restoring(trainer, path)
 
     def put(changed: dict[str, bytes]) -> None:
         for name, data in (files | changed).items():
@@ -173,19 +216,13 @@ def of_checkpoint(folder: Path) -> list[Loader]:
         name = random.choice(members)
         put({name: mutated(random, files[name])})
 
-    def write_value(random: Random) -> None:
-        part, changed = random.choice(sorted(states)), None
-        while not isinstance(changed, dict):
-            changed = with_other_value(random, states[part])
-        write_checkpoint(path, states | {part: changed})
-
     ways: list[tuple[str, Callable[[Random], None], bool]] = [
         ("manifest", lambda random: put({"manifest.json": mutated(random, files["manifest.json"])}), True),
         ("member", write_member, True),
         ("member, signed", write_signed, False),
-        ("member, values", write_value, False),
     ]
-    return [Loader(name, write, load, is_sealed) for name, write, is_sealed in ways]
+    found = [Loader(name, write, load, is_sealed) for name, write, is_sealed in ways]
+    return [*found, *(of_values(name, folder) for name in ("dqn_prioritized", *RUNS))]
 
 
 PROGRESS: Any = {

@@ -7,11 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.security.fuzz import MAX_GROWTH, fuzz, peak
-from tests.security.loaders import Loader, make_loaders
+from tests.security.loaders import RUNS, Loader, make_loaders
 
 NAMES = [
     *(f"{kind}{way}" for kind in ("algorithm", "policy", "buffer", "batch") for way in ("", ", signed", ", values")),
-    "manifest", "member", "member, signed", "member, values", "log.jsonl", "log.csv", "log", "params JSON",
+    "manifest", "member", "member, signed", *(f"{name} run" for name in ("dqn_prioritized", *RUNS)),
+    "log.jsonl", "log.csv", "log", "params JSON",
 ]  # fmt: skip
 
 
@@ -28,7 +29,7 @@ def test_every_loader_is_tried(loaders: dict[str, Loader]) -> None:
 def test_whatever_is_damaged_is_refused_or_harmless(name: str, loaders: dict[str, Loader]) -> None:
     before = peak()
 
-    @settings(derandomize=True, database=None, deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, database=None, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
     @given(random=st.randoms(use_true_random=False))
     def run(random: Random) -> None:
         loaders[name].try_one(random)
@@ -37,7 +38,7 @@ def test_whatever_is_damaged_is_refused_or_harmless(name: str, loaders: dict[str
     assert peak() - before < MAX_GROWTH
 
 
-@pytest.mark.parametrize("name", ["algorithm", "buffer", "member, values"])
+@pytest.mark.parametrize("name", ["algorithm", "buffer", "dqn_prioritized run"])
 def test_the_slow_fuzz_counts(name: str, loaders: dict[str, Loader]) -> None:
     counts, num_wrong = fuzz(loaders[name], 0, 20, seed=1, seconds=60)
     assert (sum(counts.values()), num_wrong) == (20, 0)

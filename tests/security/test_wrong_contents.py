@@ -171,6 +171,12 @@ OF_RUNS: list[tuple[str, str, Any, str]] = [
     ("ppo", "counters/env_step", 2**80, "env_step: expected an integer"),
     ("ppo", "timing/total", NAN, "timing.total: expected a non-negative finite number, found nan"),
     ("ppo", "runtime/num_threads", -4, "num_threads"),
+    (
+        "ppo",
+        "runtime/deterministic",
+        True,
+        "trainer.runtime.deterministic: expected False, as RuntimeParams say, found",
+    ),
     ("ppo", "params/OnPolicyTrainerParams.batch_size", torch.zeros(2), r"batch_size was tensor\(\[0., 0.\]\)"),
     ("ppo", "params/OnPolicyTrainerParams.update", [torch.zeros(2)], "update was .* when it was saved"),
 ]
