@@ -349,6 +349,7 @@ class Collector:
                 decision = decider.decide(adapter.obs_tensor, self.generator)
                 env_action = adapter.to_env(decision.action)
             except NonFiniteError as error:
+                self._watch.name_idle(self.num_rows)
                 raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
             self.num_rows += 1
             step = adapter.step(env_action, limit)

@@ -52,6 +52,10 @@ class Watch:
         num_steps = num_steps_before + buffer.num_rows
         check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
 
+    def name_idle(self, num_steps: int) -> None:
+        """Raise the fault of an env that nobody counts, or looks at: a policy that acts on all may fail by it."""
+        check_obs(self._adapter.obs, None, num_steps, False, "")
+
     def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: int) -> None:
         """Look at a row that nobody stores; `num_steps` are the steps each env has taken, this one included."""
         adapter = self._adapter

@@ -144,6 +144,14 @@ def test_what_lies_past_a_quota_is_not_looked_at(stores: str) -> None:
 
 
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
+def test_a_policy_that_fails_because_of_an_env_that_nobody_counts(stores: str) -> None:
+    envs = faulty_envs(Faulty("obs", 2, length=3), length=9)
+    one = collector(envs, stores, rl.QNetwork.for_envs(envs, hidden_sizes=(4,)))
+    with pytest.raises(NonFiniteError, match="^env 1, step 2: obs = nan$"):
+        one.collect(num_episodes=1, explore=False)
+
+
+@pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
 def test_an_env_that_fails_because_of_a_bad_observation(stores: str) -> None:
     class Strict(Faulty):
         def step(self, action: Any) -> Any:
