@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,15 +52,36 @@ def write_state(path: str | Path, kind: str, state: State) -> str:
         TypeError: something in the state is neither a tensor nor plain, or it is nested too deep; the text names it.
         OSError: the file could not be written; what was there is unchanged.
     """
+    packed = pack_state(kind, state)
+    with replaced_file(Path(path)) as file:
+        return packed.write(file)
+
+
+@dataclass(frozen=True)
+class PackedState:
+    """A state as a file holds it, before it is written."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+    def copied(self) -> "PackedState":
+        """Return one that does not change with what the state is of; its tensors are in the memory of the host."""
+        return PackedState({name: value.to("cpu", copy=True) for name, value in self.tensors.items()}, self.metadata)
+
+    def write(self, file: BinaryIO) -> str:
+        """Write it, and return the SHA-256 in hex."""
+        return _write_safetensors(file, self.tensors, self.metadata)
+
+
+def pack_state(kind: str, state: State) -> PackedState:
+    """Return what a file of a state holds; the tensors share its memory. For arguments and errors see `write_state`."""
     tensors: dict[str, Tensor] = {}
     plain = _take_tensors(state, kind, tensors)
     try:
         check_depth(plain)
     except ValueError as error:
         raise TypeError(f"{kind}: the state {error}") from None
-    metadata = {"rltrainer": kind, "version": str(FORMAT_VERSION), "state": json.dumps(plain)}
-    with replaced_file(Path(path)) as file:
-        return _write_safetensors(file, tensors, metadata)
+    return PackedState(tensors, {"rltrainer": kind, "version": str(FORMAT_VERSION), "state": json.dumps(plain)})
 
 
 def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:

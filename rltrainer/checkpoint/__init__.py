@@ -1,6 +1,16 @@
-"""Saves and restores a whole trainer."""
+"""Saves and restores a whole trainer: a checkpoint by itself, or those of a run one after another."""
 
 from rltrainer.checkpoint.directory import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint.report import CheckpointReport, PartReport, Report, verify
 from rltrainer.checkpoint.store import CheckpointStore, live_state
 
-__all__ = ["CheckpointStore", "live_state", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "CheckpointReport",
+    "CheckpointStore",
+    "PartReport",
+    "Report",
+    "live_state",
+    "read_checkpoint",
+    "verify",
+    "write_checkpoint",
+]

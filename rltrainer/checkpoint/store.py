@@ -1,10 +1,30 @@
-"""The checkpoints of a run: committed one after another into one directory, and the newest whole one found again."""
+"""The checkpoints of a run: committed one after another into one directory, and the newest whole one found again.
 
+    checkpoint-000000020000/   manifest.json, one state file per part; complete, or not there
+    segments/<sha256>          blocks of large buffers, which those that hold the same blocks share
+    lock                       who writes here
+
+`save` copies what may change and holds the blocks that did; a thread writes both under hidden names, renames the
+directory into place, and then removes checkpoints that are not to be kept, and segments that nobody lists any more.
+"""
+
+import contextlib
+import logging
+import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
-from rltrainer.checkpoint.directory import read_checkpoint, write_checkpoint
+from rltrainer.atomic_write import hidden_name, remove, sync_directory, write_errors
+from rltrainer.checkpoint.capture import Capture, Saved
+from rltrainer.checkpoint.directory import write_parts
+from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.checkpoint.manifest import FORMAT_VERSION, MANIFEST, Manifest
+from rltrainer.checkpoint.retention import kept
+from rltrainer.checkpoint.run_directory import checkpoints_in, free_path, leftovers_in, newest_intact
+from rltrainer.checkpoint.segments import SegmentFolder
+from rltrainer.errors import CheckpointError
 from rltrainer.types import State
 
 
@@ -20,13 +40,32 @@ class CheckpointStore:
     def __init__(self, directory: str | os.PathLike[str], keep_last: int | None, keep_best: int | None) -> None:
         self.directory = Path(os.path.abspath(directory))
         self.keep_last, self.keep_best = keep_last, keep_best
+        self._lock = DirectoryLock(self.directory)
+        self._segments = SegmentFolder(self.directory)
+        self._committed: dict[Path, Manifest] = {}  # the oldest first
+        self._saved: Saved = {}
+        self._writer: threading.Thread | None = None
+        self._failure: CheckpointError | None = None
 
     def open(self) -> None:
         """Take the lock of the directory, and remove what killed saves left behind.
 
         Raises:
-            CheckpointError: another process writes there; the text names its pid and host.
+            CheckpointError: another process writes there, which the text names; or nothing can be written.
         """
+        if self._lock.is_held:
+            return
+        if os.path.lexists(self.directory / MANIFEST):
+            text = f"{self.directory}: is a checkpoint, and cannot hold those of a run. Give the directory around it."
+            raise CheckpointError(text)
+        with write_errors(self.directory, CheckpointError):
+            self._segments.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            try:
+                self._look_around()
+            except BaseException:
+                self._lock.release()
+                raise
 
     def close(self) -> None:
         """Wait for what is being written, and give the lock back.
@@ -34,9 +73,14 @@ class CheckpointStore:
         Raises:
             CheckpointError: the last save failed.
         """
+        self.wait()
+        self._lock.release()
+        self.check()
 
     def save(self, parts: dict[str, State], step: int, score: float | None) -> None:
         """Save a checkpoint; returns when all that may change is safe, the rest is written by a thread.
+
+        Waits for the save before.
 
         Args:
             parts: the state of each part; see `live_state`.
@@ -45,8 +89,20 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: the save before failed, or this one cannot begin.
+            TypeError: something in a state cannot be saved; the text names it.
         """
-        write_checkpoint(self.directory / f"checkpoint-{step:012d}", parts)
+        if not self._lock.is_held:
+            raise CheckpointError(f"{self.directory}: is not open for writing. Call open() first.")
+        self.wait()
+        self.check()
+        with write_errors(self.directory, CheckpointError):
+            capture = Capture(parts, self._saved, self._segments.names())
+        self._writer = threading.Thread(target=self._write, args=(capture, step, score), name="rltrainer-checkpoint")
+        try:
+            self._writer.start()
+        except RuntimeError:  # the system has no thread for us: training waits
+            self._writer = None
+            self._write(capture, step, score)
 
     def check(self) -> None:
         """Raise the failure of what was written in the background, once.
@@ -54,23 +110,103 @@ class CheckpointStore:
         Raises:
             CheckpointError: the last save failed.
         """
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
     def wait(self) -> None:
         """Wait until all is written; a failure is raised by the next `check`, `save` or `close`."""
+        if self._writer is not None:
+            with contextlib.suppress(RuntimeError):  # an interrupt came before it was started
+                self._writer.join()
+            self._writer = None
 
     def newest_intact(self) -> Path | None:
         """Return the newest checkpoint that is whole; None if there are none.
 
-        Each newer one that is damaged is named in a `RuntimeWarning`.
+        Each that is damaged and newer, or whose manifest cannot be read, is named in a `RuntimeWarning`.
 
         Raises:
             CheckpointError: there are checkpoints, and all are damaged.
         """
-        found = sorted(self.directory.glob("checkpoint-*"), reverse=True)
-        for path in found:
-            read_checkpoint(path)
-            return path
-        return None
+        return newest_intact(self.directory)
+
+    def _look_around(self) -> None:
+        """Take over what is there: the checkpoints, and none of what killed saves left."""
+        for path in leftovers_in(self.directory):
+            remove(path)
+        found = checkpoints_in(self.directory)
+        self._committed = {each.path: each.manifest for each in reversed(found) if each.manifest is not None}
+        if len(self._committed) == len(found):  # what a damaged manifest lists, nobody knows
+            self._segments.remove(self._segments.names() - self._listed())
+
+    def _write(self, capture: Capture, step: int, score: float | None) -> None:
+        """Write a checkpoint, in a thread; failures are kept for who asks."""
+        try:
+            self._commit(capture, step, score)
+            self._saved = capture.saved()
+        except BaseException as cause:
+            newest = next(reversed(self._committed), None)
+            rest = "There is none before it." if newest is None else f"The newest one is {newest}."
+            text = cause if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
+            failure = CheckpointError(f"{self.directory}: step {step} could not be saved ({text}). {rest}")
+            failure.__cause__ = cause
+            self._failure = failure
+        else:
+            self._prune()
+        finally:
+            capture.release()
+
+    def _commit(self, capture: Capture, step: int, score: float | None) -> None:
+        self._lock.check()
+        path = free_path(self.directory, step)
+        temporary = hidden_name(path, "new")
+        written: set[str] = set()
+        try:
+            for blocks in capture.blocks.values():
+                for block in blocks.changed:
+                    blocks.names[block] = name = self._segments.write(blocks.value.take(block))
+                    written.add(name)
+            self._segments.sync()
+            manifest = self._manifest(capture, step, score)
+            manifest = write_parts(temporary, capture.parts, manifest)
+            os.replace(temporary, path)
+            self._committed[path] = manifest
+            sync_directory(self.directory)
+        finally:
+            remove(temporary)
+            self._segments.remove(written - self._listed())
+
+    def _manifest(self, capture: Capture, step: int, score: float | None) -> Manifest:
+        """Return the manifest of a checkpoint whose segments are written."""
+        blocks = capture.segments()
+        names = {name for keys in blocks.values() for names in keys.values() for name in names}
+        serial = 1 + max((manifest.serial for manifest in self._committed.values()), default=0)
+        score = None if score is None or math.isnan(score) else float(score)
+        entries = self._segments.entries(sorted(names))
+        return Manifest(
+            files={}, segments=entries, blocks=blocks, serial=serial, step=step, score=score, version=FORMAT_VERSION
+        )
+
+    def _prune(self) -> None:
+        """Remove checkpoints that are not to be kept: first their names, so that what a kill leaves is none."""
+        stay = kept(self._committed.items(), self.keep_last, self.keep_best)
+        gone = [path for path in self._committed if path not in stay]
+        names: set[str] = set()
+        try:
+            for path in gone:
+                hidden = hidden_name(path, "gone")
+                with contextlib.suppress(FileNotFoundError):  # somebody else removed it
+                    os.replace(path, hidden)
+                names |= set(self._committed.pop(path).segments)
+                remove(hidden)
+            self._segments.remove(names - self._listed())
+        except OSError as error:
+            logging.getLogger("rltrainer").warning("%s: could not remove old checkpoints (%s)", self.directory, error)
+
+    def _listed(self) -> set[str]:
+        """Return the segments that a checkpoint lists."""
+        return {name for manifest in self._committed.values() for name in manifest.segments}
 
 
 def live_state(part: Any) -> State:

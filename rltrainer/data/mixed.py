@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
+from rltrainer.data.state_checks import in_order
 from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
 from rltrainer.field_rules import PositiveInt, UnitFloat, checked
 from rltrainer.seeding import derive_seed
@@ -111,8 +112,14 @@ class MixedBuffer(ReplayBuffer):
 
     def state_dict(self) -> State:
         """Return the online buffer's state, and what is drawn from the offline one."""
-        offline = {"num_transitions": len(self.offline), **self.offline.drawing.state_dict()}
-        return self.online.state_dict() | {"offline": offline}
+        return self.online.state_dict() | self._offline_state()
+
+    def state_in_blocks(self) -> State:
+        """Return the same for a save that goes on beside what is stored next."""
+        return self.online.state_in_blocks() | self._offline_state()
+
+    def _offline_state(self) -> State:
+        return {"offline": {"num_transitions": len(self.offline), **self.offline.drawing.state_dict()}}
 
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, and return what loads it.
@@ -127,12 +134,7 @@ class MixedBuffer(ReplayBuffer):
             raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
         load_online = self.online.prepare_load(state)
         load_drawing = self.offline.drawing.prepare_load(found)
-
-        def load() -> None:
-            load_online()
-            load_drawing()
-
-        return load
+        return in_order(load_online, load_drawing)
 
     def save(self, path: str | Path) -> None:
         """Write the online buffer to a file; see `ReplayBuffer.save`."""

@@ -17,9 +17,10 @@ from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import Layout, prepare_ring, read_layout, ring_state, write_buffer, written_of
 from rltrainer.data.ring import Ring
-from rltrainer.data.sample_arguments import check_lengths, check_sample
+from rltrainer.data.sample_arguments import check_lengths, check_sample, max_num_batches
 from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
+from rltrainer.data.state_checks import in_order
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
@@ -29,8 +30,6 @@ from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is walked through."""
-MAX_NUM_BATCHES, MAX_SAMPLE_NBYTES = 32, 2**26
-"""Batches, and bytes of them, that trainers sample at once: more would gain nothing, and priorities would be stale."""
 
 
 class ReplayBuffer:
@@ -239,7 +238,7 @@ class ReplayBuffer:
 
     def max_num_batches(self, batch_size: int) -> int:
         """Return how many batches are sampled at once at most, so that their memory stays small beside the data."""
-        return min(max(MAX_SAMPLE_NBYTES // (2 * batch_size * self._cell_nbytes), 1), MAX_NUM_BATCHES)
+        return max_num_batches(batch_size * self._cell_nbytes)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Do nothing: sampling is uniform."""
@@ -315,6 +314,10 @@ class ReplayBuffer:
         """Return the whole state; its tensors share the buffer's memory, so write or clone them before going on."""
         return {**self._layout.to_state(), **ring_state(self._ring), **self.drawing.state_dict()}
 
+    def state_in_blocks(self) -> State:
+        """Return the same for a save that goes on beside what is stored next: its rows are `SavedBlocks`."""
+        return {**self._layout.to_state(), **ring_state(self._ring, in_blocks=True), **self.drawing.state_dict()}
+
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, exactly; traces go on where they were.
 
@@ -389,9 +392,4 @@ class ReplayBuffer:
             load_drawing = self.drawing.prepare_load(state, written_of(state, self.num_envs), is_exact)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error
-
-        def load() -> None:
-            load_ring()
-            load_drawing()
-
-        return load
+        return in_order(load_ring, load_drawing)

@@ -11,10 +11,11 @@ import torch
 from rltrainer.atomic_write import write_errors
 from rltrainer.data.columns import EXTRA_DTYPES, column_specs, require_extra
 from rltrainer.data.incoming_cells import outside_text, to_array
-from rltrainer.data.ring import Ring
+from rltrainer.data.ring import Ring, SavedRows
+from rltrainer.data.ring_blocks import RingBlocks
 from rltrainer.data.state_checks import check_tensor, check_tree, require
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.errors import ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
 from rltrainer.state_file import read_state, write_state
 from rltrainer.tree import Tree, named_leaves
@@ -124,17 +125,23 @@ def read_layout(path: str | Path) -> tuple[State, Layout, Layout]:
     return state, layout, replace(layout, capacity=min(layout.capacity, longest * layout.num_envs))
 
 
-def ring_state(ring: Ring) -> State:
-    """Return the state of a ring; its tensors share the ring's memory where they can. Unfilled rows are left out."""
-    num_rows = min(int(ring.written.max()) + 1, ring.num_rows)
-    rows = {name: column.rows(num_rows) for name, column in ring.columns.items()}
+def ring_state(ring: Ring, in_blocks: bool = False) -> State:
+    """Return the state of a ring; its tensors share the ring's memory where they can. Unfilled rows are left out.
+
+    Args:
+        ring: whose state.
+        in_blocks: whether its rows are blocks, which are copied when they are saved.
+    """
+    position = {"written": torch.from_numpy(ring.written.copy()), "cut": torch.from_numpy(ring.broken_mask.copy())}
+    if in_blocks:
+        return {"blocks": RingBlocks(ring)} | position
+    rows = {name: column.rows(ring.num_used_rows) for name, column in ring.columns.items()}
     final_index = ring.final.cells()
     return {
         "data": dict(named_leaves(rows)),
         "final_index": torch.from_numpy(final_index),
         "final_obs": dict(named_leaves(ring.final.of(final_index))),
-        "written": torch.from_numpy(ring.written.copy()),
-        "cut": torch.from_numpy(ring.broken_mask.copy()),
+        **position,
     }
 
 
@@ -149,37 +156,72 @@ def prepare_ring(ring: Ring, state: State, observation_space: gym.Space[Any], is
     Raises:
         ReplayBufferError: something is missing, has another shape or dtype, or contradicts the rest.
     """
-    num_envs = ring.num_envs
-    written = written_of(state, num_envs)
-    num_rows = min(int(written.max()) + 1, ring.num_rows)
+    written, num_envs = written_of(state, ring.num_envs), ring.num_envs
     broken_mask = to_array(check_tensor(state, "cut", torch.bool, (num_envs,)))
-    columns = check_tree(state, "data", ring.specs, (num_rows, num_envs))
-    index = to_array(check_tensor(state, "final_index", torch.int64, None))
-    final = check_tree(state, "final_obs", ring.specs["obs"], (len(index),))
-
+    num_rows = min(int(written.max()) + 1, ring.num_rows)
     is_stored = np.zeros(num_rows * num_envs, np.bool_)
     is_stored[to_array(ring.stored_cells(written))] = True
+    blocks = [
+        _checked_rows(name, ring, part, rows, is_stored[rows.start * num_envs : rows.stop * num_envs])
+        for name, part, rows in _parts(state, num_rows)
+    ]
+    is_known = is_stored
+    heads = (written % ring.num_rows * num_envs + np.arange(num_envs))[written > 0]
+    ends = np.concatenate([block.final_index for block in blocks])
+    is_known[np.setdiff1d(heads, (ends + num_envs) % ring.num_cells)] = True
+    for (name, _, rows), block in zip(_parts(state, num_rows), blocks, strict=True):
+        known = is_known[rows.start * num_envs : rows.stop * num_envs]
+        _check_choices(name, observation_space, block.columns["obs"], known, block.final)
+        numbers = {"obs": block.columns["obs"], "reward": block.columns["reward"], "final_obs": block.final}
+        for leaf_name, leaf in named_leaves(numbers) if is_finite else ():
+            require(bool(leaf.isfinite().all()), f"{name}{leaf_name}: holds NaN or infinity")
+    return lambda: ring.restore(written, broken_mask, blocks)
+
+
+def _parts(state: State, num_rows: int) -> list[tuple[str, State, range]]:
+    """Return the name, the state and the rows of each block, or of the whole."""
+    if "blocks" not in state:
+        return [("", state, range(num_rows))]
+    found = state["blocks"]
+    is_list = isinstance(found, list) and len(found) > 0 and all(isinstance(block, dict) for block in found)
+    require(is_list, f"blocks: expected states of rows, found {readable(found)}")
+    size = num_rows if len(found) == 1 else _num_rows(found[0])
+    rows = [range(start, min(start + size, num_rows)) for start in range(0, num_rows, max(size, 1))]
+    require(len(rows) == len(found), f"blocks: expected {len(rows)} of {size} rows, found {len(found)}")
+    return [(f"blocks.{i}.", *each) for i, each in enumerate(zip(found, rows, strict=True))]
+
+
+def _num_rows(block: State) -> int:
+    data = block.get("data")
+    columns = list(data.values()) if isinstance(data, dict) else []
+    return len(columns[0]) if columns and isinstance(columns[0], torch.Tensor) and columns[0].ndim else 0
+
+
+def _checked_rows(name: str, ring: Ring, state: State, rows: range, is_stored: Array) -> SavedRows:
+    """Check the state of some rows; `is_stored` says which of their cells hold transitions."""
+    try:
+        columns = check_tree(state, "data", ring.specs, (len(rows), ring.num_envs))
+        index = to_array(check_tensor(state, "final_index", torch.int64, None))
+        final = check_tree(state, "final_obs", ring.specs["obs"], (len(index),))
+    except ReplayBufferError as error:
+        raise ReplayBufferError(f"{name}{error}") from error
     in_range = ((index >= 0) & (index < is_stored.size)).all()
-    require(bool(in_range and (np.diff(index) > 0).all() and is_stored[index].all()), "final_index: names no cells")
+    are_cells = bool(in_range and (np.diff(index) > 0).all() and is_stored[index].all())
+    require(are_cells, f"{name}final_index: names no cells")
     done = to_array(columns["terminated"] | columns["truncated"]).reshape(-1)
     done[index] = False
-    require(not (done & is_stored).any(), "final_obs: lacks the final observation of an episode")
+    require(not (done & is_stored).any(), f"{name}final_obs: lacks the final observation of an episode")
     action = to_array(columns["action"]).reshape(is_stored.size, *columns["action"].shape[2:])[is_stored]
     if not ring.actions.holds(action):
-        raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
-    heads = (written % ring.num_rows * num_envs + np.arange(num_envs))[written > 0]
-    is_stored[np.setdiff1d(heads, (index + num_envs) % ring.num_cells)] = True
-    _check_choices(observation_space, columns["obs"], is_stored, final)
-    if is_finite:
-        for name, leaf in named_leaves({"obs": columns["obs"], "reward": columns["reward"], "final_obs": final}):
-            require(bool(leaf.isfinite().all()), f"{name}: holds NaN or infinity")
-    return lambda: ring.restore(written, broken_mask, columns, index, final)
+        raise ReplayBufferError(outside_text(f"{name}action", ring.actions, action, ("transition",)))
+    return SavedRows(rows.start, rows.stop, columns, index + rows.start * ring.num_envs, final)
 
 
-def _check_choices(observation_space: gym.Space[Any], obs: Tree, is_known: Array, final: Tree) -> None:
+def _check_choices(owner: str, observation_space: gym.Space[Any], obs: Tree, is_known: Array, final: Tree) -> None:
     """Check that observations lie in those spaces whose values are choices; bounds of a Box are not looked at.
 
     Args:
+        owner: what errors begin with.
         observation_space: of one env.
         obs, final: trees of tensors [rows, N, ...] and [K, ...].
         is_known: [rows * N] bool, which of the cells hold an observation.
@@ -192,7 +234,7 @@ def _check_choices(observation_space: gym.Space[Any], obs: Tree, is_known: Array
         cells = to_array(stored[path]).reshape(is_known.size, *stored[path].shape[2:])[is_known]
         for name, values in (("obs", cells), ("final_obs", to_array(ends[path]))):
             if not choices.holds(values):
-                raise ReplayBufferError(outside_text(f"{name}{path}", choices, values, ("transition",)))
+                raise ReplayBufferError(outside_text(f"{owner}{name}{path}", choices, values, ("transition",)))
 
 
 def written_of(state: State, num_envs: int) -> Array:

@@ -5,7 +5,8 @@ on, which is the successor of the row before; the spare row, the head, holds tha
 trace ends, in an episode's end or a boundary, the successor is kept apart. A cell's flat index is row * N + env.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,17 @@ from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout, Transitions
 
 
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """Some rows of a state: columns [rows, N, ...], and the flat indices of traces' ends [K], with successors."""
+
+    start: int
+    stop: int
+    columns: dict[str, Tree]
+    final_index: Array
+    final: Tree
+
+
 class Ring:
     """Rings of transitions that forget their oldest. Every cell that is stored can be sampled.
 
@@ -40,6 +52,8 @@ class Ring:
     Attributes:
         written: cells that each env ever stored [N]; the next one's row is this modulo R, and it holds at most C of
             them.
+        before_write: called, while a save goes on, with the number of cells [N] or of each env that are about to be
+            stored.
     """
 
     def __init__(
@@ -61,6 +75,7 @@ class Ring:
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
         self.sampler: Sampler | None = None
+        self.before_write: Callable[[Any], None] | None = None
         self.frames = frames
         self.stream: object | None = None
         self.broken_mask = np.zeros(num_envs, np.bool_)
@@ -73,6 +88,15 @@ class Ring:
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
+
+    @property
+    def num_used_rows(self) -> int:
+        """How many rows were ever written, the head included."""
+        return min(int(self.written.max()) + 1, self.num_rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without the save that is going on."""
+        return vars(self) | {"before_write": None}
 
     def sizes(self) -> Array:
         """Return how many cells each env holds [N]."""
@@ -99,6 +123,8 @@ class Ring:
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
         """Store one cell of every env; see `ReplayBuffer.add`."""
+        if (before_write := self.before_write) is not None:
+            before_write(1)
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
         self._end_traces()
@@ -151,8 +177,10 @@ class Ring:
         Returns:
             the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
-        self._end_traces()
         count = np.bincount(cells.env, minlength=self.num_envs)
+        if (before_write := self.before_write) is not None:
+            before_write(count)
+        self._end_traces()
         rank = np.empty_like(cells.env)  # of each cell, among those of its env
         rank[np.argsort(cells.env, kind="stable")] = count_up(count)
         number = self.written[cells.env] + rank
@@ -272,21 +300,22 @@ class Ring:
 
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
+        if (before_write := self.before_write) is not None:
+            before_write(self.num_rows)
         if self.sampler is not None:
             self.sampler.forgotten(self.stored_cells(self.written))
         self.final.clear()
         self.broken_mask[:] = False
         self._note_written(np.zeros(self.num_envs, np.int64))
 
-    def restore(
-        self, written: Array, broken_mask: Array, rows: dict[str, Tree], final_index: Array, final: Tree
-    ) -> None:
-        """Copy a checked state in; `rows` holds the first rows of each column."""
+    def restore(self, written: Array, broken_mask: Array, blocks: Iterable[SavedRows]) -> None:
+        """Copy a checked state in."""
         self.clear()
-        num_rows = len(rows["reward"])
-        for name, column in self.columns.items():
-            map_tree(lambda mine, saved: mine.copy_(saved), column.rows(num_rows), rows[name])
-        self.final.put(final_index, final)
+        for block in blocks:
+            for name, column in self.columns.items():
+                rows = column.rows(block.stop, block.start)
+                map_tree(lambda mine, saved: mine.copy_(saved), rows, block.columns[name])
+            self.final.put(block.final_index, block.final)
         self.stream = None
         self.broken_mask[:] = broken_mask
         self._note_written(written.copy())

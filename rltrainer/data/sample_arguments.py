@@ -5,6 +5,14 @@ from rltrainer.data.ring import Ring
 from rltrainer.errors import ReplayBufferError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, UnitFloat, checked
 
+MAX_NUM_BATCHES, MAX_SAMPLE_NBYTES = 32, 2**26
+"""Batches, and bytes of them, that trainers sample at once: more would gain nothing, and priorities would be stale."""
+
+
+def max_num_batches(batch_nbytes: int) -> int:
+    """Return how many batches are sampled at once at most, so that their memory stays small beside the data."""
+    return min(max(MAX_SAMPLE_NBYTES // (2 * batch_nbytes), 1), MAX_NUM_BATCHES)
+
 
 def check_sample(
     owner: str, ring: Ring, cell_nbytes: int, batch_size: int, n_step: int, gamma: float, num_batches: int | None

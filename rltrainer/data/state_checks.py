@@ -1,11 +1,11 @@
-"""Trees of tensors in a state: stored by the path of each leaf, checked before they are believed."""
+"""Trees of tensors in a state: stored by the path of each leaf, checked before they are believed, then loaded."""
 
 import torch
 from torch import Tensor
 
 from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.tree import Tree, named_leaves, rebuild
-from rltrainer.types import State
+from rltrainer.types import Load, State
 
 
 def check_tree(state: State, name: str, specs: Tree, shape: tuple[int, ...]) -> Tree:
@@ -41,3 +41,13 @@ def require(condition: bool, text: str) -> None:
     """Raise a `ReplayBufferError` with this text unless the condition holds."""
     if not condition:
         raise ReplayBufferError(text)
+
+
+def in_order(*loads: Load) -> Load:
+    """Return what makes these loads one after another."""
+
+    def load() -> None:
+        for each in loads:
+            each()
+
+    return load

@@ -88,13 +88,11 @@ class Storage:
         """Reserve more rows; what is stored stays, views handed out before show the old memory."""
         self.shape = (rows, *self.shape[1:])
         for leaf in self.leaves:
-            stored = leaf.tensor
-            leaf.allocate(self.shape)
-            leaf.tensor[: len(stored)] = stored
+            leaf.allocate(self.shape, leaf.tensor)
 
-    def rows(self, stop: int) -> Tree:
-        """Return views of the first rows."""
-        return self._tree([leaf.tensor[:stop] for leaf in self.leaves])
+    def rows(self, stop: int, start: int = 0) -> Tree:
+        """Return views of some rows."""
+        return self._tree([leaf.tensor[start:stop] for leaf in self.leaves])
 
     def row(self, i: int) -> Tree:
         """Return views of a row; on the CPU arrays."""
@@ -126,14 +124,17 @@ class Leaf:
         self.row_shape = shape[1:] + spec.shape
         self.allocate(shape)
 
-    def allocate(self, shape: tuple[int, ...]) -> None:
-        """Reserve memory, all zero."""
+    def allocate(self, shape: tuple[int, ...], stored: Tensor | None = None) -> None:
+        """Reserve memory, all zero but for the first rows: a thread that reads these sees them before and after."""
         if self.device.type == "cpu":
             # NumPy writes a row in a tenth of torch's time, and its zeroed pages cost nothing until they are used.
             array = np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch."))
-            self.tensor = torch.from_numpy(array)
+            tensor = torch.from_numpy(array)
         else:
-            self.tensor = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
+            tensor = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
+        if stored is not None:
+            tensor[: len(stored)] = stored
+        self.tensor = tensor
         self._view()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Files of earlier formats: what they hold arrives, bit for bit, and the run goes on."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,17 @@ def test_an_old_checkpoint_continues_its_log_and_no_other(tmp_path: Path) -> Non
             assert path.read_bytes() == saved
             trainer.run()
             assert path.read_bytes().startswith(saved)
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("run_format_*/*/checkpoint-*")), ids=lambda path: path.name)
+def test_an_old_checkpoint_of_a_run_goes_on(path: Path) -> None:
+    trainer: Any = build(path.parent.name)
+    trainer.restore(path)
+    assert_holds(trainer.algorithm.state_dict(), path / "algorithm.safetensors", "algorithm")
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["step"] == trainer.state.training_step == int(path.name.removeprefix("checkpoint-"))
+    segments = [load_file(path.parent / "segments" / name) for name in manifest["blocks"]["buffer"]["blocks"]]
+    assert len(segments) >= 3
+    for name, tensor in trainer.params.buffer.state_dict()["data"].items():
+        assert torch.equal(torch.cat([segment[f"segment.data.{name}"] for segment in segments]), tensor), name
+    assert trainer.run().epoch == 3

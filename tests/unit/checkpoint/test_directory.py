@@ -19,7 +19,14 @@ import torch
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError
 
-WATCHED = ("checkpoint/directory.py", "atomic_write.py", "state_file.py")
+WATCHED = (
+    "checkpoint/directory.py",
+    "checkpoint/manifest.py",
+    "checkpoint/members.py",
+    "checkpoint/replacing.py",
+    "atomic_write.py",
+    "state_file.py",
+)
 
 
 def write(path: Path, number: int) -> None:
@@ -38,13 +45,13 @@ def names(folder: Path) -> list[str]:
 
 
 @contextmanager
-def interrupted_at(line: int, error: BaseException) -> Iterator[list[str]]:
+def interrupted_at(line: int, error: BaseException, watched: tuple[str, ...] = WATCHED) -> Iterator[list[str]]:
     """Raise at this line of all that the package runs to write, counted from 0; yields the line if there was one."""
     count, reached = -1, []
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
-        if not frame.f_code.co_filename.endswith(WATCHED):
+        if not frame.f_code.co_filename.endswith(watched):
             return None
         if event == "line":
             count += 1
@@ -324,7 +331,7 @@ MAKERS = [
     (make_foreign_manifest, "manifest.json: damaged (KeyError"),
     (make_lying_manifest, "manifest.json: not a manifest of rltrainer"),
     (make_linked_member, "holds 'a.safetensors' beside a checkpoint"),
-    (make_newer, "written in format 7, this release reads up to 1"),
+    (make_newer, "written in format 7, this release reads up to 2"),
 ]
 
 

@@ -1,19 +1,636 @@
-"""The checkpoints of a run in their directory."""
+"""The checkpoints of a run: what is written of which moment, what stays, faults at every step, kills, one writer."""
 
+import builtins
+import errno
+import multiprocessing
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
+import pytest
 import torch
 
-from rltrainer.checkpoint import CheckpointStore, read_checkpoint
+import rltrainer as rl
+from rltrainer.checkpoint import CheckpointStore, live_state, read_checkpoint, store
+from rltrainer.checkpoint.manifest import read_manifest
+from rltrainer.data import ring_blocks
+from rltrainer.errors import CheckpointError
+from tests.unit.checkpoint.test_directory import interrupted_at
+from tests.unit.data.reference import World, add_step, make_buffer
+from tests.unit.data.test_replay_file import same
 
 
-def test_the_newest_is_found(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "run", keep_last=3, keep_best=1)
-    store.open()
-    assert store.newest_intact() is None
-    for step in (10, 9000):
-        store.save({"a": {"w": torch.full((3,), float(step))}}, step, None)
-    store.close()
-    newest = store.newest_intact()
-    assert newest == tmp_path / "run" / "checkpoint-000000009000"
-    assert read_checkpoint(newest)["a"]["w"].tolist() == [9000.0] * 3
+def opened(directory: Path, keep_last: int | None = None, keep_best: int | None = 0) -> CheckpointStore:
+    made = CheckpointStore(directory, keep_last, keep_best)
+    made.open()
+    return made
+
+
+def state(number: float) -> dict[str, Any]:
+    return {"a": {"w": torch.full((3,), float(number))}, "b": {"number": number}}
+
+
+def number_in(path: Path | None) -> float:
+    """Return which state was saved; raises unless the checkpoint is whole."""
+    assert path is not None
+    states = read_checkpoint(path)
+    assert states["a"]["w"].tolist() == [states["b"]["number"]] * 3
+    return float(states["b"]["number"])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_blocks, "MIN_NBYTES", 100)
+
+
+class Run:
+    """A buffer that fills, and a number."""
+
+    def __init__(self, capacity: int = 60) -> None:
+        self.buffer, self.world, self.number = make_buffer(capacity, 2), World(0, 2), 0
+
+    def go_on(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            add_step(self.buffer, None, self.world.step()[0])
+        self.number += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"buffer": live_state(self.buffer), **state(self.number)}
+
+    def check(self, path: Path | None) -> int:
+        """Assert that a checkpoint holds a buffer as it was at some save, and return which."""
+        number = int(number_in(path))
+        assert path is not None
+        loaded, again = make_buffer(self.buffer.capacity, 2), Run(self.buffer.capacity)
+        loaded.load_state_dict(read_checkpoint(path, mapped=("buffer",))["buffer"])
+        for i in range(number):
+            again.go_on(self.steps[i])
+        assert same(loaded, again.buffer, ignored="")
+        return number
+
+    steps = (70, 3, 1, 40, 5, 80, 2, 9)
+
+
+class Writing:
+    """Holds the thread that writes, before each block and each part."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_go_on = threading.Event()
+        commit = CheckpointStore._commit
+
+        def held(*args: Any) -> None:
+            assert self.may_go_on.wait(20)
+            commit(*args)
+
+        monkeypatch.setattr(CheckpointStore, "_commit", held)
+
+
+def test_what_is_written_is_of_the_moment_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, writing, made = Run(), Writing(monkeypatch), opened(tmp_path)
+    generator = torch.Generator().manual_seed(1)
+    weights, inner = torch.zeros(3), {"list": [torch.ones(2)]}
+    run.go_on(70)
+    expected = torch.Generator().manual_seed(1).get_state()
+    parts = run.state() | {"more": {"w": weights, "inner": inner, "rng": generator.get_state()}}
+    made.save(parts, 1, None)
+    weights += 1.0
+    inner["list"][0].fill_(7.0)
+    inner["list"].append(torch.zeros(1))
+    parts["more"]["w"] = None
+    torch.rand(3, generator=generator)
+    run.go_on(200)
+    assert made.newest_intact() is None
+    writing.may_go_on.set()
+    made.wait()
+    made.check()
+    more = read_checkpoint(tmp_path / "checkpoint-000000000001")["more"]
+    assert more["w"].tolist() == [0.0] * 3
+    assert [value.tolist() for value in more["inner"]["list"]] == [[1.0, 1.0]]
+    assert torch.equal(more["rng"], expected)
+    assert run.check(made.newest_intact()) == 1
+    made.close()
+
+
+def test_a_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, made = Writing(monkeypatch), opened(tmp_path)
+    made.save(state(1), 1, None)
+    threading.Timer(0.2, writing.may_go_on.set).start()
+    made.save(state(2), 2, None)
+    assert number_in(tmp_path / "checkpoint-000000000001") == 1
+    made.close()
+    assert number_in(made.newest_intact()) == 2
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_checkpoints_share_the_segments_of_what_did_not_change(tmp_path: Path) -> None:
+    run, made = Run(400), opened(tmp_path)
+    run.go_on(500)
+    made.save(run.state(), 1, None)
+    made.wait()
+    first = set(names(tmp_path / "segments"))
+    run.go_on(3)
+    made.save(run.state(), 2, None)
+    made.close()
+    manifests = [read_manifest(tmp_path / f"checkpoint-00000000000{i}") for i in (1, 2)]
+    assert [manifest.serial for manifest in manifests] == [1, 2]
+    shared = set(manifests[0].segments) & set(manifests[1].segments)
+    assert len(first) > 50
+    assert len(first - shared) == len(set(manifests[1].segments) - shared) <= 4
+    assert set(names(tmp_path / "segments")) == first | set(manifests[1].segments)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_process_that_goes_on_does_not_write_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, made = Run(400), opened(tmp_path)
+    run.go_on(500)
+    made.save(run.state(), 1, None)
+    made.close()
+    before = {path.name: path.stat().st_ino for path in (tmp_path / "segments").iterdir()}
+    damaged = sorted((tmp_path / "segments").iterdir())[5]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    again = opened(tmp_path)
+    again.save(run.state(), 1, None)
+    again.close()
+    after = {path.name: path.stat().st_ino for path in (tmp_path / "segments").iterdir()}
+    assert {name for name in before if after[name] != before[name]} == {damaged.name}  # written anew
+    assert names(tmp_path) == ["checkpoint-000000000001", "checkpoint-000000000001-2", "lock", "segments"]
+    for path in (tmp_path / "checkpoint-000000000001", tmp_path / "checkpoint-000000000001-2"):
+        read_checkpoint(path)
+    assert made.newest_intact() == tmp_path / "checkpoint-000000000001-2"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_segment_that_somebody_removed_is_written_anew(tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path)
+    run.go_on(70)
+    made.save(run.state(), 1, None)
+    made.wait()
+    for path in (tmp_path / "segments").iterdir():
+        path.unlink()
+    made.save(run.state(), 2, None)
+    made.close()
+    assert run.check(tmp_path / "checkpoint-000000000002") == 1
+    run.check(tmp_path / "checkpoint-000000000001")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_long_run_of_saves_with_few_kept(tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path, keep_last=2)
+    for number, steps in enumerate(run.steps, 1):
+        run.go_on(steps)
+        made.save(run.state(), 10 * number, None)
+        made.wait()
+        assert names(tmp_path) == sorted(
+            [f"checkpoint-{10 * n:012d}" for n in (number - 1, number) if n] + ["lock", "segments"]
+        )
+        listed = [read_manifest(path).segments for path in tmp_path.glob("checkpoint-*")]
+        assert set(names(tmp_path / "segments")) == {name for entries in listed for name in entries}
+        assert run.check(made.newest_intact()) == number
+    made.close()
+
+
+SCORES: list[Any] = [
+    # scores in the order of saves, keep_last, keep_best, the steps that stay
+    ([1.0, 3.0, 2.0, 0.0, 0.0], 1, 1, [2, 5]),
+    ([1.0, 3.0, 3.0, 0.0, 0.0], 1, 1, [2, 5]),  # the older of two
+    ([float("nan"), 3.0, None, -1.0, float("nan")], 2, 2, [2, 4, 5]),
+    ([float("nan"), None, None, float("nan"), None], 1, 3, [5]),
+    ([float("inf"), 3.0, float("-inf"), 1.0, 2.0], 1, 2, [1, 2, 5]),
+    ([5, 3, 4, 1, 2], 2, 0, [4, 5]),
+    ([5, 3, 4, 1, 2], None, 0, [1, 2, 3, 4, 5]),
+    ([5.0, 3.0, None, 1.0, None], 1, None, [1, 2, 4, 5]),
+    ([1.0, 2.0, 3.0, 4.0, 5.0], 1, 2, [4, 5]),
+]
+
+
+@pytest.mark.parametrize(("scores", "keep_last", "keep_best", "stay"), SCORES)
+@pytest.mark.parametrize("reopens", [False, True])
+def test_which_stay(
+    scores: list[Any], keep_last: int | None, keep_best: int | None, stay: list[int], reopens: bool, tmp_path: Path
+) -> None:
+    made = opened(tmp_path, keep_last, keep_best)
+    for step, score in enumerate(scores, 1):
+        if reopens:
+            made.close()
+            made = opened(tmp_path, keep_last, keep_best)
+        made.save(state(step), step, score)
+    made.close()
+    assert [int(path.name[-12:]) for path in sorted(tmp_path.glob("checkpoint-*"))] == stay
+
+
+def test_the_newest_is_the_one_that_was_saved_last_whatever_its_step(tmp_path: Path) -> None:
+    made = opened(tmp_path, keep_last=2)
+    for step in (500, 10, 20):  # a run that went on from an older one
+        made.save(state(step), step, None)
+    made.close()
+    assert names(tmp_path) == ["checkpoint-000000000010", "checkpoint-000000000020", "lock", "segments"]
+    assert number_in(made.newest_intact()) == 20
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json", "segment", "missing manifest", "missing segment"])
+def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path)
+    for steps in run.steps[:2]:
+        run.go_on(steps)
+        made.save(run.state(), steps, None)
+    made.close()
+    newest, older = tmp_path / "checkpoint-000000000003", tmp_path / "checkpoint-000000000070"
+    if "segment" in member:
+        own = set(read_manifest(newest).segments) - set(read_manifest(older).segments)
+        damaged = tmp_path / "segments" / min(own)
+    else:
+        damaged = newest / member.removeprefix("missing ").replace("manifest.json", "manifest").replace(
+            "manifest", "manifest.json"
+        )
+    damaged.unlink() if member.startswith("missing") else flip(damaged)
+    named = newest if member == "missing manifest" else damaged
+    with pytest.warns(RuntimeWarning, match=f"a checkpoint is damaged and passed over: {named}"):
+        assert made.newest_intact() == older
+    flip(older / "manifest.json")
+    with (
+        pytest.warns(RuntimeWarning),
+        pytest.raises(CheckpointError, match=f"{tmp_path}: all 2 checkpoints are damaged; the newest: {tmp_path}"),
+    ):
+        made.newest_intact()
+    again = opened(tmp_path)  # which leaves damaged ones alone, and saves beside them
+    again.save(run.state(), 3, None)
+    again.close()
+    with pytest.warns(RuntimeWarning):
+        assert run.check(made.newest_intact()) == 2
+
+
+def test_there_is_no_newest(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "nothing", 1, 1).newest_intact() is None
+    made = opened(tmp_path / "run")
+    for name in ("checkpoint-best", "checkpoint-5.tmp", ".checkpoint-000000000005.1-2-3-4.new", "other"):
+        (tmp_path / "run" / name).mkdir()
+    (tmp_path / "run" / "checkpoint-000000000007").symlink_to(tmp_path)
+    (tmp_path / "run" / "checkpoint-000000000008").write_text("")
+    assert made.newest_intact() is None
+    made.close()
+
+
+def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    made = opened(tmp_path)
+    made.save(state(1), 1, None)
+    made.close()
+    others = ["notes.txt", ".checkpoint-mine", "checkpoint-old", ".git"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    for name in (".checkpoint-000000000005.1-2-3-4.new", ".checkpoint-000000000004-2.1-2-3-4.gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    (tmp_path / "segments" / ("0" * 64 + ".safetensors")).write_text("unlisted")
+    (tmp_path / "segments" / ("." + "0" * 64 + ".safetensors.new")).write_text("half")
+    (tmp_path / "segments" / "mine.safetensors").write_text("not ours")
+    opened(tmp_path).close()
+    assert names(tmp_path) == sorted(["checkpoint-000000000001", "lock", "segments", *others])
+    assert names(tmp_path / "segments") == ["mine.safetensors"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_failed_save_is_raised_once_and_nothing_else_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, made = Run(), opened(tmp_path, keep_last=1)
+    run.go_on(70)
+    made.save(run.state(), 1, None)
+    made.wait()
+    before = names(tmp_path / "segments")
+    for i, ask in enumerate(("check", "save", "close"), 1):
+        with monkeypatch.context() as patch:
+            run.go_on(run.steps[i])
+            patch.setattr(store, "write_parts", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "disk full")))
+            made.save(run.state(), 2, None)
+            made.wait()
+        assert names(tmp_path) == ["checkpoint-000000000001", "lock", "segments"]
+        assert names(tmp_path / "segments") == before
+        newest = tmp_path / "checkpoint-000000000001"
+        text = (
+            rf"{tmp_path}: step 2 could not be saved \(OSError: \[Errno 28\] disk full\). The newest one is {newest}\."
+        )
+        with pytest.raises(CheckpointError, match=text) as caught:
+            {"check": made.check, "save": lambda: made.save({}, 3, None), "close": made.close}[ask]()
+        assert isinstance(caught.value.__cause__, OSError)
+        made.check()
+    made.open()
+    made.save(run.state(), 4, None)
+    made.close()
+    assert run.check(made.newest_intact()) == 4
+    assert names(tmp_path) == ["checkpoint-000000000004", "lock", "segments"]
+
+
+def test_the_first_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = opened(tmp_path)
+    monkeypatch.setattr(store, "write_parts", lambda *_: (_ for _ in ()).throw(MemoryError("no more")))
+    made.save(state(1), 1, None)
+    with pytest.raises(CheckpointError, match=r"\(MemoryError: no more\)\. There is none before it\."):
+        made.close()
+    assert names(tmp_path) == ["lock", "segments"]
+
+
+def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path)
+    with pytest.raises(TypeError, match=r"b\.x: a state holds tensors and plain values; got .*object"):
+        made.save({"buffer": live_state(run.buffer), "b": {"x": object()}}, 1, None)
+    assert run.buffer._ring.before_write is None
+    made.close()
+    assert made.newest_intact() is None
+
+
+def test_a_store_that_is_not_open(tmp_path: Path) -> None:
+    made = CheckpointStore(tmp_path, 1, 1)
+    with pytest.raises(CheckpointError, match=r"is not open for writing. Call open\(\) first."):
+        made.save(state(1), 1, None)
+    made.close()
+    made.open()
+    made.open()
+    made.close()
+    made.close()
+
+
+def test_two_stores_of_one_directory(tmp_path: Path) -> None:
+    made = opened(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=rf"run: is written by process {os.getpid()} on .*, and a run has one"):
+        opened(tmp_path / "run")
+    made.save(state(1), 1, None)
+    made.close()
+    again = opened(tmp_path / "run")
+    again.close()
+
+
+def test_a_lock_that_is_lost_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
+    made = opened(tmp_path)
+    made._lock.path.unlink()
+    other = opened(tmp_path)
+    made.save(state(1), 1, None)
+    with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on .* too"):
+        made.close()
+    other.close()
+    assert other.newest_intact() is None
+
+
+def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for directory in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
+        with pytest.raises(CheckpointError, match=rf"{directory}: could not be written \("):
+            opened(directory)
+    made = opened(tmp_path / "run")
+    made.save(state(1), 1, None)
+    made.close()
+    with pytest.raises(CheckpointError, match="is a checkpoint, and cannot hold those of a run"):
+        opened(tmp_path / "run" / "checkpoint-000000000001")
+
+
+def test_saves_leave_no_threads_and_no_files_open(tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path, keep_last=2)
+    for step in range(30):
+        run.go_on(3)
+        made.save(run.state(), step, None)
+    made.wait()
+    assert [thread.name for thread in threading.enumerate() if "checkpoint" in thread.name] == []
+    links = [Path("/proc/self/fd") / number for number in os.listdir("/proc/self/fd")]
+    open_files = [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert [name for name in open_files if str(tmp_path) in name] == [str(tmp_path / "lock")]
+    made.close()
+
+
+class Calls:
+    """Counts what the package asks of the system to write, and does something at one of the calls."""
+
+    def __init__(self, at: int, act: Callable[[], Any]) -> None:
+        self.count, self.at, self.act = 0, at, act
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self.count += 1
+            is_now = self.count == self.at
+        if is_now:
+            self.act()
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self()
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    def install(self, patch: Callable[[Any, str, Any], None]) -> None:
+        for name in ("replace", "fsync", "mkdir", "unlink", "rmdir", "listdir", "ftruncate", "pwrite"):
+            patch(os, name, self.wrap(getattr(os, name)))
+        opener = builtins.open
+
+        def counted(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if not {"w", "x"} & set(mode):
+                return opener(file, mode, *args, **kwargs)
+            self()
+            stream = opener(file, mode, *args, **kwargs)
+            return _Stream(stream, self)
+
+        patch(builtins, "open", counted)
+
+
+class _Stream:
+    """A file that counts what is written."""
+
+    def __init__(self, stream: Any, calls: Calls) -> None:
+        self._stream, self._calls = stream, calls
+
+    def write(self, data: Any) -> int:
+        self._calls()
+        half = len(data) // 2
+        self._stream.write(data[:half])  # a part of it arrives
+        self._stream.flush()
+        self._calls()
+        return int(self._stream.write(data[half:])) + half
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __enter__(self) -> "_Stream":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stream.close()
+
+
+def fail(number: int) -> Callable[[], None]:
+    def raise_error() -> None:
+        raise OSError(number, os.strerror(number))
+
+    return raise_error
+
+
+@pytest.fixture
+def two_saved(tmp_path: Path, small_blocks: None) -> Path:
+    """Return the directory of a run that saved twice, of which the next save prunes the first."""
+    run, made = Run(20), opened(tmp_path / "run")
+    for number, steps in enumerate(run.steps[:2], 1):
+        run.go_on(steps)
+        made.save(run.state(), number, None)
+    made.close()
+    return tmp_path / "run"
+
+
+def third_save(directory: Path) -> tuple[Run, CheckpointStore]:
+    """Return the run and its store before the third save."""
+    run, made = Run(20), opened(directory, keep_last=2)
+    for steps in run.steps[:3]:
+        run.go_on(steps)
+    return run, made
+
+
+def assert_clean(directory: Path) -> None:
+    listed = {name for path in directory.glob("checkpoint-*") for name in read_manifest(path).segments}
+    assert set(names(directory / "segments")) == listed
+    assert not [name for name in names(directory) if name.startswith(".")]
+    for path in directory.glob("checkpoint-*"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_whatever_the_system_refuses_at_any_call(
+    number: int, two_saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of saves
+    at, num_failed = 0, 0
+    while True:
+        at += 1
+        directory, calls = tmp_path / str(at), Calls(at, fail(number))
+        shutil.copytree(two_saved, directory)
+        run, made = third_save(directory)
+        with monkeypatch.context() as patch:
+            calls.install(patch.setattr)
+            failure = None
+            try:
+                made.save(run.state(), 3, None)
+                made.wait()
+                made.check()
+            except CheckpointError as error:
+                failure = error
+        if calls.count < at:
+            break
+        newest = run.check(made.newest_intact())
+        if failure is None:
+            assert newest == 3
+        else:
+            num_failed += 1
+            assert os.strerror(number) in str(failure)
+            assert "could not be written" in str(failure) or f"The newest one is {made.newest_intact()}" in str(failure)
+        made.save(run.state(), 4, None)
+        made.close()
+        opened(directory).close()
+        assert run.check(made.newest_intact()) == 3
+        assert_clean(directory)
+    assert num_failed > 20
+
+
+def die_at(directory: Path, at: int) -> None:
+    """Save, and die at a call of the save."""
+    ring_blocks.MIN_NBYTES = 100
+    run, made = third_save(directory)
+    calls = Calls(at, lambda: os.kill(os.getpid(), 9))
+    os.fsync = lambda descriptor: None
+    calls.install(setattr)
+    made.save(run.state(), 3, None)
+    made.wait()
+    os._exit(0 if calls.count < at else 1)
+
+
+@pytest.mark.timeout(300)
+def test_whenever_it_is_killed_the_newest_is_whole_and_leftovers_go(two_saved: Path, tmp_path: Path) -> None:
+    context, at, found = multiprocessing.get_context("fork"), 0, []
+    run = Run(20)
+    while True:
+        at += 1
+        directory = tmp_path / str(at)
+        shutil.copytree(two_saved, directory)
+        process = context.Process(target=die_at, args=(directory, at))
+        process.start()
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -9
+        made = opened(directory)
+        found.append(run.check(made.newest_intact()))
+        made.close()
+        assert_clean(directory)
+    assert found == sorted(found)
+    assert set(found) == {2, 3}
+    assert at > 30
+
+
+def test_uniform_rows_cost_little(tmp_path: Path) -> None:
+    """A tenth of the buffer that the benchmark takes: 100,000 cells of 17 + 6 floats, of which 1 % change."""
+    spaces = [gym.spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (17, 6)]
+    buffer = rl.ReplayBuffer(100_000, *spaces, num_envs=10)
+    rng = np.random.default_rng(0)
+
+    def add(num_rows: int) -> None:
+        for _ in range(num_rows):
+            rows = rng.random((10, 40), np.float32)
+            flags = np.zeros(10, np.bool_)
+            buffer.add(rows[:, :17], rows[:, 17:23], rows[:, 39], rows[:, 23:40], flags, flags)
+
+    def nbytes() -> int:
+        return sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+
+    add(10_100)
+    made = opened(tmp_path)
+    made.save({"buffer": live_state(buffer)}, 1, None)
+    made.wait()
+    whole = nbytes()
+    add(100)
+    made.save({"buffer": live_state(buffer)}, 2, None)
+    made.close()
+    assert whole > buffer.nbytes * 0.95
+    assert nbytes() - whole < 0.06 * buffer.nbytes  # blocks are a 37th here
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    run, made, line = Run(20), opened(tmp_path, keep_last=1), 0
+    watched = ("checkpoint/store.py", "checkpoint/capture.py")
+    run.go_on(run.steps[0])
+    while True:
+        with interrupted_at(line, KeyboardInterrupt(), watched) as reached, suppress(KeyboardInterrupt):
+            made.save(run.state(), line, None)
+        if not reached:
+            break
+        made.save(run.state(), line, None)
+        made.wait()
+        made.check()
+        assert run.check(made.newest_intact()) == 1
+        line += 1
+    made.close()
+    assert line > 30
+    assert_clean(tmp_path)
+
+
+def test_without_threads_training_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    run, made = Run(), opened(tmp_path)
+    run.go_on(70)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    made.save(run.state(), 1, None)
+    assert run.check(made.newest_intact()) == 1
+    made.close()

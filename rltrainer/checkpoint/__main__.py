@@ -1,0 +1,25 @@
+"""`python -m rltrainer.checkpoint verify PATH`: what is in a checkpoint, or all of a run, and whether it is whole."""
+
+import argparse
+import sys
+
+from rltrainer.checkpoint.report import verify
+from rltrainer.errors import CheckpointError
+
+
+def main() -> int:
+    """Run the command; return 0 if all that was looked at is whole, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m rltrainer.checkpoint", description=__doc__)
+    command = parser.add_subparsers(required=True).add_parser("verify", help="compare every file with its checksum")
+    command.add_argument("path", metavar="PATH", help="a checkpoint, or the directory of a run's")
+    try:
+        report = verify(parser.parse_args().path)
+    except CheckpointError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(report)
+    return 0 if report.is_whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

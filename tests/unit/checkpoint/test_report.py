@@ -1,0 +1,116 @@
+"""What `verify` says of a checkpoint, of a run's, and of what is none; and its command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rltrainer.checkpoint import CheckpointStore, live_state, verify, write_checkpoint
+from rltrainer.checkpoint.__main__ import main
+from rltrainer.errors import CheckpointError
+from tests.unit.data.reference import World, add_step, make_buffer
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_of_two(directory: Path) -> None:
+    buffer, world, store = make_buffer(8), World(0, 1), CheckpointStore(directory, 2, 0)
+    store.open()
+    for step in (100, 200):
+        add_step(buffer, None, world.step()[0])
+        nested = {"w": torch.zeros(2, 3), "inner": [{"count": torch.tensor(1)}], "plain": 3}
+        store.save({"algorithm": nested, "buffer": live_state(buffer)}, step, step / 8)
+    store.close()
+
+
+def test_a_run(tmp_path: Path) -> None:
+    run_of_two(tmp_path / "run")
+    report = verify(tmp_path / "run")
+    assert report.is_whole
+    assert [each.path.name for each in report.checkpoints] == ["checkpoint-000000000200", "checkpoint-000000000100"]
+    newest = report.checkpoints[0]
+    assert newest.manifest is not None
+    assert (newest.manifest.step, newest.manifest.score, newest.manifest.version) == (200, 25.0, 2)
+    algorithm, buffer = newest.parts
+    assert algorithm.tensors == {"w": "float32 [2, 3]", "inner.0.count": "int64 []"}
+    assert (algorithm.num_segments, buffer.num_segments) == (0, 1)
+    assert buffer.segments_nbytes == sum(
+        (tmp_path / "run" / "segments" / name).stat().st_size for name in newest.manifest.segments
+    )
+    lines = str(newest).splitlines()
+    assert lines[:2] == [f"{newest.path}: whole", "  format 2, step 200, score 25.0"]
+    assert lines[2].startswith("  algorithm: ")
+    assert lines[2].endswith(" bytes, 2 tensors")
+    assert lines[3:5] == ["    w: float32 [2, 3]", "    inner.0.count: int64 []"]
+    assert ", 1 segments of " in str(newest)
+    assert str(verify(tmp_path / "run" / "checkpoint-000000000200")) == str(newest)
+
+
+def test_one_that_stands_alone(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", {"a": {"w": torch.zeros(5)}})
+    report = verify(tmp_path / "c")
+    assert report.is_whole
+    assert str(report).splitlines()[1] == "  format 1"
+
+
+def test_a_damaged_one_is_named_with_its_file(tmp_path: Path) -> None:
+    run_of_two(tmp_path)
+    damaged = tmp_path / "checkpoint-000000000100" / "algorithm.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    report = verify(tmp_path)
+    assert not report.is_whole
+    assert [each.is_whole for each in report.checkpoints] == [True, False]
+    lines = str(report.checkpoints[1]).splitlines()
+    assert lines[0].startswith(f"{damaged.parent}: DAMAGED. {damaged}: expected ")
+    assert lines[1:] == ["  format 2, step 100, score 12.5"]
+    (damaged.parent / "manifest.json").write_text("{")
+    assert "DAMAGED" in str(verify(damaged.parent))
+    assert "manifest.json: damaged (JSONDecodeError" in str(verify(damaged.parent))
+
+
+def test_a_copy_without_its_segments(tmp_path: Path) -> None:
+    run_of_two(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-000000000200").rename(tmp_path / "copy")
+    text = "The checkpoints of a run need the folder 'segments' beside them; copy it with them, or save one that stands"
+    assert text in str(verify(tmp_path / "copy"))
+    (tmp_path / "link").symlink_to(tmp_path / "run" / "checkpoint-000000000100")
+    assert verify(tmp_path / "link").is_whole
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("nothing", "there is no such checkpoint"), ("empty", "is no checkpoint: it has no manifest"),
+     ("file", "there is no such checkpoint")],
+)  # fmt: skip
+def test_what_is_none(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=f"{tmp_path / name}: {text}"):
+        verify(tmp_path / name)
+
+
+def test_a_checkpoint_without_its_manifest_in_a_run(tmp_path: Path) -> None:
+    run_of_two(tmp_path)
+    (tmp_path / "checkpoint-000000000100" / "manifest.json").unlink()
+    assert [each.is_whole for each in verify(tmp_path).checkpoints] == [False, True]
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def ask(path: Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["", "verify", str(path)])
+        return (main(), *capsys.readouterr())
+
+    run_of_two(tmp_path / "run")
+    assert ask(tmp_path / "run") == (0, f"{verify(tmp_path / 'run')}\n", "")
+    nothing = tmp_path / "nothing"
+    assert ask(nothing) == (1, "", f"{nothing}: there is no such checkpoint\n")
+    (tmp_path / "run" / "checkpoint-000000000200" / "algorithm.safetensors").unlink()
+    command = [sys.executable, "-m", "rltrainer.checkpoint", "verify", str(tmp_path / "run")]
+    damaged = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert damaged.returncode == 1
+    assert "algorithm.safetensors: missing" in damaged.stdout
+    monkeypatch.setattr(sys, "argv", [""])
+    with pytest.raises(SystemExit):
+        main()
