@@ -4,7 +4,7 @@ from rltrainer import errors, registry
 from rltrainer.algorithms import *
 from rltrainer.collect import *
 from rltrainer.data import *
-from rltrainer.envs import ActionMask, PixelObservation, SaveableEnv, frame_skip, make_vec
+from rltrainer.envs import ActionMask, PixelObservation, ReplayedStep, SaveableEnv, frame_skip, make_vec, replay_episode
 from rltrainer.hooks import (
     BatchRecorder,
     BatchSubSampler,
@@ -48,12 +48,13 @@ __all__ = [
     "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Optimizer", "OrnsteinUhlenbeckNoise",
     "PPOParams", "PixelObservation", "Policy", "PrecisionParams", "PrioritizedReplayBuffer", "ProfilerParams",
     "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams", "RecurrentActorCritic",
-    "RecurrentPPO", "ReplayBuffer", "RewardNormalizer", "Rollout", "RolloutBuffer", "RunFolder", "RuntimeParams",
-    "SACParams", "Samples", "SaveableEnv", "ScheduledValue", "SelectKeys", "SequenceSummaryStats", "Sequences",
-    "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger",
-    "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks",
-    "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "errors", "frame_skip",
-    "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "register", "rms_prop", "seed",
+    "RecurrentPPO", "ReplayBuffer", "ReplayedStep", "RewardNormalizer", "Rollout", "RolloutBuffer", "RunFolder",
+    "RuntimeParams", "SACParams", "Samples", "SaveableEnv", "ScheduledValue", "SelectKeys", "SequenceSummaryStats",
+    "Sequences", "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams",
+    "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Transitions",
+    "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "errors",
+    "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "register", "replay_episode",
+    "rms_prop", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

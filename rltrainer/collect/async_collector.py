@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 import gymnasium as gym
@@ -13,10 +14,10 @@ from torch import nn
 
 from rltrainer.collect.arguments import check_counts, processed, require_buffer, require_policy, require_same_spaces
 from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, join_stats, mean_version, single_row
-from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, dumped
+from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, TeamWriter, dumped
 from rltrainer.collect.async_worker import OWNER, Request, Ways
 from rltrainer.collect.collect_stats import CollectStats
-from rltrainer.collect.data_source import DataSource, Process
+from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.shared_weights import Publisher
 from rltrainer.collect.weight_sync import EACH_STEP, Counts, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -293,6 +294,14 @@ class AsyncCollector:
     def num_lost_envs(self) -> int:
         """The envs that failed so far and were restarted."""
         return sum(worker.num_lost_envs for worker in self._team.workers)
+
+    def record_episodes(self, folder: str | Path) -> EpisodeWriter:
+        """Record all episodes that end from now on; see `Collector`. Envs count from those of the first worker on."""
+        self._begun().settle(keeps=True)
+        num_envs = self._team.num_envs
+        arguments = [(str(folder), worker.number * num_envs) for worker in self._team.workers]
+        self._team.tell_each("the record of its episodes", "record_episodes", arguments)
+        return TeamWriter(self._team)
 
     def shares_an_env(self, other: DataSource) -> bool:
         """Return whether a step or reset of the one would move the other: only if they are the same."""

@@ -226,6 +226,18 @@ class CollectingTeam:
             raise
 
 
+class TeamWriter:
+    """Lets all workers of a team write the episodes that they have recorded."""
+
+    def __init__(self, team: CollectingTeam) -> None:
+        self._team = team
+
+    def flush(self) -> None:
+        """Write them, once the workers have done what they are at, and what they are ahead of the data too."""
+        self._team.settle(keeps=True)
+        self._team.tell_all("the writing of its episodes", "flush_episodes")
+
+
 def dumped(field: str, value: Any) -> bytes:
     """Return what travels to the workers.
 

@@ -157,6 +157,14 @@ class CollectingServer:
         """Start the envs anew."""
         self.collector.reset(first_episode=first_episode)
 
+    def record_episodes(self, folder: str, first_env: int) -> None:
+        """Record the episodes of the envs, which count from the first one's index on."""
+        self._writer = self.collector.adapter.record_episodes(folder, first_env)
+
+    def flush_episodes(self) -> None:
+        """Write what was recorded."""
+        self._writer.flush()
+
     def seed(self, seed: int) -> None:
         """Seed the collector."""
         self.collector.seed(seed)

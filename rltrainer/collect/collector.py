@@ -2,6 +2,7 @@
 
 import copy
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -18,7 +19,7 @@ from rltrainer.collect.arguments import (
 )
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
-from rltrainer.collect.data_source import DataSource, Process
+from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.unbroken_run import UnbrokenRun
@@ -86,8 +87,7 @@ class Collector:
         require_policy("Collector", policy)
         if max_episode_steps is not None:
             max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt)
-        exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
-        self.policy, self.exploration = policy, exploration
+        self.policy, self.exploration = policy, checked("Collector", "exploration", exploration, AnyExploration | None)
         self.max_episode_steps = max_episode_steps
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
         self.adapter = self.adapter_class(envs, self._acting.device)
@@ -254,11 +254,7 @@ class Collector:
         return self._needs_reset
 
     def rollout(self) -> Rollout:
-        """Return what the last collection stored [T, N].
-
-        Raises:
-            ParamsError: the collector has no buffer.
-        """
+        """Return what the last collection stored [T, N]; a `ParamsError` without a buffer."""
         if self.rollout_buffer is None:
             raise ParamsError(field_error_text("Collector", "buffer", "must be given to look at what was stored", None))
         return self.rollout_buffer.rollout() if self._processed is None else self._processed
@@ -319,6 +315,10 @@ class Collector:
     def shares_an_env(self, other: DataSource) -> bool:
         """Return whether a step or reset of the one would move the other, however the envs are wrapped."""
         return isinstance(other, Collector) and share_an_env(self.envs, other.envs)
+
+    def record_episodes(self, folder: str | Path) -> EpisodeWriter:
+        """Record all episodes that end from now on into files of a folder; `flush` of what is returned writes them."""
+        return self.adapter.record_episodes(folder)
 
     def close(self) -> None:
         """Close the envs; never raises."""

@@ -1,6 +1,7 @@
 """The questions of a trainer to whatever collects for it. It reaches through to no envs, wherever they are."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from rltrainer.collect.collect_stats import CollectStats
@@ -11,6 +12,13 @@ from rltrainer.types import Load, Rollout, State
 
 Process = Callable[[Rollout], Rollout]
 """Change of a collection after it was checked, and before it is stored."""
+
+
+class EpisodeWriter(Protocol):
+    """Writes episodes that were recorded."""
+
+    def flush(self) -> None:
+        """Write those that ended since the last time; a `CheckpointError` if that cannot be."""
 
 
 @runtime_checkable
@@ -73,6 +81,9 @@ class DataSource(Protocol):
     @property
     def num_lost_envs(self) -> int:
         """The envs that failed so far and were replaced."""
+
+    def record_episodes(self, folder: str | Path) -> EpisodeWriter:
+        """Record all episodes that end from now on into files of a folder, for `rltrainer.replay_episode`."""
 
     def shares_an_env(self, other: "DataSource") -> bool:
         """Return whether a step or reset of the one would move the other."""

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
+from rltrainer.envs.episodes.recorder import EpisodeRecorder
 from rltrainer.envs.resuming.action_trail import ActionTrail
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState
 from rltrainer.envs.resuming.env_places import EnvPlaces, Place
@@ -86,8 +88,7 @@ class EnvAdapter:
         self._space = leaf_spaces(self.observation_space)
         self.to_env = ActionConverter(self.action_space, self.num_envs)
         self._autoreset = find_autoreset(envs)
-        can_repeat = self._autoreset.is_masked and not self._autoreset.spends_step
-        self._places = EnvPlaces(envs, can_repeat, self.trail_class(self.num_envs))
+        self._places = EnvPlaces(envs, self._autoreset.can_repeat, self.trail_class(self.num_envs))
         self._trail = self._places.trail
         seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
         explicit_seed = next((seed for seed in seeds if seed is not None), None)
@@ -104,6 +105,7 @@ class EnvAdapter:
         self._first_obs: Tree = None
         self._has_truncated = False
         self._loaded: Place | None = None  # where `resume` will bring the envs
+        self._recorder: EpisodeRecorder | None = None
         self._key = object()
         self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
 
@@ -118,8 +120,9 @@ class EnvAdapter:
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out `obs` and `obs_tensor`, which are the memory's."""
-        return {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
+        """Leave out `obs` and `obs_tensor`, which are the memory's, and the record, which is of these envs alone."""
+        state = {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
+        return state | {"_recorder": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Share the memory and take the views anew; other adapters of a copied env ask for the list of the copy."""
@@ -149,10 +152,16 @@ class EnvAdapter:
     def aside(self, seed: int) -> Iterator[None]:
         """Let envs be stepped inside in episodes seeded by `seed`, which nobody counts; a reset has to follow."""
         clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
+        recorder, self._recorder = self._recorder, None
         try:
             yield
         finally:
-            self._clock = clock
+            self._clock, self._recorder = clock, recorder
+
+    def record_episodes(self, folder: str | Path, first_env: int = 0) -> EpisodeRecorder:
+        """Record all episodes that end from now on; see `EnvPlaces.record`."""
+        self._recorder = self._places.record(folder, first_env)
+        return self._recorder
 
     @property
     def is_away(self) -> bool:
@@ -188,12 +197,10 @@ class EnvAdapter:
         if self._trail is not None:
             self._trail.add(env_action, self._clock)
         obs, reward, terminated, truncated, info = self.envs.step(env_action)
-        if self._result is None:
+        if self._must_look or self._result is None:
             self._check_step(obs, reward, terminated, truncated)
-            self._result = EnvStep.like(reward, terminated, truncated)
-        elif self._must_look:
-            self._check_step(obs, reward, terminated, truncated)
-        result, memory = self._result, self._next
+        result = self._result = self._result or EnvStep.like(reward, terminated, truncated)
+        memory = self._next
         memory.write(obs)
         result.next_obs = memory.obs
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
@@ -247,9 +254,8 @@ class EnvAdapter:
         Args:
             goes_on: False if all envs will start anew: then only the numbers of their episodes matter.
         """
-        if self._loaded is not None:
-            state = self._loaded.state
-            return dict(to_state(state if goes_on else AdapterState(False, state.clock)))
+        if self._loaded is not None and goes_on:
+            return dict(to_state(self._loaded.state))
         clock = self._clock.state()
         if self._autoreset.is_masked:
             # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
@@ -286,14 +292,11 @@ class EnvAdapter:
         return load
 
     def resume(self, returns: Any = None) -> Rows:
-        """Bring the envs to where a state that was loaded has put them; nothing if that is done.
+        """Bring the envs to where a loaded state has put them; return those that start a new episode instead [K].
 
         Args:
             returns: what the running episodes have brought so far [N] or [N, A]; an env that does not come to them, or
                 to the observation of then, starts a new episode, with a warning. None is not compared.
-
-        Returns:
-            the envs that start a new episode [K].
         """
         if (place := self._loaded) is None:
             return NO_ROWS
@@ -340,16 +343,20 @@ class EnvAdapter:
 
     def _finish(self, rows: Rows, info: dict[str, Any]) -> None:
         """Count the episodes that ended; put their final observations where the next episodes' first ones came."""
-        self._clock.finish(rows, delay=int(self._autoreset.spends_step))
-        if not self._autoreset.has_final_info:
-            return
-        if not self._autoreset.is_masked:
+        if self._autoreset.has_final_info and not self._autoreset.is_masked:
             self._first_obs = take_rows(self._next.obs, rows)
-        for n in rows.tolist():
+        for n in rows.tolist() if self._autoreset.has_final_info else ():
             row = map_tree(lambda leaf, n=n: leaf[n], info["final_obs"]) if "final_obs" in info else None
             if row is None:
                 raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
             self._next.write_row(n, row)
+        self._count_end(rows, delay=int(self._autoreset.spends_step))
+
+    def _count_end(self, rows: Rows, delay: int) -> None:
+        """Count the episodes of these envs [K], and record them; the next ones begin so many steps from now."""
+        if self._recorder is not None and self._result is not None:
+            self._recorder.record(rows, self._clock, self._result)
+        self._clock.finish(rows, delay)
 
     def _truncate(self, result: EnvStep, max_steps: int) -> None:
         """End the episodes that are as long as they may be, as a time limit in the env would."""
@@ -362,7 +369,7 @@ class EnvAdapter:
             logging.getLogger("rltrainer").warning(text, rows[0], max_steps)
         result.truncated[rows.tolist()] = True
         result.finished = rows if result.finished is None else np.union1d(result.finished, rows)
-        self._clock.finish(rows, delay=0)
+        self._count_end(rows, delay=0)
         if self._autoreset.is_masked:  # else the envs go on; nobody counts them
             self._starting = rows if self._starting is None else np.union1d(self._starting, rows)
 

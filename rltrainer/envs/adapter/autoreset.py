@@ -29,6 +29,11 @@ class Autoreset:
     spends_step: bool
     has_final_info: bool
 
+    @property
+    def can_repeat(self) -> bool:
+        """Tell whether an env's episode begins with its seed, when it is told to."""
+        return self.is_masked and not self.spends_step
+
 
 def find_autoreset(envs: VectorEnv) -> Autoreset:
     """Find out by class where gymnasium's or ours is at the bottom, else by the metadata, or raise an `EnvError`."""

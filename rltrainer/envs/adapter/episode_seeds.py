@@ -43,6 +43,14 @@ class EpisodeClock:
         self._episode[rows] += 1
         self._began[rows] = self.num_steps + delay
 
+    def counts(self, rows: Rows) -> Mask:
+        """Return which of these envs [K] are counted: those that were not left."""
+        return np.asarray(self._began[rows] != FAR)
+
+    def episode_of(self, env: int) -> int:
+        """Return how many episodes of an env were before the running one."""
+        return int(self._episode[env])
+
     def leave(self, rows: Rows) -> None:
         """Count nothing more of these envs, which are at an episode's end, until the next restart."""
         self._began[rows] = FAR

@@ -1,6 +1,7 @@
 """The places of envs within their episodes: what is kept of them, and how envs are brought back there."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,10 +10,13 @@ import torch
 
 from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory
+from rltrainer.envs.episodes.recorder import EpisodeRecorder
 from rltrainer.envs.resuming.action_trail import ActionTrail, as_array
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState, warn_of_lost
 from rltrainer.envs.resuming.repeat import differing, repeat_episodes
 from rltrainer.envs.resuming.saving import find_saveable, load_of
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import AnyPath, checked
 from rltrainer.tree import Tree, leaves, rebuild
 from rltrainer.types import Load
 
@@ -48,6 +52,23 @@ class EnvPlaces:
         self._envs, self._can_repeat = envs, can_repeat
         self._saveable = find_saveable(envs)
         self.trail = trail if can_repeat and self._saveable is None else None
+
+    def record(self, folder: str | Path, first_env: int) -> EpisodeRecorder:
+        """Return what records episodes that end.
+
+        Args:
+            folder: where their files are written.
+            first_env: the index of the first env, where the envs of several adapters are recorded.
+
+        Raises:
+            ParamsError: no episode of these envs follows from its seed and actions alone, or `folder` is no path.
+        """
+        folder = Path(checked("Collector.record_episodes", "folder", folder, AnyPath))
+        if self.trail is None:
+            rule = "must be False for envs whose episodes do not follow from their seeds and actions alone"
+            hint = 'Use rl.make_vec(..., backend="sync"), and no SaveableEnv.'
+            raise ParamsError(field_error_text("CheckpointParams", "record_episodes", rule, True, hint))
+        return EpisodeRecorder(folder, self.trail, first_env)
 
     def save(self, state: AdapterState, obs: Tree, resetting: Rows | None) -> None:
         """Add to a state what brings the envs to where they are."""

@@ -122,7 +122,7 @@ class StreamAdapter(EnvAdapter):
             done = result.terminated | result.truncated
         self._ended = np.flatnonzero(done)
         result.finished = self._ended if len(self._ended) else None
-        self._clock.finish(self._ended, delay=0)
+        self._count_end(self._ended, delay=0)
         return result
 
     def advance(self, wanted: Mask | None = None) -> tuple[Rows, Rows]:  # type: ignore[override]  # another protocol
