@@ -1,5 +1,6 @@
 """The manifest of a checkpoint: the files that belong to it, with the size and SHA-256 of each. Data from anywhere."""
 
+import hashlib
 import json
 import math
 import os
@@ -52,6 +53,8 @@ class Manifest:
         plain = {"rltrainer": "checkpoint", **asdict(self)}
         if self.version == 1:
             plain = {name: plain[name] for name in ("rltrainer", "version", "files")}
+        else:
+            plain["checksum"] = _checksum(plain)
         return json.dumps(plain, indent=1)
 
     def write(self, directory: Path) -> None:
@@ -99,6 +102,8 @@ def _from_plain(plain: dict[str, Any]) -> Manifest | None:
     files = _entries(plain["files"], _MEMBER)
     if files is None or plain["version"] == 1:
         return None if files is None else Manifest(files=files)
+    if plain.pop("checksum") != _checksum(plain):
+        raise ValueError("its contents changed after it was written (SHA-256 differs)")
     segments, blocks = _entries(plain["segments"], _SEGMENT), plain["blocks"]
     serial, step, score = plain["serial"], plain["step"], plain["score"]
     lists = [names for keys in blocks.values() for names in keys.values()]
@@ -112,6 +117,11 @@ def _from_plain(plain: dict[str, Any]) -> Manifest | None:
     return Manifest(
         files=files, segments=segments, blocks=blocks, serial=serial, step=step, score=score, version=plain["version"]
     )
+
+
+def _checksum(plain: dict[str, Any]) -> str:
+    """Return the SHA-256 of a manifest: serial, step and score say which checkpoint is the newest, and the best."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _entries(plain: dict[str, Any], name: re.Pattern[str]) -> dict[str, FileEntry] | None:
