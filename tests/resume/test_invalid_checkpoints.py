@@ -113,6 +113,7 @@ def saved_in_an_epoch(name: str, path: Path, log: Path) -> None:
     ("name", "part"),
     [
         ("ppo", "algorithm"), ("ppo", "training_collector"), ("ppo", "logger"), ("ppo", "trainer"),
+        ("ppo_midway", "training_collector"), ("dqn_midway", "training_collector"),
         ("sac", "algorithm"), ("sac", "buffer"), ("offline_bc", "buffer"), ("offline_bc", "trainer"),
     ],
 )  # fmt: skip

@@ -10,10 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 import rltrainer as rl
+from rltrainer.errors import CheckpointError
 from rltrainer.hooks import BatchRecorder
-from rltrainer.state_file import CHECKSUM
+from rltrainer.state_file import CHECKSUM, read_state
 from tests.fakes import counting_envs
 from tests.resume.runs import BOX, build
+from tests.resume.test_midway import ENVS, collector_in
+from tests.resume.wanderers import Wanderer
 
 CORPUS = Path(__file__).parent / "corpus"
 OLD_RUNS = [path for path in sorted(CORPUS.glob("format_*/*")) if path.is_dir()]
@@ -168,3 +171,33 @@ def test_an_old_checkpoint_of_a_run_goes_on(path: Path) -> None:
     for name, tensor in trainer.params.buffer.state_dict()["data"].items():
         assert torch.equal(torch.cat([segment[f"segment.data.{name}"] for segment in segments]), tensor), name
     assert trainer.run().epoch == 3
+
+
+def test_a_run_that_was_saved_in_the_middle_of_episodes_goes_on_there() -> None:
+    trainer = build("dqn_midway")
+    trainer.restore(CORPUS / "midway_1" / "dqn_midway")
+    state = trainer.params.training_collector.state_dict()
+    assert state["adapter"]["clock"]["episode_step"] == [3, 3]
+    trainer.params.training_collector._resume()
+    assert trainer.params.training_collector.adapter.obs[:, 1].tolist() == [3, 3]
+    for name, part in trainer.params.parts().items():
+        assert_holds(part.state_dict(), CORPUS / "midway_1" / "dqn_midway" / f"{name}.safetensors", name)
+    assert trainer.run().epoch == 3
+
+
+@pytest.mark.parametrize("name", ["native", "saveable"])
+def test_envs_that_were_saved_in_the_middle_of_episodes_go_on_there(name: str) -> None:
+    state = read_state(CORPUS / "midway_1" / f"{name}.safetensors", "collector", CheckpointError)
+    with collector_in(ENVS[name], replays=False) as collector:
+        collector.load_state_dict(state)
+        collector._resume()
+        assert collector.adapter.obs.tolist() == state["adapter"]["obs"][0].tolist()
+        steps = collector._episodes.running_length.copy()
+        assert max(steps) > 1
+        collector.collect(num_steps=1)
+        assert collector.rollout().starts.tolist() == [False] * len(steps)
+
+
+def test_old_records_of_episodes() -> None:
+    steps = list(rl.replay_episode(CORPUS / "midway_1", 1, 1, Wanderer))
+    assert steps[-1].terminated or steps[-1].truncated
