@@ -11,7 +11,7 @@ from torch import Tensor
 from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
 from rltrainer.data.state_checks import in_order
 from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
-from rltrainer.field_rules import PositiveInt, UnitFloat, checked
+from rltrainer.field_rules import PositiveInt, UnitFloat, checked, is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, Sequences, State, Transitions
@@ -128,8 +128,8 @@ class MixedBuffer(ReplayBuffer):
             ReplayBufferError: it is another buffer's, or damaged.
         """
         found = state.get("offline")
-        if not isinstance(found, dict) or found.get("num_transitions") != len(self.offline):
-            held = found.get("num_transitions") if isinstance(found, dict) else found
+        held = found.get("num_transitions") if isinstance(found, dict) else found
+        if not isinstance(found, dict) or not is_int(held) or held != len(self.offline):
             text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {readable(held)}"
             raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
         load_online = self.online.prepare_load(state)

@@ -78,7 +78,9 @@ class PrioritySampler:
     def prepare_load(self, state: State, cells: Tensor) -> Load:
         """Check a state, and return what loads it."""
         largest: Any = state.get("largest")
-        require(state.get("alpha") == self.alpha, f"alpha: expected {self.alpha}, found {readable(state.get('alpha'))}")
+        alpha = state.get("alpha")
+        is_same = isinstance(alpha, float | int) and alpha == self.alpha
+        require(is_same, f"alpha: expected {self.alpha}, found {readable(alpha)}")
         leaves = check_tensor(state, "leaves", torch.float64, tuple(cells.shape))
         require(bool((leaves.isfinite() & (leaves > 0)).all()), "leaves: must be positive and finite")
         least = float(leaves.amax()) if len(leaves) else 0.0

@@ -9,7 +9,7 @@ from torch import Tensor, nn, optim
 
 from rltrainer import registry
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
-from rltrainer.field_rules import is_finite
+from rltrainer.field_rules import is_finite, is_int
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 
@@ -89,9 +89,10 @@ class TorchOptimizer:
         if len(groups) != len(own["groups"]):
             found = f"expected {len(own['groups'])} parameter groups, found {len(groups)}"
             raise CheckpointError(f"{name}: {found}. {SAME}")
-        is_older = "group_sizes" not in state
-        if not is_older and state["group_sizes"] != own["group_sizes"]:
-            sizes = f"expected {own['group_sizes']}, found {state['group_sizes']}"
+        is_older, found_sizes = "group_sizes" not in state, state.get("group_sizes")
+        is_plain = isinstance(found_sizes, list) and all(map(is_int, found_sizes))
+        if not is_older and not (is_plain and found_sizes == own["group_sizes"]):
+            sizes = f"expected {own['group_sizes']}, found {readable(found_sizes)}"
             raise CheckpointError(f"{name}: parameter groups of other sizes, {sizes}. {SAME}")
         for i, (group, current) in enumerate(zip(groups, own["groups"], strict=True)):
             _check_entry(f"{name}.groups.{i}", group, current, may_lack=True)

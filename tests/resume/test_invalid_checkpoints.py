@@ -115,6 +115,8 @@ def saved_in_an_epoch(name: str, path: Path, log: Path) -> None:
         ("ppo", "algorithm"), ("ppo", "training_collector"), ("ppo", "logger"), ("ppo", "trainer"),
         ("ppo_midway", "training_collector"), ("dqn_midway", "training_collector"),
         ("sac", "algorithm"), ("sac", "buffer"), ("offline_bc", "buffer"), ("offline_bc", "trainer"),
+        ("sac_mixed", "buffer"), ("dqn_prioritized", "buffer"), ("recurrent_ppo", "training_collector"),
+        ("td3", "algorithm"), ("c51", "algorithm"),
     ],
 )  # fmt: skip
 def test_whatever_is_wrong_in_a_part_is_refused_and_nothing_changes(
