@@ -110,13 +110,18 @@ def saved_and_restored(name: str, path: Path) -> tuple[Any, Any]:
     trainer.save(path)
     restored = build(name)
     restored.restore(path)
+    bring_envs_back(trainer, restored)
+    return trainer, restored
+
+
+def bring_envs_back(trainer: Any, restored: Any) -> None:
+    """Let the envs of a run that was restored be where those of the other one are: its next collection does so."""
     collectors = [each.params.collectors().get("training_collector") for each in (trainer, restored)]
     if collectors[1] is not None and not collectors[1].starts_anew:
         collectors[1]._resume()
     elif collectors[1] is not None:
         for collector in collectors:
             collector.reset()
-    return trainer, restored
 
 
 @pytest.mark.parametrize("name", RUNS)

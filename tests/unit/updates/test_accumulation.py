@@ -24,7 +24,7 @@ from tests.contract.test_all_algorithms import (
     update,
 )
 from tests.resume.runs import build, digest
-from tests.resume.test_census import census, differences
+from tests.resume.test_census import bring_envs_back, census, differences
 
 SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "tqc", "redq", "cql", "iql")
 """Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
@@ -237,6 +237,7 @@ def test_a_run_continues_in_the_middle_of_a_group(name: str, tmp_path: Path) -> 
     trainer.execute_epoch()
     trainer.save(tmp_path / "checkpoint")
     restored.restore(tmp_path / "checkpoint")
+    bring_envs_back(trainer, restored)
     assert differences(census(trainer), census(restored)) == []
     assert "gathered" in trainer.algorithm._optimizers()[0].state_dict() or name == "ppo"
     restored.run()
