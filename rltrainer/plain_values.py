@@ -16,6 +16,7 @@ import gymnasium as gym
 from rltrainer import registry, spaces
 from rltrainer.errors import ParamsError, SpaceError, readable
 from rltrainer.field_rules import as_python
+from rltrainer.interval import Every
 from rltrainer.schedules import SCHEDULES
 
 
@@ -35,6 +36,8 @@ def to_plain(value: object) -> Any:
     name = type(value).__name__
     if SCHEDULES.get(name) is type(value):
         return {"schedule": name, **vars(value)}
+    if isinstance(value, Every):
+        return {"every": value.n, "unit": value.unit}
     if isinstance(value, gym.Space):
         try:
             return spaces.to_plain(value)
@@ -93,6 +96,8 @@ class PlainReader:
                 return spaces.from_plain(plain)
             case {"schedule": name}:
                 return _schedule(name, plain, path)
+            case {"every": n, "unit": unit, **rest} if not rest:
+                return Every(n, unit)
             case {"params": str(name), "fields": dict(fields), **rest}:
                 found = None if "own" in rest else registry.class_named(name)
                 return (found or self._of_users(name, path)).from_plain(fields, self)

@@ -12,7 +12,9 @@ torch.set_num_threads(1)
 
 # Worker processes start in a tenth of the time.
 if "forkserver" in multiprocessing.get_all_start_methods():
-    multiprocessing.set_forkserver_preload(["rltrainer", "tests.faults.envs", "tests.unit.envs.scripted"])
+    multiprocessing.set_forkserver_preload(
+        ["rltrainer", "tests.faults.envs", "tests.unit.envs.scripted", "tests.resume.killed"]
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -37,15 +37,18 @@ def compute_score(params: TrainerParams, stats: CollectStats) -> float:
     raise _wrong_return(params, "compute_score_fn", "must return a number", score, "Return a float.")
 
 
-def save_best(params: TrainerParams, state: RunState, algorithm: Algorithm, stats: CollectStats, score: float) -> None:
-    """Take a test step for the best, and call `save_best_fn`."""
-    before = state.best
+def take_score(params: TrainerParams, state: RunState, algorithm: Algorithm, stats: CollectStats) -> float:
+    """Return the score of a test step; if it is the best so far, take it for that, and call `save_best_fn`."""
+    score, before = compute_score(params, stats), state.best
+    if not before.is_beaten_by(score):
+        return score
     state.best = Best(score, float(stats.returns.mean()), float(stats.returns.std()), state.counters.epoch)
     try:
         call(params, "save_best_fn", algorithm)
     except BaseException:
         state.best = before  # what was not saved is not the best that there is
         raise
+    return score
 
 
 def wants_to_stop(params: TrainerParams, score: float) -> bool:

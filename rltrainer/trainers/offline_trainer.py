@@ -8,6 +8,7 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
+from rltrainer.interval import Every
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.epoch_record import EpochRecord
@@ -36,6 +37,10 @@ class OfflineTrainerParams(TrainerParams):
             if hook.every is not None and hook.every.unit == "env_step":
                 hint = f"{type(hook).__name__}.every is {hook.every}, and nobody counts env steps offline."
                 self.raise_invalid("hooks", "must have no interval in env steps", hint)
+        every = None if self.checkpoint is None else self.checkpoint.every
+        if isinstance(every, Every) and every.unit == "env_step":
+            hint = "Nobody counts env steps offline."
+            self.raise_invalid("checkpoint", "must have no `every` in env steps", hint)
 
     @property
     def planned_num_steps(self) -> int:

@@ -1,6 +1,7 @@
 """A run in a checkpoint: written with its settings; read, and checked as a whole against the run that goes on."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,17 +9,19 @@ from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint.store import live_state
 from rltrainer.errors import CheckpointError, ReplayBufferError, readable, stable_repr
+from rltrainer.global_random import GlobalRandom
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import NO_HOOKS
 from rltrainer.params import Params
 from rltrainer.plan import RuntimeParams
-from rltrainer.trainers.run_state import RunState
+from rltrainer.trainers.run_state import SIGNAL, RunState
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 
-MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log")
+MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log", "checkpoint")
 """Fields that do not change what is learned; callbacks and live objects are not compared either."""
 
 RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
@@ -29,9 +32,16 @@ TRunState = TypeVar("TRunState", bound=RunState)
 
 def write_run(path: str | Path, state: RunState, params: TrainerParams, algorithm: Algorithm) -> None:
     """Write a checkpoint of a run; see `write_checkpoint`."""
-    state.params = _settings(params, algorithm)
-    parts = {name: dict(part.state_dict()) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
-    write_checkpoint(path, parts | {"trainer": to_state(state)})
+    write_checkpoint(path, run_parts(state, params, algorithm, lambda part: dict(part.state_dict())))
+
+
+def run_parts(
+    state: RunState, params: TrainerParams, algorithm: Algorithm, state_of: Callable[[Any], State] = live_state
+) -> dict[str, State]:
+    """Return the state of each part of a run, as `state_of` returns it, and that of the run itself."""
+    state.params, state.global_random = _settings(params, algorithm), GlobalRandom.of_now()
+    parts = {name: state_of(part) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
+    return parts | {"trainer": to_state(state)}
 
 
 def read_run(
@@ -59,6 +69,8 @@ def read_run(
     except (CheckpointError, ReplayBufferError) as error:
         text = str(error)
         raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    if state.stop_reason == SIGNAL:
+        state.stop_reason = None
     if algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
         state.runtime = dataclasses.replace(state.runtime, cuda_graph=params.runtime.cuda_graph)
     return state, loads

@@ -71,6 +71,11 @@ class RunLog:
         bar, self._bar = self._bar, ProgressBar(0, shown=False, verbose=params.verbose, unit="")
         call_all([bar.close] if self._logger is None else [bar.close, self._logger.flush])
 
+    def close(self) -> None:
+        """Release the files of the log; later rows open them again."""
+        if self._logger is not None:
+            self._logger.close()
+
     def end_training_step(self, state: RunState) -> None:
         """Write the rows that are due, now that hooks have told their numbers too, and move the bar."""
         for kind, values in self._to_write.items():

@@ -1,15 +1,19 @@
 """The state of a run beside that of its parts."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rltrainer.errors import readable
 from rltrainer.field_rules import NonNegativeInt
+from rltrainer.global_random import GlobalRandom
 from rltrainer.loggers.progress import Progress
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.epoch_record import EpochRecord, LastEpisodes
 from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats, Timing
 from rltrainer.types import UpdateResult
+
+SIGNAL = "signal"
+"""The stop reason of a run that a signal ended: it goes on when it is restored."""
 
 
 @dataclasses.dataclass
@@ -45,6 +49,8 @@ class RunState:
     """The training steps that have begun."""
     stop_request: str | None = None
     """The stop reason of a hook that has asked for the end."""
+    global_random: GlobalRandom | None = None
+    """Filled in when it is saved; only a run that `CheckpointParams.resume` goes on with takes it up."""
 
     @classmethod
     def new(cls, runtime: RuntimeParams, **own: Any) -> Self:
@@ -63,6 +69,11 @@ class RunState:
     def stop_cause(self) -> str | None:
         """The stop reason, also where a hook has asked for the end and the last test step is to come."""
         return self.stop_reason or self.stop_request
+
+    def num_epochs_and_steps(self, unit: Literal["env_step", "gradient_step"]) -> tuple[int, int]:
+        """Return how many epochs are done, and steps of the one that is under way, in what its trainer counts."""
+        epoch = self.counters.epoch
+        return (epoch, 0) if self.record is None else (epoch - 1, self.record.num_steps(unit))
 
     def begin_epoch(self) -> EpochRecord:
         """Return the record of a new epoch, or of the one that is under way."""

@@ -16,10 +16,11 @@ from rltrainer.collect import DataSource
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
 from rltrainer.seeding import derive_seed
-from rltrainer.trainers.callbacks import call, compute_score, save_best, wants_to_stop
+from rltrainer.trainers.callbacks import call, take_score, wants_to_stop
 from rltrainer.trainers.class_check import check_classes
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.profiler import RunProfiler
+from rltrainer.trainers.run_checkpoints import checkpoints_of
 from rltrainer.trainers.run_files import read_run, write_run
 from rltrainer.trainers.run_hooks import RunHooks
 from rltrainer.trainers.run_log import RunLog
@@ -60,20 +61,15 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self.state = self.run_state_class.new(params.runtime)
         self._log = RunLog(params, algorithm, self.step_unit)
         self._hooks = RunHooks(algorithm, params, self._log, self.state)
+        self._checkpoints = checkpoints_of(params, algorithm, self.step_unit)
         self._share_done = 0.0
         self._is_started = self._continues = False
         if params.resume_from_log and params.logger is not None:
             self._resume_from_log(params.logger)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle a trainer that goes on by itself, with algorithm, envs and data of its own.
-
-        Raises:
-            ParamsError: it has a logger: two runs cannot write one log.
-        """
-        if self.params.logger is not None:
-            rule, hint = "must be None in a trainer that is copied", "Two runs cannot write one log."
-            self.params.raise_invalid("logger", rule, hint)
+        """Copy and pickle a trainer that goes on by itself, with algorithm, envs and data of its own."""
+        self.params.require_copyable()
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,7 +99,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return self.state.counters.gradient_step
 
     def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
-        """Train from the beginning, or go on after `restore`.
+        """Train from the beginning, or go on after `restore`, or where `CheckpointParams.resume` says.
 
         Args:
             reset_collectors: start the envs anew first.
@@ -112,11 +108,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         Returns:
             the statistics of the run; at once if the restored run was already finished.
         """
-        closers = [collector.close for collector in self.params.collectors().values()]
+        closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
         ends = (partial(self._log.close_bar, self.params), self._hooks.close)
-        with at_the_end(*closers, after_errors_only=True), at_the_end(*ends):
+        with at_the_end(*closers, after_errors_only=True), at_the_end(*ends), self._checkpoints:
             if not self._continues:
-                self.reset(reset_collectors, reset_collector_buffers)
+                self._begin(reset_collectors, reset_collector_buffers)
             self._continues = False
             self._log.open_bar(self.params, self.state)
             while not self.state.is_finished(self.params.max_epochs):
@@ -125,12 +121,23 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
+        self._checkpoints.require_empty()
+        self._reset(reset_collectors, reset_collector_buffers)
+
+    def _begin(self, reset_collectors: bool = True, reset_buffers: bool = False) -> None:
+        """Go on from a checkpoint, if the params say so, or begin a run; so does one that was saved before it had."""
+        self._checkpoints.resume(self.restore)
+        if not self._continues:
+            self._reset(reset_collectors, reset_buffers)
+
+    def _reset(self, reset_collectors: bool, reset_buffers: bool) -> None:
         self.state, self._share_done = self.run_state_class.new(self.state.runtime), 0.0
         self._hooks.reset()
+        self._checkpoints.follow(self.state)
         self._seed()
         self._set_up()
         self._hooks.open()
-        self._start_collecting(reset_collectors, reset_collector_buffers)
+        self._start_collecting(reset_collectors, reset_buffers)
         self._is_started, self._continues = True, False
         self._log.begin(self.params, is_new=True)
         if self.params.test_collector is not None and self.params.initial_test:
@@ -138,43 +145,46 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def execute_epoch(self) -> EpochStats:
         """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
-        if not self._is_started:
-            self.reset()
-        params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
-        hooks.open()
-        record, counters = state.begin_epoch(), state.counters
-        with running_as(state.runtime, params.runtime, params.precision.tf32), self._profiler:
-            while state.stop_cause is None and record.num_steps(self.step_unit) < params.epoch_num_steps:
-                call(params, "training_fn", counters.epoch, counters.env_step)
-                hooks.begin_training_step()
-                state.training_step += 1
-                batch = self._collect(record)
-                hooks.log_batch(batch)
-                if state.stop_reason is None:  # else the data, and then a test step, were good enough
-                    began = time.perf_counter()
-                    with self._log.updating:
-                        result = self._update(batch)
-                    if result is not None:
-                        state.add_update(result, record, time.perf_counter() - began)
-                        self._log.updated(state, result)
-                    state.stop_reason = self.algorithm.stop_reason
-                    record.num_training_steps += 1
-                    hooks.end_training_step(batch, result, record.num_steps(self.step_unit) >= params.epoch_num_steps)
-                    self._log.end_training_step(state)
-                    call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
-                self._note_progress()
-                self._profiler.step()
-            self.algorithm.check_faults()
-        if state.stop_reason is None and params.test_collector is not None:
-            score = self._test(params.test_collector)
-            if wants_to_stop(params, score):
-                state.stop_reason = "stop_fn"
-        state.stop_reason = state.stop_cause
-        record.timing.total += time.perf_counter() - started
-        stats = state.end_epoch(record)
-        is_last = state.stop_reason is not None or self.epoch >= params.max_epochs
-        self._log.ended_epoch(state, stats, record.score, is_last)
-        return stats
+        with self._checkpoints:
+            if not self._is_started:
+                self._begin()
+            params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
+            hooks.open()
+            record, counters = state.begin_epoch(), state.counters
+            with running_as(state.runtime, params.runtime, params.precision.tf32), self._profiler:
+                while state.stop_cause is None and not self._has_all_steps(record):
+                    call(params, "training_fn", counters.epoch, counters.env_step)
+                    hooks.begin_training_step()
+                    state.training_step += 1
+                    batch = self._collect(record)
+                    hooks.log_batch(batch)
+                    if state.stop_reason is None:  # else the data, and then a test step, were good enough
+                        began = time.perf_counter()
+                        with self._log.updating:
+                            result = self._update(batch)
+                        if result is not None:
+                            state.add_update(result, record, time.perf_counter() - began)
+                            self._log.updated(state, result)
+                        state.stop_reason = self.algorithm.stop_reason
+                        record.num_training_steps += 1
+                        hooks.end_training_step(batch, result, self._has_all_steps(record))
+                        self._log.end_training_step(state)
+                        call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
+                    self._note_progress()
+                    self._profiler.step()
+                    self._checkpoints.end_training_step(self._has_all_steps(record))
+                self.algorithm.check_faults()
+            if state.stop_reason is None and params.test_collector is not None:
+                score = self._test(params.test_collector)
+                if wants_to_stop(params, score):
+                    state.stop_reason = "stop_fn"
+            state.stop_reason = state.stop_cause
+            record.timing.total += time.perf_counter() - started
+            stats = state.end_epoch(record)
+            is_last = state.stop_reason is not None or self.epoch >= params.max_epochs
+            self._log.ended_epoch(state, stats, record.score, is_last)
+            self._checkpoints.end_epoch(record.score, is_last)
+            return stats
 
     def save(self, path: str | Path) -> None:
         """Write a checkpoint: a directory from which `restore` continues this run.
@@ -193,17 +203,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """
         path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
         state, loads = read_run(path, self.run_state_class, self.params, self.algorithm)
-        before, plan, undo = self.state, self.algorithm.plan, self.algorithm.snapshot()
-        self.state = state
-        try:
+        back = partial(setattr, self, "state", self.state), partial(self.algorithm.attach, self.algorithm.plan)
+        with at_the_end(*back, self.algorithm.snapshot(), after_errors_only=True):
+            self.state = state
             self._set_up()
             for load in loads:
                 load()
-        except BaseException:
-            self.state = before
-            self.algorithm.attach(plan)
-            undo()
-            raise
+        self._checkpoints.follow(state)
         self._note_progress()
         self._is_started = self._continues = state.has_begun
         if state.has_begun:
@@ -234,14 +240,15 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 if name != "logger":
                     part.seed(derive_seed(self.params.seed, name))
 
+    def _has_all_steps(self, record: EpochRecord) -> bool:
+        return record.num_steps(self.step_unit) >= self.params.epoch_num_steps
+
     def _progress(self) -> float:
         return self._share_done
 
     def _note_progress(self) -> None:
         """Take the share of the training that is done: between training steps, as an update goes by what was before."""
-        record = self.state.record
-        under_way = (self.epoch, 0) if record is None else (self.epoch - 1, record.num_steps(self.step_unit))
-        self._share_done = self.params.share_done(*under_way)
+        self._share_done = self.params.share_done(*self.state.num_epochs_and_steps(self.step_unit))
 
     def _test(self, collector: DataSource) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""
@@ -250,12 +257,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         collector.sync()
         collector.reset(first_episode=True)
         with running_as(state.runtime, params.runtime, params.precision.tf32):
-            stats = collector.collect(num_episodes=params.test_step_num_episodes, explore=False)
+            collect = partial(collector.collect, num_episodes=params.test_step_num_episodes, explore=False)
+            stats = self._checkpoints.break_off(collect)
         stats = stats.reduce_agents(params.multi_agent_return_reduction)
-        score = compute_score(params, stats)
-        if state.best.is_beaten_by(score):
-            save_best(params, state, self.algorithm, stats, score)
-        state.score = score
+        score = state.score = take_score(params, state, self.algorithm, stats)
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score
             state.record.timing.test += time.perf_counter() - started

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from rltrainer.algorithms import Algorithm
+from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of
@@ -75,7 +76,8 @@ class TrainerParams(Params):
     save_checkpoint_fn: CheckpointFn | None = live(None)
     """Called after each training step; saves what it likes and returns where."""
     resume_from_log: Flag = False
-    """Take up epoch, step counters and best score from the logger's existing log, if it has any."""
+    """Take up epoch, step counters and best score from the logger's existing log, if it has any: where a log is all
+    that is left of a run, and networks and buffers are yours to load. What `checkpoint` saves goes on by itself."""
     multi_agent_return_reduction: ReductionFn | None = live(None)
     """Turns the returns of several agents into one per episode."""
     logger: AnyLogger | None = live(None)
@@ -94,6 +96,8 @@ class TrainerParams(Params):
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
     """The way updates are run: compilation, threads."""
+    checkpoint: Annotated[CheckpointParams, instance_of(CheckpointParams)] | None = None
+    """Saves the run while it trains, and lets `run` go on from what was saved; None does neither."""
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
 
@@ -110,6 +114,16 @@ class TrainerParams(Params):
         if self.resume_from_log and self.logger is None:
             hint = "Pass logger=..., or trainer.restore(path) a checkpoint."
             self.raise_invalid("resume_from_log", "needs a logger", hint)
+        if self.resume_from_log and self.checkpoint is not None:
+            hint = "A checkpoint goes on with the log too."
+            self.raise_invalid("resume_from_log", "must be False with checkpoints", hint)
+
+    def require_copyable(self) -> None:
+        """Raise a `ParamsError` if a copy of their trainer would write to the same place: to a log, or checkpoints."""
+        for field, place in {"logger": "log", "checkpoint": "directory"}.items():
+            if getattr(self, field) is not None:
+                rule, hint = "must be None in a trainer that is copied", f"Two runs cannot write one {place}."
+                self.raise_invalid(field, rule, hint)
 
     def collectors(self) -> dict[str, DataSource]:
         """Return the collectors by the name of their field."""

@@ -13,6 +13,7 @@ import torch
 import rltrainer as rl
 from rltrainer.typed_state import to_state
 from tests.fakes import POLICY_OPTIONS, counting_envs
+from tests.resume.steered import negative_distance
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 DISCRETE = gym.spaces.Discrete(2)
@@ -53,19 +54,41 @@ RUNS = [
 ]  # fmt: skip
 
 
-def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, device: str = "cpu") -> Any:
-    """Return the trainer of a run; every collection of it ends where all envs are at an episode's start.
+def short_episodes(num_envs: int, action_space: Any, seed: int | None = None) -> Any:
+    """Return envs whose episodes have 5 steps, so that every collection ends at an episode's start."""
+    return counting_envs(num_envs, seed=seed, truncates=True, action_space=action_space)
 
-    Episodes have 5 steps in 2 envs, and collections 10 or 20 env steps; those of runs `_midway` have 6.
+
+def build(
+    name: str,
+    max_epochs: int = 3,
+    logger: rl.Logger | None = None,
+    device: str = "cpu",
+    num_envs: int = 2,
+    make_envs: Any = short_episodes,
+    **params_of_trainer: Any,
+) -> Any:
+    """Return the trainer of a run; collections have 5 rows, or 3 episodes, and epochs twice as many.
+
+    Those of runs `_midway` have 3 rows, and epochs three times as many.
+
+    Args:
+        name: of `RUNS`, or one that ends in `_masked` or `_hindsight`, for `steered_envs`.
+        max_epochs, logger, params_of_trainer: fields of the trainer's params.
+        device: of the policy.
+        num_envs: of training and of testing.
+        make_envs: makes them, of their number and an action space.
     """
     rl.seed(11)
     is_midway = name.endswith("_midway")
     name = name.removesuffix("_midway")
     kind = name.removeprefix("offline_")
-    for suffix in ("_episodes", "_prioritized", "_mixed", "_sde", "_drifting"):
+    for suffix in ("_episodes", "_prioritized", "_mixed", "_sde", "_drifting", "_masked", "_hindsight"):
         kind = kind.removesuffix(suffix)
+    if name.endswith(("_masked", "_hindsight")):
+        make_envs = functools.partial(make_envs, kind=name.rpartition("_")[2])
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
-    envs = counting_envs(2, seed=None, truncates=True, action_space=action_space)
+    envs = make_envs(num_envs, action_space)
     options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic or kind == "tqc" else {}
     options |= POLICY_OPTIONS.get(algorithm_class, {})
     options |= {"use_sde": True, "sde_sample_interval": 3} if name.endswith("_sde") else {}
@@ -75,23 +98,27 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
     algorithm = algorithm_class(policy, params(lr=schedule, **({"n_step": 2} if kind in ("dqn", "sac") else {})))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
-    test = rl.Collector(policy, counting_envs(2, seed=None, action_space=action_space))
-    common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger}
+    test = rl.Collector(policy, make_envs(num_envs, action_space))
+    common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger} | params_of_trainer
     spaces = (envs.single_observation_space, envs.single_action_space)
     buffer_class: Any = rl.ReplayBuffer
     if name.endswith("_prioritized"):
         buffer_class = functools.partial(rl.PrioritizedReplayBuffer, beta=rl.LinearSchedule(0.4, 1.0))
+    if name.endswith("_hindsight"):
+        buffer_class = functools.partial(rl.HindsightReplayBuffer, compute_reward=negative_distance)
     if name.startswith("offline"):
-        buffer = buffer_class(100, *spaces, num_envs=2, device=device)
+        buffer = buffer_class(50 * num_envs, *spaces, num_envs=num_envs, device=device)
         collector = rl.Collector(policy, envs, buffer)
         collector.seed(2)
-        collector.collect(num_steps=100, random=True)
+        collector.collect(num_steps=50 * num_envs, random=True)
         return rl.OfflineTrainer(
             algorithm, rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=4, batch_size=8, **common)
         )
-    collection: dict[str, Any] = {"collection_step_num_env_steps": 10, "epoch_num_steps": 20}
-    if is_midway:
-        collection = {"collection_step_num_env_steps": 6, "epoch_num_steps": 18}
+    num_rows = 3 if is_midway else 5
+    collection: dict[str, Any] = {
+        "collection_step_num_env_steps": num_rows * num_envs,
+        "epoch_num_steps": (3 if is_midway else 2) * num_rows * num_envs,
+    }
     if name.endswith("_episodes"):
         collection = {
             "collection_step_num_env_steps": None, "collection_step_num_episodes": 3, "epoch_num_steps": 30
@@ -102,15 +129,19 @@ def build(name: str, max_epochs: int = 3, logger: rl.Logger | None = None, devic
         size = (3 if is_midway else 5) if algorithm.trains_recurrent else 4  # whole envs
         more: dict[str, Any] = {"batch_size": size, "update_step_num_repetitions": 2}
     else:
-        # 34 cells wrap around within the 60 env steps of the run.
-        buffer = buffer_class(34, *spaces, num_envs=2, device=device)
+        # 17 rows wrap around within the 30 rows of the run.
+        buffer = buffer_class(17 * num_envs, *spaces, num_envs=num_envs, device=device)
         if name.endswith("_mixed"):
-            data = rl.PrioritizedReplayBuffer(20, *spaces, num_envs=2, device=device)
-            rl.Collector(policy, counting_envs(2, action_space=action_space), data).collect(num_steps=20)
+            data = rl.PrioritizedReplayBuffer(10 * num_envs, *spaces, num_envs=num_envs, device=device)
+            rl.Collector(policy, make_envs(num_envs, action_space, seed=1), data).collect(num_steps=10 * num_envs)
             buffer = rl.MixedBuffer(buffer, data)
         collector = rl.Collector(policy, envs, buffer)
         params_class = rl.OffPolicyTrainerParams
-        more = {"batch_size": 8, "update_step_num_gradient_steps_per_sample": 0.35, "warmup_num_env_steps": 10}
+        more = {
+            "batch_size": 8,
+            "update_step_num_gradient_steps_per_sample": 0.35,
+            "warmup_num_env_steps": 5 * num_envs,
+        }
     return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)
 
 
@@ -125,7 +156,7 @@ def digest(trainer: Any) -> str:
         for stats in ("collect_stats", "test_stats"):
             if epoch[stats] is not None:
                 epoch[stats].pop("collect_time")
-    del state["params"]  # filled in when it is saved
+    del state["params"], state["global_random"]  # filled in when it is saved
     hasher = hashlib.sha256()
     _feed(hasher, {**states, "trainer": state})
     return hasher.hexdigest()

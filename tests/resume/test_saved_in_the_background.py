@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rltrainer.checkpoint import CheckpointStore, live_state
+from rltrainer.checkpoint import CheckpointStore
+from rltrainer.checkpoint.store import live_state
 from rltrainer.data import ring_blocks
 from rltrainer.trainers.run_files import _settings
 from rltrainer.typed_state import to_state

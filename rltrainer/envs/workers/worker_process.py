@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +27,8 @@ from rltrainer.envs.workers.signals import Inbox
 from rltrainer.envs.workers.worker_envs import INFOS, QUIT, STEP, Failure
 
 DONE, PAYLOAD = b".", b"+"
+FOR_THE_PARENT = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
+"""Signals that `timeout`, schedulers and service managers send to all processes of a run."""
 
 
 class Server(Protocol):
@@ -60,10 +63,11 @@ def run_worker(
         folder: the parent's, which it removes at its end, but not where it is killed.
     """
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
-    # inherit the parent's handler of SIGTERM.
+    # inherit the parent's handlers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(), folder), daemon=True).start()
+    for number in FOR_THE_PARENT:
+        signal.signal(number, _leave_to_parent)
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     torch.set_num_threads(1)
     inbox = Inbox(signals, stays_awake)
 
@@ -91,6 +95,18 @@ def run_worker(
             holder.close()
 
 
+def _leave_to_parent(number: int, frame: FrameType | None) -> None:
+    """Do nothing at a signal that the parent handles, and needs its workers to finish a step; else end by it."""
+    try:
+        with open(f"/proc/{_parent().pid}/status") as file:
+            handled = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):  # not Linux, or no parent
+        handled = 0
+    if not handled >> (number - 1) & 1:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
 def _packed(result: Any, failures: Sequence[Failure], holder: Server) -> bytes:
     try:
         return dumps((result, failures))
@@ -98,16 +114,33 @@ def _packed(result: Any, failures: Sequence[Failure], holder: Server) -> bytes:
         return dumps((None, [holder.unsendable(error)]))
 
 
-def _end_with_parent(ppid: int, folder: str | None) -> None:
-    """End this process when its parent is gone, also in the middle of an env's step.
-
-    A forked sibling may hold the parent's end of our pipes open, so that no end of file tells us.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "a worker is a child"
-    while parent.is_alive() and os.getppid() == ppid:
+def _end_with_parent(folder: str | None) -> None:
+    """End this process when its parent is gone, also in the middle of an env's step."""
+    parent = _parent()
+    is_child = os.getppid() == parent.pid  # or of the fork server, which a signal to all processes may end
+    while parent.is_alive() and (os.getppid() == parent.pid if is_child else _exists(parent.pid)):
         parent.join(1.0)
     if folder is not None and not parent.is_alive():
         shutil.rmtree(folder, ignore_errors=True)
     time.sleep(2.0)  # for `run_worker` to close the envs
     os._exit(1)
+
+
+def _parent() -> Any:
+    """Return the process that started this one; its `is_alive` is not enough.
+
+    A forked sibling may hold the parent's end of our pipes open, so that no end of file tells us.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child"
+    return parent
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

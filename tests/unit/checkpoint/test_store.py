@@ -17,8 +17,9 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.checkpoint import CheckpointStore, live_state, read_checkpoint, store
+from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store
 from rltrainer.checkpoint.manifest import read_manifest
+from rltrainer.checkpoint.store import live_state
 from rltrainer.data import ring_blocks
 from rltrainer.errors import CheckpointError
 from tests.unit.checkpoint.test_directory import interrupted_at

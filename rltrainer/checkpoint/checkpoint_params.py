@@ -1,0 +1,63 @@
+"""The settings of a run's checkpoints: where they lie, how often one is saved, which stay, where the run goes on."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, is_int
+from rltrainer.interval import Every
+from rltrainer.params import Params
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b"")
+
+
+Interval = Annotated[
+    int | Every, Rule("a positive integer, or an Every", lambda v: isinstance(v, Every) or (is_int(v) and v > 0))
+]
+Folder = Annotated[str | os.PathLike[str], Rule("the path of a folder", _is_path)]
+Resume = Annotated[str | os.PathLike[str], Rule('"auto", "never", or the path of a checkpoint', _is_path)]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckpointParams(Params):
+    """Save a run while it trains, and go on from what was saved: `TrainerParams(checkpoint=CheckpointParams(...))`.
+
+    With them `trainer.run()` is all. Killed at any moment, the same program goes on where it was; what it comes to is
+    the same bit for bit, and so is its log.
+
+    Raises:
+        ParamsError: a value breaks its field's rule.
+    """
+
+    directory: Folder = field(kw_only=False)
+    """Where the checkpoints of this run lie, and those of no other: `RunFolder("runs/cartpole").checkpoints`. It is
+    made with the first one. One process at a time writes there."""
+    every: Interval = Every(1, "epoch")
+    """How often one is saved, after the training step in which a multiple was crossed; an int counts env steps, offline
+    gradient steps. At the end of an epoch the test step is made first. The end of the run is saved in any case."""
+    keep_last: PositiveInt | None = 3
+    """How many of the newest stay; None keeps all."""
+    keep_best: NonNegativeInt = 1
+    """How many of those with the highest scores of test steps stay too. A test step that is the best of the run so far
+    is saved though nothing is due; 0 leaves that out. NaN is never best."""
+    resume: Resume = "auto"
+    """Where `run` and `execute_epoch` begin. "auto" takes the newest checkpoint in `directory` that is whole, with a
+    warning of each damaged one that is newer; it is an error if all are damaged, and a run begins anew if there are
+    none. A path takes that checkpoint and no other. "never" begins anew, as `Trainer.reset` does; both are an error if
+    `directory` has any."""
+    signals: Flag = True
+    """End at the first SIGTERM or SIGINT (Ctrl-C) after the training step under way, saved: with `SystemExit(143)` or
+    `KeyboardInterrupt`. A test step is broken off, and repeated later. A second signal ends at once. SIGUSR1 saves and
+    goes on. In the main thread only; what handled them before does so again after the run."""
+    on_save_error: Literal["raise", "warn"] = "raise"
+    """What happens when a checkpoint cannot be saved, as on a full disk: earlier ones stay, and the run ends with the
+    error, or goes on with a warning and tries again when the next one is due."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "directory", str(Path(self.directory)))  # frozen; JSON has no paths
+        if self.resume not in ("auto", "never"):
+            object.__setattr__(self, "resume", str(Path(self.resume)))

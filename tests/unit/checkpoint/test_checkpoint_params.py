@@ -1,0 +1,63 @@
+"""The fields of `CheckpointParams` against every kind of wrong value, and as JSON."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+RULES = {
+    "directory": "must be the path of a folder",
+    "every": "must be a positive integer, or an Every",
+    "keep_last": "must be a positive integer or None",
+    "keep_best": "must be a non-negative integer",
+    "resume": 'must be "auto", "never", or the path of a checkpoint',
+    "signals": "must be True or False",
+    "on_save_error": "must be one of 'raise', 'warn'",
+}
+ACCEPTED: dict[str, list[Any]] = {"keep_last": [None], "keep_best": [0], "signals": [True]}
+CASES = [
+    (field, value)
+    for field in RULES
+    for value in BAD_VALUES
+    if not any(value is ok or (value == ok and type(value) is type(ok)) for ok in ACCEPTED.get(field, []))
+]
+
+
+@pytest.mark.parametrize(("field", "value"), CASES)
+def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.CheckpointParams(**({"directory": "runs"} | {field: value}))
+    text = f"CheckpointParams.{field}: {RULES[field]}; got {value!r} ({type(value).__name__})"
+    assert str(caught.value) == text
+
+
+def test_the_defaults() -> None:
+    params = rl.CheckpointParams("runs/cartpole/checkpoints")
+    assert params == rl.CheckpointParams(directory=Path("runs/cartpole/checkpoints"))
+    found = params.every, params.keep_last, params.keep_best, params.resume, params.signals, params.on_save_error
+    assert found == (rl.Every(1, "epoch"), 3, 1, "auto", True, "raise")
+
+
+@pytest.mark.parametrize("every", [10_000, rl.Every(2, "epoch"), rl.Every(0.5, "second")])
+def test_json_round_trip(every: Any) -> None:
+    params = rl.CheckpointParams("runs", every=every, resume=Path("runs/checkpoint-10"), keep_last=None)
+    assert rl.CheckpointParams.from_json(params.to_json()) == params
+
+
+@pytest.mark.parametrize("every", [{"every": 0, "unit": "epoch"}, {"every": 1, "unit": "day"}, {"every": 1}])
+def test_json_of_no_interval(every: Any) -> None:
+    plain = json.loads(rl.CheckpointParams("runs").to_json())
+    plain["fields"]["every"] = every
+    with pytest.raises(ParamsError):
+        rl.CheckpointParams.from_json(json.dumps(plain))
+
+
+def test_an_unknown_field_suggests_the_nearest() -> None:
+    with pytest.raises(ParamsError, match="CheckpointParams: unknown field 'keep'. Did you mean 'keep_"):
+        rl.CheckpointParams(directory="runs", keep=3)  # type: ignore[call-arg]  # what is tested
