@@ -319,14 +319,19 @@ class AsyncCollector:
         """Return the team when all workers have the policy, and act as this collector is set now."""
         if self._publisher.weights is None:
             weights = self._publisher.begin()
-            self._team.begin(_for_workers(self.policy), weights, self._publisher.give)
+            try:
+                self._team.begin(_for_workers(self.policy), weights, self._publisher.give)
+            except BaseException:
+                self._publisher.weights = None  # after an interrupt they are told once more
+                raise
         exploration, buffer, ways = self.policy.exploration, self.buffer, self._ways
         columns = None if buffer is None else buffer.extra
         is_known = ways is not None and ways.exploration is self.exploration and ways.of_policy is exploration
         if ways is None or not is_known or ways.columns is not columns:
             self._forget_ahead()
-            self._ways = Ways(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
-            self._team.set_ways(self._ways, list(self._publisher.modules))
+            ways = Ways(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
+            self._team.set_ways(ways, list(self._publisher.modules))
+            self._ways = ways
         return self._team
 
     def _set_mode(self, random: bool, explore: bool) -> None:

@@ -220,6 +220,7 @@ def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
         for worker in ending:
             with contextlib.suppress(OSError):
                 worker.signals.send(QUIT)
+                worker._pipe.close()  # for one that waits for arguments, which an interrupt kept from being sent
         deadline = time.monotonic() + grace
         for end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
             for worker in ending:
