@@ -57,6 +57,14 @@ class FinalObservations:
             self._free.extend(slots[ended].tolist())
             self._set(cells[ended], np.zeros(1, np.int64))
 
+    def repair(self, heads: Array) -> None:
+        """Find anew which slots are free, after an interrupt; at the heads of the traces [N] none ends."""
+        slots = self.slots.reshape(-1)
+        slots[heads] = 0
+        self._free = np.setdiff1d(np.arange(1, self._store.shape[0]), slots).tolist()
+        if self._on_device is not None:
+            self._on_device.copy_(torch.from_numpy(slots))
+
     def is_end(self, cells: Tensor) -> Tensor:
         """Return whether a trace ends at each cell; any shape."""
         slots = torch.from_numpy(self.slots.reshape(-1)) if self._on_device is None else self._on_device

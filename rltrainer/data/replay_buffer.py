@@ -22,6 +22,7 @@ from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
 from rltrainer.data.state_checks import in_order
 from rltrainer.data.storage import Array
+from rltrainer.data.whole_writes import write_whole
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
 from rltrainer.spaces import ValueRange
@@ -138,7 +139,7 @@ class ReplayBuffer:
         """
         if stream is not self._ring.stream:
             self._ring.turn_to(stream)
-        self._ring.add(obs, action, reward, next_obs, terminated, truncated, extra)
+        write_whole(self._ring, self._ring.add, obs, action, reward, next_obs, terminated, truncated, extra)
 
     def add_rollout(self, rollout: Rollout, *, stream: object | None = None) -> None:
         """Store the valid cells of a rollout.
@@ -154,7 +155,7 @@ class ReplayBuffer:
             ReplayBufferError: the rollout has other envs, shapes or extras; nothing is stored.
             SpaceError: an action lies outside its space; nothing is stored.
         """
-        self._ring.add_rollout(rollout, stream)
+        write_whole(self._ring, self._ring.add_rollout, rollout, stream)
 
     def break_trace(self, envs: Array | None = None) -> None:
         """End the traces: what is stored next does not continue what was stored last.

@@ -143,9 +143,9 @@ class Ring:
         if self.sampler is not None:
             self.sampler.stored(self._on_device(self._cells_at(self.written)))
             self.sampler.forgotten(self._on_device(self._cells_at(self.written + 1)))
-        self.written += 1
-        self._level = None if self._level is None else self._level + 1
-        self._table = None
+        level = None if self._level is None else self._level + 1
+        # In one statement without a call: no handler of a signal runs between its parts.
+        self.written, self._level, self._table = self.written + 1, level, None
 
     def add_rollout(self, rollout: Rollout, stream: object | None) -> None:
         """Store the valid cells of a rollout; see `ReplayBuffer.add_rollout`."""
@@ -187,8 +187,8 @@ class Ring:
         kept = rank >= count[cells.env] - self.cells_per_env  # of more than fit, only the newest
         target = (number % self.num_rows) * self.num_envs + cells.env
         grows = np.flatnonzero(count)
-        self._note_written(self.written + count)
-        head = self._cells_at(self.written)[grows]
+        written = self.written + count
+        head = self._cells_at(written)[grows]
         self.final.release(np.concatenate([target[kept], head]))
         for name, column in self.columns.items():
             column.scatter(target[kept], cells.columns[name], cells.source[kept])
@@ -198,6 +198,7 @@ class Ring:
         if self.sampler is not None:
             self.sampler.stored(self._on_device(target[kept]))
             self.sampler.forgotten(self._on_device(head))
+        self._note_written(written)
         return target[kept], cells.source[kept]
 
     def __len__(self) -> int:
@@ -338,14 +339,17 @@ class Ring:
         self.final.put(newest[goes_on], self.columns["obs"].gather(self._on_device(head)))
         self.broken_mask[:] = False
 
+    def heads(self) -> Array:
+        """Return the flat indices of the cells that are written next [N]; no trace ends there."""
+        return self._cells_at(self.written)
+
     def _cells_at(self, number: Array) -> Array:
         """Return the flat index of each env's cell of this number, counted from the first that was ever stored."""
         return number % self.num_rows * self.num_envs + self._envs
 
     def _note_written(self, written: Array) -> None:
-        self.written = written
-        self._level = int(written[0]) if (written == written[0]).all() else None
-        self._table = None
+        level = int(written[0]) if (written == written[0]).all() else None
+        self.written, self._level, self._table = written, level, None
 
     def _lookup(self) -> Tensor:
         """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest cell."""

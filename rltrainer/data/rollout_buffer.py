@@ -207,7 +207,7 @@ class RolloutBuffer:
         """
         if self.num_rows:
             self._starts[self._lengths > 0 if self._is_ragged else slice(None)] = False
-            self._lengths[:] = 0
+        self._lengths[:] = 0
         self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
         self._final_index.clear()
 
@@ -227,9 +227,7 @@ class RolloutBuffer:
             text = f"expected a rollout of {self.num_envs} envs, got one of {rollout.reward.shape[1]}"
             raise ReplayBufferError(f"RolloutBuffer.hold: {text}")
         if num_rows + 1 > self._columns["obs"].shape[0]:
-            for column in self._columns.values():
-                column.grow(num_rows + 1)
-            self._first_row = None
+            self._reserve(num_rows + 1)
         if num_final > self._final_obs.shape[0]:
             self._final_obs.grow(num_final)
         for name, column in self._columns.items():
@@ -301,10 +299,13 @@ class RolloutBuffer:
 
     def _grow(self) -> None:
         """Reserve memory for twice as many rows."""
-        rows = 2 * self._columns["obs"].shape[0] - 1
-        for column in self._columns.values():
-            column.grow(rows)
+        self._reserve(2 * self._columns["obs"].shape[0] - 1)
+
+    def _reserve(self, rows: int) -> None:
+        """Reserve memory for so many rows; of observations last, by which one sees that an interrupt broke it off."""
         self._first_row = None
+        for column in reversed(self._columns.values()):
+            column.grow(rows)
 
     def _end(self, envs: Array, rows: Any) -> None:
         """Keep the successors of these envs' cells, which lie in rows that will be overwritten."""

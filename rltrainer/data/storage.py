@@ -86,9 +86,10 @@ class Storage:
 
     def grow(self, rows: int) -> None:
         """Reserve more rows; what is stored stays, views handed out before show the old memory."""
-        self.shape = (rows, *self.shape[1:])
+        shape = (rows, *self.shape[1:])
         for leaf in self.leaves:
-            leaf.allocate(self.shape, leaf.tensor)
+            leaf.allocate(shape, leaf.tensor)
+        self.shape = shape  # last: what an interrupt breaks off is seen, and made again
 
     def rows(self, stop: int, start: int = 0) -> Tree:
         """Return views of some rows."""
