@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
 from torch import Tensor
 
 from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule, instance_of, is_finite
@@ -104,7 +105,7 @@ class PrecisionParams(Params):
     """The number formats of an update."""
 
     amp: Literal["bf16", "fp16"] | None = None
-    """Format of matrix products; weights, optimizers and everything else stay float32. A processor without bf16
+    """Format of matrix products; weights, optimizers and everything else stay as they are. A processor without bf16
     instructions is 1.7 times slower with it, more so compiled; so nothing chooses it but you. With "fp16" each loss is
     scaled; a step whose gradient is not finite at that scale is left out and counted, and lowers the scale."""
     initial_loss_scale: PositiveFloat = 65536.0
@@ -118,6 +119,11 @@ class PrecisionParams(Params):
     min_loss_scale: PositiveFloat = 1.0
     """A run whose scale falls below this ends with the stop reason "min_loss_scale"."""
 
+    weights: Literal["float32", "float64"] = "float32"
+    """Format of networks, their statistics, optimizers, targets and losses: an algorithm is brought to it, in place,
+    when its trainer is made. With "float64" observations, actions, buffers and random numbers stay float32, so that a
+    run differs from one of float32 by rounding only; files say so, and hold twice as much."""
+
     tf32: Flag | None = None
     """Let a GPU take products and convolutions of float32 in TF32, with 10 bits of mantissa instead of 23, while the
     trainer runs, or forbid it; None leaves what is set. By itself PyTorch takes TF32 for convolutions only."""
@@ -127,6 +133,13 @@ class PrecisionParams(Params):
         if self.initial_loss_scale < self.min_loss_scale:
             rule = f"must be at least min_loss_scale ({self.min_loss_scale})"
             self.raise_invalid("initial_loss_scale", rule, "A run would end at once.")
+        if self.amp is not None and self.weights == "float64":
+            self.raise_invalid("amp", 'must be None with weights="float64"', "It would round what they are to hold.")
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """Return the format of weights as PyTorch's."""
+        return torch.float64 if self.weights == "float64" else torch.float32
 
 
 def no_progress() -> float:
@@ -184,3 +197,8 @@ class UpdatePlan:
     def skips_steps(self) -> bool:
         """Return whether a gradient that is not finite is left out and counted, instead of raised."""
         return self.update.nonfinite == "skip" or self.precision.amp == "fp16"
+
+
+def unattached(weight_dtype: torch.dtype) -> UpdatePlan:
+    """Return the plan of an algorithm that no trainer drives, with weights in this format."""
+    return UpdatePlan(precision=PrecisionParams(weights="float64" if weight_dtype is torch.float64 else "float32"))

@@ -8,47 +8,36 @@ from abc import ABC
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
+from rltrainer.algorithms.class_check import check_classes
+from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import TargetNetwork
-from rltrainer.params import Params
+from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, check_dtype, dtype_entry
 from rltrainer.plain_values import construction, to_plain
-from rltrainer.plan import UpdatePlan
+from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer
-from rltrainer.updates.part_state import check_part, fitting_state, load_part, part_state
+from rltrainer.updates.part_state import check_part, fitting_state, load_parts, part_state, set_part_dtype
 from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.unsaved_state import check_all_is_saved
 
-TResult = TypeVar("TResult", covariant=True)
-
-
-class Runnable(Protocol[TResult]):
-    """A trainer, seen from below."""
-
-    def run(self) -> TResult:
-        """Train."""
-
-
-class TrainerMaker(Protocol[TResult]):
-    """Trainer params, seen from below: an argument of `run_training`."""
-
-    def create_trainer(self, algorithm: Any) -> Runnable[TResult]:
-        """Return the trainer that these params configure."""
+NO_PARTS = {"algorithm", "construction", ENTRY}
+"""What a state says beside the states of the parts."""
 
 
 class Algorithm(ABC):
@@ -86,10 +75,10 @@ class Algorithm(ABC):
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
-        self._check_classes(policy, params)
+        check_classes(type(self), policy, params)
         self.policy, self.params = policy, params
         self.gamma = params.gamma
-        self.plan = UpdatePlan()
+        self.plan = unattached(policy.weight_dtype)
         self.device = policy.device
         self.generator = make_generator(None, self.device)
         self._compiled_step = CompiledStep(self)
@@ -111,17 +100,39 @@ class Algorithm(ABC):
         self._compiled_step.check_plan(plan, is_ours)
         for optimizer in optimizers:
             optimizer.check_plan(plan)
+        if self._may_differ_from(dtype := plan.precision.weight_dtype):
+            for part in vars(self).values():
+                set_part_dtype(part, dtype)
         self._accumulate(plan.update.accumulate)
         self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.listen(name or "loss", plan, self.is_compiled)
         self.policy.progress = plan.progress
-        runtime = dataclasses.replace(plan.runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
-        self.plan = dataclasses.replace(plan, runtime=runtime)
+        self.plan = dataclasses.replace(plan, runtime=self._resolved(plan.runtime))
+
+    def _resolved(self, runtime: RuntimeParams) -> RuntimeParams:
+        return dataclasses.replace(runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer, which holds envs, buffers and callbacks; the copy is unattached."""
-        return self.__dict__ | {"plan": UpdatePlan(), "accumulation": None}
+        return self.__dict__ | {"plan": unattached(self.policy.weight_dtype), "accumulation": None}
+
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Bring networks, statistics, optimizers and targets to float32 or float64, in place; as a new trainer does.
+
+        Args:
+            dtype: torch.float32 or torch.float64.
+
+        Raises:
+            ParamsError: it is neither.
+        """
+        dtype = checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype)
+        if self._may_differ_from(dtype):
+            plan, runtime = unattached(dtype), self._resolved(self.plan.runtime)
+            self.attach(dataclasses.replace(self.plan, runtime=runtime, precision=plan.precision))
+
+    def _may_differ_from(self, dtype: torch.dtype) -> bool:
+        return not dtype is self.policy.weight_dtype is torch.float32
 
     def _accumulate(self, size: int) -> None:
         """Let optimizers and target networks go by groups of gradient steps, of so many steps each."""
@@ -191,12 +202,13 @@ class Algorithm(ABC):
         self.check_faults()
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
         parts = {name: part_state(part) for name, part in self._parts().items()}
-        return {"algorithm": type(self).__name__, "construction": self.to_plain()} | parts
+        said = {"algorithm": type(self).__name__, "construction": self.to_plain()}
+        return said | dtype_entry(self.policy.weight_dtype) | parts
 
     def snapshot(self) -> Load:
         """Return what brings the present state back."""
         parts = self._parts()
-        return partial(_load_parts, parts, {name: copy.deepcopy(part_state(part)) for name, part in parts.items()})
+        return partial(load_parts, parts, {name: copy.deepcopy(part_state(part)) for name, part in parts.items()})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in place.
@@ -211,13 +223,14 @@ class Algorithm(ABC):
         name, parts = type(self).__name__, self._parts()
         if state.get("algorithm") != name:
             raise CheckpointError(f"{name}: the state was saved by {readable(state.get('algorithm'))}")
-        for part_name in [*parts, *state.keys() - {"algorithm", "construction"}]:
+        check_dtype(name, self.policy.weight_dtype, state)
+        for part_name in [*parts, *state.keys() - NO_PARTS]:
             if part_name not in state:
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")
             if part_name not in parts:
                 raise CheckpointError(f"{name}: the state has {part_name!r}, which this {name} has not")
             check_part(f"{name}.{part_name}", parts[part_name], state[part_name])
-        return partial(_load_parts, parts, state)
+        return partial(load_parts, parts, state)
 
     def save(self, path: str | Path) -> None:
         """Write the whole algorithm to one safetensors file, which `rl.load` needs nothing else for, in one step.
@@ -254,9 +267,9 @@ class Algorithm(ABC):
 
     def fitting_state(self, state: State) -> tuple[State, IncompatibleKeys]:
         """Return a whole state, of another one what fits, and the names of what was left out."""
-        saved = {name: value for name, value in state.items() if name not in ("algorithm", "construction")}
+        saved = {name: value for name, value in state.items() if name not in NO_PARTS}
         parts, left_out = fitting_state(self._parts(), saved)
-        return {"algorithm": type(self).__name__, **parts}, left_out
+        return {"algorithm": type(self).__name__, **dtype_entry(self.policy.weight_dtype), **parts}, left_out
 
     def check_faults(self, wait: bool = True) -> None:
         """Raise if a gradient was not finite. Each update does so at its end; on CUDA it may be one of the next.
@@ -370,25 +383,3 @@ class Algorithm(ABC):
                 spec = self.policy.columns.get(name, "(shape, dtype)")
                 text = f"{owner}: must have the column {name!r}, which {type(self).__name__} reads; got {list(extra)}"
                 raise ParamsError(f"{text}. Make the buffer with extra={{{name!r}: {spec}}}.")
-
-    def _check_classes(self, policy: object, params: object) -> None:
-        name, policy_class, params_class = type(self).__name__, self.policy_class.__name__, self.params_class.__name__
-        if not isinstance(policy, self.policy_class):
-            hint = f"Build it with {policy_class}.for_envs(envs)."
-            if isinstance(policy, Params):
-                hint = f"The policy comes first: {name}(policy, params)."
-            found = f"the class {policy.__name__}" if isinstance(policy, type) else type(policy).__name__
-            raise ParamsError(f"{name}.policy: must be of class {policy_class}; got {found}. {hint}")
-        if policy.is_recurrent and not self.trains_recurrent:
-            rule = f"must have no memory, as {name} updates from single cells; got {type(policy).__name__}"
-            raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
-        if not isinstance(params, self.params_class):
-            hint = f"Write {params_class}(lr=..., ...)."
-            if hasattr(params, "create_trainer"):
-                hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
-            raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
-
-
-def _load_parts(parts: dict[str, Any], state: State) -> None:
-    for name, part in parts.items():
-        load_part(part, state[name])

@@ -13,6 +13,7 @@ from rltrainer.errors import MAX_LENGTH, CheckpointError, ParamsError, RLTrainer
 from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
+from rltrainer.nets.weight_dtype import saved_dtype
 from rltrainer.plain_values import PlainReader
 from rltrainer.registry import Named, users_names
 from rltrainer.spaces import check_claims
@@ -47,6 +48,7 @@ def load(
     if "algorithm" not in file.state:
         raise CheckpointError(f"{file.path}: holds a policy without an algorithm. Load it with rl.load_policy.")
     algorithm: Algorithm = file.build(file.state["construction"], Algorithm)
+    algorithm.set_weight_dtype(file.weight_dtype)
     state, left_out = (file.state, None) if strict else algorithm.fitting_state(file.state)
     try:
         algorithm.load_state_dict(state)
@@ -72,6 +74,7 @@ def load_policy(
     """
     file = _File(path, "load_policy", classes, device, strict)
     policy: Policy = file.build(file.policy_construction, Policy)
+    policy.set_weight_dtype(file.weight_dtype)
     file.warn(policy.load(file.path, strict=strict))
     return policy.eval()
 
@@ -89,6 +92,7 @@ class _File:
             hint = "Build the algorithm as it was, and call its `load` with this file."
             raise CheckpointError(f"{self.path}: was written before files said what they hold (format 1). {hint}")
         self.policy_construction = _policy_of(self.state["construction"])
+        self.weight_dtype = saved_dtype(f"{self.path}", self.state)
 
     def build(self, plain: Any, kind: type[Any]) -> Any:
         """Build what the file says, of the networks' sizes that it holds numbers for."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.compiled_step import tell_norms
@@ -138,6 +139,8 @@ class OnPolicyAlgorithm(Algorithm):
             NonFiniteError: a gradient was not finite; that step was not applied. See `check_faults`.
         """
         self._begin_update()
+        if (dtype := self.policy.weight_dtype) is not torch.float32:
+            rollout = cast(rollout, dtype)
         with torch.no_grad():
             samples = self.process(rollout)
             measured = self.before_batches(samples)

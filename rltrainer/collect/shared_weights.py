@@ -100,14 +100,22 @@ class Publisher:
 
     def begin(self) -> SharedWeights:
         """Make the memory: from now on the modules keep their tensors."""
+        self._weight_dtype = self._policy.weight_dtype
         named = tensors_of(self.modules)
         self._sources = [tensor for _, tensor in named]
         self.weights = SharedWeights(layout_of(named))
         return self.weights
 
     def publish(self, version: int) -> None:
-        """Publish the weights of now."""
+        """Publish the weights of now.
+
+        Raises:
+            ParamsError: they have another format than when workers were given their copies.
+        """
         assert self.weights is not None, "begun"
+        if self._policy.weight_dtype is not self._weight_dtype:
+            rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self._policy.weight_dtype}"
+            raise ParamsError(f"AsyncCollector.policy: {rule}. Make the trainer before anything is collected.")
         self.weights.publish(self._sources, version, self._policy.progress(), self._timeout)
         self._offered = None
 

@@ -121,7 +121,9 @@ class CopyElsewhere:
 
     @torch.no_grad()
     def bring(self, version: int) -> None:
-        """Give the copy the weights of now, and what the policy explores by."""
+        """Give the copy the weights of now, in their format, and what the policy explores by."""
+        if self.copy.weight_dtype is not self._policy.weight_dtype:
+            self.copy.set_weight_dtype(self._policy.weight_dtype)
         torch._foreach_copy_(self._targets, self._sources)
         mine: Any = self.copy
         mine.version, mine.exploration, mine.progress = version, self._policy.exploration, self._policy.progress

@@ -38,7 +38,7 @@ def midpoints(quantiles: Tensor) -> Tensor:
     Dabney et al. 2018, Distributional Reinforcement Learning with Quantile Regression, lemma 2.
     """
     num_quantiles = quantiles.shape[-1]
-    return (torch.arange(num_quantiles, device=quantiles.device) + 0.5) / num_quantiles
+    return (torch.arange(num_quantiles, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / num_quantiles
 
 
 def quantile_huber(current: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:

@@ -1,7 +1,7 @@
 """Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow.
 
 They compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never
-drawn.
+drawn. Random numbers are float32 in any format, so that all draw the same.
 """
 
 import math
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
 from rltrainer.nets.action_mask import excluded
+from rltrainer.nets.weight_dtype import full_precision
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -55,7 +56,7 @@ def best_choice(preference: Tensor) -> Tensor:
     """
     is_traced = torch.compiler.is_compiling() or torch._C._is_tracing()
     if preference.is_cpu and not is_traced:
-        return _best_choice(_in_full_precision(preference).detach().numpy())
+        return _best_choice(full_precision(preference).detach().numpy())
     largest, place = preference.max(-1)
     return place.masked_fill(largest.isnan(), -1)
 
@@ -71,10 +72,6 @@ def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(np.asarray(preference.argmax(-1)))
 
 
-def _in_full_precision(x: Tensor) -> Tensor:
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
-
-
 @dataclass(slots=True)
 class Categorical:
     """Softmax over `logits` [B, A]; the action is int64 [B] in start .. start + A - 1."""
@@ -84,7 +81,7 @@ class Categorical:
     _log_probs: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.logits = _in_full_precision(self.logits)
+        self.logits = full_precision(self.logits)
 
     @property
     def log_probs(self) -> Tensor:
@@ -100,7 +97,7 @@ class Categorical:
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw choices [B]: argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
-        exponential = torch.empty_like(self.logits).exponential_(generator=generator)
+        exponential = torch.empty_like(self.logits, dtype=torch.float32).exponential_(generator=generator)
         if self.logits.is_cpu:  # a call of NumPy's costs half of one of torch's
             return self._choice(_best_choice(self.logits.detach().numpy() - np.log(exponential.numpy())))
         return self._choice(best_choice(self.logits - exponential.log_()))
@@ -184,17 +181,17 @@ class MultiCategorical:
 
 @dataclass(slots=True)
 class DiagonalGaussian:
-    """Independent normals with `mean` [B, A] and `log_std` [A] or [B, A]; the action is float32 [B, A]."""
+    """Independent normals with `mean` [B, A] and `log_std` [A] or [B, A]; the action is [B, A]."""
 
     mean: Tensor
     log_std: Tensor
 
     def __post_init__(self) -> None:
-        self.mean, self.log_std = _in_full_precision(self.mean), _in_full_precision(self.log_std)
+        self.mean, self.log_std = full_precision(self.mean), full_precision(self.log_std)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions [B, A], unbounded."""
-        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        noise = torch.empty_like(self.mean, dtype=torch.float32).normal_(generator=generator)
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
 
     def mode(self) -> Tensor:
@@ -250,7 +247,7 @@ class SquashedGaussian(DiagonalGaussian):
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return log-densities [B] of actions in (-1, 1); the bounds themselves are moved inside by 1e-6."""
-        u = _in_full_precision(action).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
+        u = full_precision(action).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
         return DiagonalGaussian.log_prob(self, u) - _log_det_tanh(u)
 
     def entropy(self) -> Tensor:

@@ -16,6 +16,7 @@ from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.net_params import MakeEncoder, NetParams
+from rltrainer.nets.weight_dtype import cast
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
@@ -23,17 +24,21 @@ from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 class FlatEncoder(nn.Module):
     """Numbers as they are, flattened."""
 
+    weight_dtype = torch.float32
+
     def __init__(self, space: Space) -> None:
         super().__init__()
         self.out_features = int(np.prod(leaf_shape(space)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, ...] to float32 [B, out_features]."""
-        return x.reshape(len(x), self.out_features).float()
+        """Map [B, ...] to floats [B, out_features]."""
+        return x.reshape(len(x), self.out_features).to(self.weight_dtype)
 
 
 class OneHotEncoder(nn.Module):
     """Choices as one-hot vectors, one after the other."""
+
+    weight_dtype = torch.float32
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         super().__init__()
@@ -43,10 +48,11 @@ class OneHotEncoder(nn.Module):
         self.out_features = sum(self.sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map int64 [B] or [B, ...] to float32 [B, out_features]."""
+        """Map int64 [B] or [B, ...] to floats [B, out_features]."""
         columns = x.reshape(len(x), len(self.sizes)).unbind(1)
         choices = zip(columns, self.start, self.sizes, strict=True)
-        return torch.cat([F.one_hot(column - start, size) for column, start, size in choices], dim=1).float()
+        vectors = [F.one_hot(column - start, size) for column, start, size in choices]
+        return torch.cat(vectors, dim=1).to(self.weight_dtype)
 
 
 class ConvEncoder(nn.Module):
@@ -54,6 +60,8 @@ class ConvEncoder(nn.Module):
 
     The channel axis is the first or the last, whichever is shorter.
     """
+
+    weight_dtype = torch.float32
 
     def __init__(self, space: spaces.Box, features: int = 512) -> None:
         super().__init__()
@@ -81,7 +89,7 @@ class ConvEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C, H, W] or [B, H, W, C] to [B, features]."""
         x = x.movedim(-1, 1) if self.channels_last else x
-        return self.linear(self.conv(x.float() * self.scale).flatten(1))  # type: ignore[no-any-return]  # nn.Module
+        return self.linear(self.conv(x.to(self.weight_dtype) * self.scale).flatten(1))  # type: ignore[no-any-return]  # nn.Module
 
 
 registry.add_values(FlatEncoder, OneHotEncoder, ConvEncoder)
@@ -96,10 +104,15 @@ class Encoder(nn.Module):
     Args:
         net: says which keys of a Dict are seen (`keys`), and may make modules of the user's (`encoder`).
 
+    Attributes:
+        weight_dtype: of its features, and of the floats that modules of the user's are given.
+
     Raises:
         SpaceError: the space has a part that no tensor can hold, or an image is too small.
         ParamsError: there is no such key, or `net.encoder` makes no module from [B, ...] to [B, F].
     """
+
+    weight_dtype = torch.float32
 
     def __init__(self, observation_space: Space, net: NetParams | None = None) -> None:
         super().__init__()
@@ -114,7 +127,10 @@ class Encoder(nn.Module):
     def forward(self, obs: Tree) -> Tensor:
         """Map an observation tree [B, ...] to features [B, out_features]."""
         if self.is_vector:
-            return obs if obs.dtype == torch.float32 else obs.float()  # type: ignore[no-any-return]  # a leaf
+            leaf: Tensor = obs
+            return leaf if leaf.dtype == self.weight_dtype else leaf.to(self.weight_dtype)
+        if self.weight_dtype is not torch.float32:
+            obs = cast(obs, self.weight_dtype)
         # By key: a dict whose keys come in another order than the space's must not meet the wrong encoders.
         ordered = leaves(map_tree(lambda _, leaf: leaf, self.structure, obs))
         features = [part(leaf) for part, leaf in zip(self.parts, ordered, strict=True)]

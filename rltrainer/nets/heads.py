@@ -1,6 +1,6 @@
 """Heads: from features to a distribution over an action space.
 
-Distributions and values are float32, whatever the format of the matrix products before them.
+Distributions and values are float32 at least, whatever the format of the matrix products before them.
 """
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
 from rltrainer.nets.linear import Linear
+from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space, require_floats
 
 
@@ -22,8 +23,8 @@ class ValueHead(Linear):
         self.num_outputs = num_outputs
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [B, in_features] to float32 [B, V], or to [B, V, K] where K > 1."""
-        values = super().forward(features).float()
+        """Map [B, in_features] to [B, V], or to [B, V, K] where K > 1."""
+        values = full_precision(super().forward(features))
         return values if self.num_outputs == 1 else values.view(*values.shape[:-1], -1, self.num_outputs)
 
 
@@ -39,7 +40,7 @@ class CategoricalHead(nn.Module):
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits = self.linear(features).float()
+        logits = full_precision(self.linear(features))
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
@@ -73,7 +74,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
-        mean = self.linear(features).float()
+        mean = full_precision(self.linear(features))
         log_std = self.log_std.clamp(self.min_log_std, self.MAX_LOG_STD)
         if log_std.requires_grad:
             # Gradients pass the clamp: what a single step took beyond its bounds would never be trained again.
@@ -92,7 +93,7 @@ class SquashedGaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
-        mean, log_std = self.linear(features).float().chunk(2, dim=-1)
+        mean, log_std = full_precision(self.linear(features)).chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 

@@ -15,6 +15,7 @@ from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.chain import run_through
 from rltrainer.nets.linear import MIN_PRODUCT, Linear, is_large
 from rltrainer.nets.module_tree import hooks_of
+from rltrainer.nets.weight_dtype import full_precision
 
 Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
 """Makes the activation of one layer, such as `nn.ReLU`. One that needs an argument, such as `nn.LayerNorm`, is given
@@ -148,7 +149,7 @@ class EnsembleMLP(nn.Module):
             outputs = torch.stack(self._one_by_one(members))
         else:
             outputs = self.layers(x.expand(len(members), *x.shape))
-        return (outputs.squeeze(-1) if self.num_outputs == 1 else outputs).float()
+        return full_precision(outputs.squeeze(-1) if self.num_outputs == 1 else outputs)
 
     def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
         """Return one activation for all members, or one for each where it has weights or mixes the rows of a batch."""

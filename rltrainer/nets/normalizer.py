@@ -117,13 +117,13 @@ class RewardScaler(nn.Module):
 
     def forward(self, reward: Tensor) -> Tensor:
         """Scale rewards, any shape."""
-        return (reward * (self.moments.var + EPS).rsqrt()).clamp(-CLIP, CLIP)
+        return (reward * (self.moments.var.to(reward.dtype) + EPS).rsqrt()).clamp(-CLIP, CLIP)
 
     @torch.no_grad()
     def update(self, rollout: Rollout, gamma: float) -> None:
         """Merge the discounted returns of a rollout."""
         # An env past its quota of episodes has rewards that belong to no counted one; they must not be carried on.
-        reward = rollout.reward.masked_fill(~rollout.valid, 0.0)
+        reward = rollout.reward.to(self.moments.mean.dtype).masked_fill(~rollout.valid, 0.0)
         initial = self.running_return
         if initial is None or initial.shape != reward[0].shape:
             initial = torch.zeros_like(reward[0])

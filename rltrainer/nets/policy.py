@@ -1,7 +1,6 @@
 """The policy: what chooses actions, and the one object that algorithms and collectors share."""
 
 import dataclasses
-import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
 
 import gymnasium as gym
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.atomic_write import write_errors
@@ -25,7 +22,9 @@ from rltrainer.nets.mlp import Activation
 from rltrainer.nets.module_state import IncompatibleKeys, load_module
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
+from rltrainer.nets.policy_arguments import check_options, finite_bounds, spaces_of
 from rltrainer.nets.predict import predict
+from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, set_weight_dtype
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK, Space
@@ -72,6 +71,7 @@ class Policy(nn.Module, ABC):
         net_params: `net` with everything filled in: what a subclass builds its networks from.
         unseen_keys: the parts of a Dict observation that the networks which act do not see.
         version: which weights these are, as whoever brings them to a copy counts them; 0 where nobody does.
+        weight_dtype: format of the networks, float32 unless a trainer or `set_weight_dtype` says otherwise.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
@@ -80,6 +80,9 @@ class Policy(nn.Module, ABC):
     """Columns that `decide` can fill, for buffers that declare them."""
     use_sde = False
     """True if the memory is that of noise, which greedy actions do not depend on."""
+    weight_dtype = torch.float32
+    keeps_dtype: ClassVar[tuple[str, ...]] = ("_lowest", "_highest")
+    """Names of buffers that are in the envs' format, whatever that of the networks is."""
     _lowest: Tensor | None
     _highest: Tensor | None
     _construction: str
@@ -125,7 +128,7 @@ class Policy(nn.Module, ABC):
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
         self.version = 0
-        lowest, highest = _finite_bounds(action_space)
+        lowest, highest = finite_bounds(action_space)
         # Not in the state: they follow from the space, and files of policies have never held them.
         self.register_buffer("_lowest", lowest, persistent=False)
         self.register_buffer("_highest", highest, persistent=False)
@@ -144,7 +147,7 @@ class Policy(nn.Module, ABC):
             SpaceError: the policy cannot observe or act in such spaces.
             ParamsError: an option is unknown, or breaks its rule.
         """
-        _check_options(cls, "for_spaces", (observation_space, action_space, *args), options)
+        check_options(cls, "for_spaces", (observation_space, action_space, *args), options)
         return cls(observation_space, action_space, *args, **options)
 
     @classmethod
@@ -159,8 +162,8 @@ class Policy(nn.Module, ABC):
         Raises:
             ParamsError: `envs` is no vector env.
         """
-        spaces = _spaces_of(cls, envs)
-        _check_options(cls, "for_envs", (*spaces, *args), options)
+        spaces = spaces_of(cls, envs)
+        check_options(cls, "for_envs", (*spaces, *args), options)
         return cls(*spaces, *args, **options)
 
     def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
@@ -272,6 +275,8 @@ class Policy(nn.Module, ABC):
             obs = self.obs_normalizer(obs)
         mask = self.mask_of(obs) if self.has_mask else None
         decision = self.decide(obs, state, mask, explore and exploration is None, generator)
+        if self.weight_dtype is not torch.float32:
+            decision = cast(decision, torch.float32)
         exploration = self.exploration if exploration is None else exploration
         if explore and exploration is not None:
             situation = self.action_space, self.progress(), generator
@@ -308,6 +313,10 @@ class Policy(nn.Module, ABC):
         """Return greedy actions [N, ...] for raw observations: `act`, as what is exported and called."""
         return self.act(obs) if state is None else self.act(obs, state)
 
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Bring networks and statistics to float32 or float64, in place; an algorithm does so with its policy."""
+        set_weight_dtype(self, checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype))
+
     def to_plain(self) -> dict[str, Any]:
         """Return the class and the arguments of the constructor as plain data: what `rl.load_policy` builds it with."""
         plain: dict[str, Any] = json.loads(self._construction)
@@ -323,7 +332,8 @@ class Policy(nn.Module, ABC):
         """
         path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         with write_errors(Path(path), CheckpointError):
-            write_state(path, "policy", {"construction": self.to_plain(), "policy": dict(self.state_dict())})
+            state = {"construction": self.to_plain(), "policy": dict(self.state_dict())}
+            write_state(path, "policy", state | dtype_entry(self.weight_dtype))
 
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
         """Restore the policy from its file or from an algorithm's; see `Algorithm.load`.
@@ -333,8 +343,10 @@ class Policy(nn.Module, ABC):
         """
         name = f"{type(self).__name__}.load"
         path, strict = checked(name, "path", path, AnyPath), checked(name, "strict", strict, Flag)
-        saved = read_state(path, "policy", CheckpointError, or_kind="algorithm").get("policy")
-        return load_module(f"{path}: policy", self, saved, strict)
+        state = read_state(path, "policy", CheckpointError, or_kind="algorithm")
+        if strict:
+            check_dtype(f"{path}", self.weight_dtype, state)
+        return load_module(f"{path}: policy", self, state.get("policy"), strict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without the way back to a trainer, and without the makers of networks that are made."""
@@ -361,36 +373,3 @@ class Policy(nn.Module, ABC):
     def device(self) -> torch.device:
         """The device of the parameters."""
         return next(self.parameters()).device
-
-
-def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
-    observation_space = getattr(envs, "single_observation_space", None)
-    action_space = getattr(envs, "single_action_space", None)
-    if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):
-        return observation_space, action_space
-    hint = "Make one with rl.make_vec(env_id, num_envs=1)."
-    if isinstance(envs, str):
-        hint = f"Make one with rl.make_vec({envs!r}, num_envs=1)."
-    elif isinstance(envs, gym.Env):
-        hint = "It is a single env: make several with rl.make_vec(env_id_or_factory, num_envs=1)."
-    owner = f"{policy_class.__name__}.for_envs"
-    raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
-
-
-def _check_options(policy_class: Any, method: str, args: tuple[Any, ...], options: Any) -> None:
-    owner = f"{policy_class.__name__}.{method}"
-    if inspect.isabstract(policy_class):
-        name = policy_class.__name__
-        raise ParamsError(f"{owner}: {name} is abstract. Build one of its subclasses: ActorCritic, ...")
-    check_arguments(owner, policy_class, args, options, "option")
-
-
-def _finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Return the least and the greatest float32 numbers within a Box; None where there is nothing to clip to."""
-    if not isinstance(space, spaces.Box) or not np.isfinite([space.low, space.high]).any():
-        return None, None
-    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-    # The float32 nearest to a bound of another format may lie beyond it.
-    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
-    high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
-    return torch.from_numpy(low), torch.from_numpy(high)

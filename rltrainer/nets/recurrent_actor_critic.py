@@ -98,7 +98,7 @@ class RecurrentActorCritic(Policy):
         """
         if begins is None:
             begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
-        memories = self._memories()
+        memories, state = self._memories(), state.to(self.weight_dtype)
         before = torch.split(state, [part.cell.memory_size for part in memories], -1)
         return torch.cat([part(obs, memory, begins) for part, memory in zip(memories, before, strict=True)], -1)
 

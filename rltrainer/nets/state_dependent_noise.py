@@ -15,6 +15,7 @@ from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.linear import Linear
+from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space
 from rltrainer.tree import Tree
 
@@ -45,14 +46,14 @@ class StateDependentHead(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalGaussian | SquashedGaussian:
         """Map features [B, F] to distributions over [B, A]."""
-        mean = self.linear(features).float()
-        variance = features.detach().float().square() @ (2 * self.log_std).exp()
+        mean = full_precision(self.linear(features))
+        variance = full_precision(features.detach()).square() @ (2 * self.log_std).exp()
         log_std = 0.5 * (variance + EPS).log()
         return SquashedGaussian(mean.clamp(-2, 2), log_std) if self.squashes else DiagonalGaussian(mean, log_std)
 
     def initial_state(self, num_envs: int) -> Tensor:
         """Return the memory at the start of an episode: steps since the last draw, and theta [num_envs, 1 + F * A]."""
-        return self.log_std.new_zeros(num_envs, 1 + self.log_std.numel())
+        return torch.zeros(num_envs, 1 + self.log_std.numel(), device=self.log_std.device)
 
     def explore(
         self, features: Tensor, state: Tensor, generator: torch.Generator | None
@@ -65,7 +66,8 @@ class StateDependentHead(nn.Module):
         interval = self.sample_interval
         num_steps = torch.ones_like(num_steps) if interval is None else (num_steps + 1) % interval
         distribution = self(features)
-        noise = torch.einsum("nf,nfa->na", features.float(), theta.view(-1, *self.log_std.shape) * self.log_std.exp())
+        weights = theta.view(-1, *self.log_std.shape) * self.log_std.exp()
+        noise = torch.einsum("nf,nfa->na", full_precision(features), weights)
         action = distribution.mean + noise
         return distribution, action.tanh() if self.squashes else action, torch.cat([num_steps, theta], 1)
 

@@ -21,6 +21,7 @@ class UnitBoxPolicy(Policy):
         SpaceError: the action space is not a bounded Box of floats of one axis with low < high.
     """
 
+    keeps_dtype = (*Policy.keeps_dtype, "action_low", "action_high")
     action_low: Tensor
     action_high: Tensor
 
@@ -62,7 +63,8 @@ class UnitBoxPolicy(Policy):
 
     def unscale(self, action: Tensor) -> Tensor:
         """Map the bounds of the action space to (-1, 1)."""
-        return 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
+        width = self.action_high.to(action.dtype) - self.action_low
+        return 2 * (action - self.action_low) / width - 1
 
 
 def _is_unit_box_like(space: Space) -> TypeGuard[spaces.Box]:

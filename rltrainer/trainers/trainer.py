@@ -58,12 +58,12 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         check_classes(self, algorithm, params)
         self.algorithm, self.params = algorithm, params
         params.check_fits(algorithm)
+        algorithm.set_weight_dtype(params.precision.weight_dtype)
         self.state = self.run_state_class.new(params.runtime)
         self._log = RunLog(params, algorithm, self.step_unit)
         self._hooks = RunHooks(algorithm, params, self._log, self.state)
         self._checkpoints = checkpoints_of(params, algorithm, self.step_unit)
-        self._share_done = 0.0
-        self._is_started = self._continues = False
+        self._share_done, self._is_started, self._continues = 0.0, False, False
         if params.resume_from_log and params.logger is not None:
             self._resume_from_log(params.logger)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.functional.scalars import computed_once
+from rltrainer.nets.weight_dtype import convert
 from rltrainer.typed_state import LARGEST_INT, check_like
 from rltrainer.types import State
 
@@ -41,6 +42,14 @@ class Adam:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the copy's state, and look at its own moments."""
         vars(self).update(state)
+        self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
+
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Bring moments and learning rate to the parameters' format, in place; the step count stays float32."""
+        for tensor in (self.mean, self.square):
+            convert(tensor, dtype)
+        if self._lr_tensor.dtype != dtype:
+            self._lr_tensor = torch.full_like(self._lr_tensor, self._lr, dtype=dtype)
         self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
 
     @property
@@ -94,8 +103,9 @@ class Adam:
                 [torch.full_like(p, p.requires_grad, dtype=torch.bool).flatten() for p in self.parameters]
             )
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
-        scale = computed_once(self._lr_tensor / (1 - beta1**self.num_steps))
-        correction = computed_once((1 - beta2**self.num_steps).sqrt())
+        num_steps = self.num_steps.to(mean.dtype)
+        scale = computed_once(self._lr_tensor / (1 - beta1**num_steps))
+        correction = computed_once((1 - beta2**num_steps).sqrt())
         denominator = square.sqrt() / correction + self.eps
         change = torch.where(applies, scale * mean / denominator, 0.0)
         self.mean.copy_(torch.where(applies, mean, self.mean))

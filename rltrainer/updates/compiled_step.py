@@ -14,6 +14,7 @@ from torch import nn
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.errors import field_error_text
+from rltrainer.nets.weight_dtype import cast
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
@@ -131,6 +132,8 @@ class CompiledStep:
         results: list[Any] = []
         if self._callbacks.before is not None or self._callbacks.after is not None:
             return self._run_heard(steps)
+        if (dtype := self._owner.policy.weight_dtype) is not torch.float32:
+            steps = (cast(args, dtype) for args in steps)
         if self._fingerprint is None:
             for args in steps:
                 results.append(self._eager(*args))  # no comprehension: it would be one more frame to read through

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rltrainer.accumulation import Accumulation
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.functional.scalars import computed_once
+from rltrainer.nets.weight_dtype import convert
 from rltrainer.plan import UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
@@ -20,9 +21,6 @@ from rltrainer.updates.listeners import AllReduce, average, hear
 from rltrainer.updates.loss_scaler import LossScaler
 from rltrainer.updates.optimizer_state import COUNTS, check_kind, check_of_plan
 from rltrainer.updates.torch_optimizer import TorchOptimizer
-
-LARGEST = torch.finfo(torch.float32).max
-"""Of the norms that are finite."""
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -84,6 +82,8 @@ class Optimizer:
         self._accumulation: Accumulation | None = None
         self._gathered: Tensor | None = None
         self.set_progress(0.0)
+        if self.parameters[0].dtype == torch.float64:
+            self.set_weight_dtype(torch.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the plan: the copy is another algorithm's."""
@@ -107,8 +107,16 @@ class Optimizer:
         self._own_limit, self._is_asked = value, self._update != UpdateParams() or self._scaler is not None
         self.limit = GradientLimit.of(self._update, value)
         # A gradient that is no longer than this is taken as it is.
-        self._free_length = LARGEST if self.limit.max_norm is None else self.limit.max_norm - 1e-6
+        largest = torch.finfo(self._bad_gradient.dtype).max  # of the norms that are finite
+        self._free_length = largest if self.limit.max_norm is None else self.limit.max_norm - 1e-6
         self._free_length = -1.0 if self._is_asked else self._free_length
+
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Bring all that is kept of gradients to the parameters' format, in place."""
+        self.method.set_weight_dtype(dtype)
+        for tensor in (self._bad_gradient, *([] if self._gathered is None else [self._gathered])):
+            convert(tensor, dtype)
+        self.max_grad_norm = self.max_grad_norm  # which knows the largest number of the format
 
     def check_plan(self, plan: UpdatePlan) -> None:
         """Check that a plan can be followed.
@@ -305,7 +313,7 @@ class Optimizer:
 
     def _nothing_gathered(self) -> Tensor:
         """Return the zeros that a group begins with: of all parameters' gradients, and of the loss."""
-        return torch.zeros(len(self._bad_gradient) + 1, device=self._bad_gradient.device)
+        return self._bad_gradient.new_zeros(len(self._bad_gradient) + 1)
 
     def _apply_gathered(self, gathered: Tensor, num_steps: int) -> None:
         """Apply the mean of gathered gradients, and begin anew."""

@@ -1,4 +1,4 @@
-"""States of parts: one check and one load per kind, so that loading a state cannot fail half-way."""
+"""Parts of an algorithm: one check and one load per kind, so that loading a state cannot fail half-way; formats."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,24 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.nets.module_state import AS_SAVED, IncompatibleKeys, check_module, fitting_module_state
+from rltrainer.nets.weight_dtype import convert, set_weight_dtype
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.typed_state import check_count, check_like
 from rltrainer.types import State
 from rltrainer.updates.optimizer import Optimizer
+from rltrainer.updates.scheduled_value import ScheduledValue
 
 Part = nn.Module | Optimizer | Tensor | torch.Generator
+
+
+def set_part_dtype(part: object, dtype: torch.dtype) -> None:
+    """Bring an attribute of an algorithm to the format of weights, if it is a part or follows a schedule."""
+    if isinstance(part, Optimizer | ScheduledValue):
+        part.set_weight_dtype(dtype)
+    elif isinstance(part, nn.Module):
+        set_weight_dtype(part, dtype)
+    elif isinstance(part, Tensor):
+        convert(part, dtype)
 
 
 def part_state(part: Part) -> Any:
@@ -51,6 +63,12 @@ def load_part(part: Part, saved: Any) -> None:
             part.copy_(saved)
     else:
         part.load_state_dict(saved)
+
+
+def load_parts(parts: Mapping[str, Part], state: State) -> None:
+    """Copy checked states into parts."""
+    for name, part in parts.items():
+        load_part(part, state[name])
 
 
 def fitting_state(parts: Mapping[str, Part], saved: State) -> tuple[State, IncompatibleKeys]:

@@ -20,6 +20,12 @@ class ScheduledValue:
         self.schedule = schedule
         self.value: Tensor = torch.tensor(float(value_at(schedule, 0.0)), device=device)
 
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Hold the value in another format; that of a schedule from the next update step on."""
+        if self.value.dtype != dtype:
+            value = self.value if callable(self.schedule) else self.schedule
+            self.value = torch.as_tensor(value, dtype=dtype, device=self.value.device)
+
     def set_progress(self, progress: float) -> None:
         """Take the value that belongs to this progress."""
         if callable(self.schedule):

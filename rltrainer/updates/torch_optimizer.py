@@ -10,6 +10,7 @@ from torch import Tensor, nn, optim
 from rltrainer import registry
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import is_finite, is_int
+from rltrainer.nets.weight_dtype import cast
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 
@@ -57,6 +58,11 @@ class TorchOptimizer:
     def lr(self, value: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = value
+
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Bring the moments to the parameters' format; step counts stay in theirs, as where PyTorch loads a state."""
+        for moments in self.optimizer.state.values():
+            moments.update({name: cast(value, dtype) for name, value in moments.items() if name != "step"})
 
     def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Apply gradients, one for each of all or some parameters."""

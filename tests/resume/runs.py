@@ -48,6 +48,7 @@ RUNS = [
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
     "a2c_sde", "sac_sde", "ddpg_drifting",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed",
+    "ppo_float64", "sac_float64", "offline_iql_float64",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
     "ppo_midway", "recurrent_ppo_midway", "dqn_midway", "dqn_prioritized_midway", "sac_midway", "a2c_sde_midway",
     "ddpg_drifting_midway",
@@ -83,7 +84,7 @@ def build(
     is_midway = name.endswith("_midway")
     name = name.removesuffix("_midway")
     kind = name.removeprefix("offline_")
-    for suffix in ("_episodes", "_prioritized", "_mixed", "_sde", "_drifting", "_masked", "_hindsight"):
+    for suffix in ("_float64", "_episodes", "_prioritized", "_mixed", "_sde", "_drifting", "_masked", "_hindsight"):
         kind = kind.removesuffix(suffix)
     if name.endswith(("_masked", "_hindsight")):
         make_envs = functools.partial(make_envs, kind=name.rpartition("_")[2])
@@ -100,6 +101,8 @@ def build(
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
     test = rl.Collector(policy, make_envs(num_envs, action_space))
     common = QUIET | {"test_collector": test, "max_epochs": max_epochs, "logger": logger} | params_of_trainer
+    if name.endswith("_float64"):
+        common["precision"] = rl.PrecisionParams(weights="float64")
     spaces = (envs.single_observation_space, envs.single_action_space)
     buffer_class: Any = rl.ReplayBuffer
     if name.endswith("_prioritized"):

@@ -68,7 +68,7 @@ class DiscreteSAC(SAC):
         """Return SAC's; the default target is 0.6 ln A of the A actions that a mask allows in each state."""
         mask = self.policy.mask_of(batch.obs)
         if mask is not None and self.params.target_entropy is None:
-            log_prob = log_prob + SHARE * mask.sum(1).log() - self.target_entropy
+            log_prob = log_prob + SHARE * mask.sum(1).to(log_prob.dtype).log() - self.target_entropy
         return super().temperature_loss(log_prob, batch)
 
     def soft_value(self, distribution: Any, q: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class SAC(OffPolicyAlgorithm):
         self.target_entropy = self.default_target_entropy() if target is None else target
         self.critic = policy.critic
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
-        self.temperature = Temperature(self.params.temperature).to(self.device)
+        self.temperature = Temperature(self.params.temperature).to(self.device, policy.weight_dtype)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
         self.temperature_optimizer = self.make_optimizer(self.params, temperature=self.temperature)

@@ -70,7 +70,8 @@ class IMPALA(A2C):
         obs, acted = self.policy.normalize(rollout.obs), rollout.extra["log_prob"]
         distribution = self.policy.distribution(map_tree(lambda x: x.flatten(0, 1), obs), *features)
         log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
-        reward, discount = self.policy.scale_reward(rollout.reward), self.gamma * (~rollout.terminated)
+        reward = self.policy.scale_reward(rollout.reward)
+        discount = self.gamma * (~rollout.terminated).to(reward.dtype)
         ratio, params = (log_prob - acted).exp(), self.params
         bars = params.gae_lambda, params.rho_bar, params.c_bar
         advantage, return_ = vtrace(reward, value, next_value, discount, rollout.ends, ratio, *bars)

@@ -96,7 +96,7 @@ class PPO(A2C):
         change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
         metrics = {
             "approx_kl": weighted_mean(change - log_ratio, batch.weight),
-            "clip_fraction": weighted_mean((change.abs() > self.clip.value).float(), batch.weight),
+            "clip_fraction": weighted_mean((change.abs() > self.clip.value).to(change.dtype), batch.weight),
         }
         if self.params.target_kl is not None:
             metrics["is_taken"] = (~self.optimizer.is_stopped).float()

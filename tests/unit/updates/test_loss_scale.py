@@ -185,7 +185,7 @@ def test_a_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 FIELDS = (
     "amp", "initial_loss_scale", "loss_scale_growth", "loss_scale_growth_interval", "loss_scale_backoff",
-    "min_loss_scale",
+    "min_loss_scale", "weights",
 )  # fmt: skip
 
 

@@ -1,0 +1,26 @@
+"""The classes of what an algorithm is made of."""
+
+from typing import Any
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.params import Params
+
+
+def check_classes(algorithm_class: Any, policy: Any, params: object) -> None:
+    """Raise a `ParamsError` unless an algorithm can be made of a policy and params of these classes."""
+    cls = algorithm_class
+    name, policy_class, params_class = cls.__name__, cls.policy_class.__name__, cls.params_class.__name__
+    if not isinstance(policy, cls.policy_class):
+        hint = f"Build it with {policy_class}.for_envs(envs)."
+        if isinstance(policy, Params):
+            hint = f"The policy comes first: {name}(policy, params)."
+        found = f"the class {policy.__name__}" if isinstance(policy, type) else type(policy).__name__
+        raise ParamsError(f"{name}.policy: must be of class {policy_class}; got {found}. {hint}")
+    if policy.is_recurrent and not cls.trains_recurrent:
+        rule = f"must have no memory, as {name} updates from single cells; got {type(policy).__name__}"
+        raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
+    if not isinstance(params, cls.params_class):
+        hint = f"Write {params_class}(lr=..., ...)."
+        if hasattr(params, "create_trainer"):
+            hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
+        raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
