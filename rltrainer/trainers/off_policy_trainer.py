@@ -118,8 +118,12 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         0.01 steps per sample make exactly 3 due. The 1e-9 makes up for ratios that binary fractions miss.
         """
         params, state = self.params, self.state
+        # Not from what the state says was taken: of a file that claims otherwise, no more steps become due.
+        taken = self._num_due_in_all(state.num_samples)
         if self.env_step - stats.num_env_steps >= params.warmup_num_env_steps:
             state.num_samples += stats.num_collected_steps
-        num_due = math.floor(params.update_step_num_gradient_steps_per_sample * state.num_samples + 1e-9)
-        num_steps, state.num_steps_taken = num_due - state.num_steps_taken, num_due
-        return num_steps
+        state.num_steps_taken = self._num_due_in_all(state.num_samples)
+        return state.num_steps_taken - taken
+
+    def _num_due_in_all(self, num_samples: int) -> int:
+        return math.floor(self.params.update_step_num_gradient_steps_per_sample * num_samples + 1e-9)

@@ -116,6 +116,7 @@ OPENERS = {
     "data/memory_forecast.py": "what the system says",
     "hooks/system_probes.py": "what the system says",
     "nets/linear.py": "what the system says",
+    "envs/workers/worker_process.py": "what the system says",
 }
 
 

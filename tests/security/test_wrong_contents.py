@@ -197,6 +197,19 @@ def test_runs(name: str, path: str, value: Any, text: str, tmp_path: Any) -> Non
     assert digest(trainer) == before
 
 
+def test_a_count_of_steps_that_contradicts_another_makes_no_more_due(tmp_path: Any) -> None:
+    """A file that says that none of a million samples' steps were taken would else take all of them now."""
+    trainer = trained("dqn")
+    trainer.save(tmp_path / "whole")
+    states = read_checkpoint(tmp_path / "whole")
+    state = change(change(states["trainer"], "num_samples", 2**60), "num_steps_taken", 0)
+    write_checkpoint(tmp_path / "wrong", states | {"trainer": state})
+    trainer.restore(tmp_path / "wrong")
+    before = trainer.gradient_step
+    trainer.execute_epoch()
+    assert trainer.gradient_step - before < 1000
+
+
 @pytest.mark.parametrize(
     ("hook", "state", "text"),
     [
