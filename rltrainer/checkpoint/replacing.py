@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rltrainer.atomic_write import abandoned, hidden_name, remove
+from rltrainer.atomic_write import hidden_name, hidden_names, remove
 from rltrainer.checkpoint.manifest import MANIFEST, read_manifest
 from rltrainer.errors import CheckpointError
 
@@ -71,10 +71,13 @@ def check_replaceable(path: Path) -> None:
 
 
 def recover(path: Path) -> None:
-    """Put back the checkpoint that a killed save had moved away."""
+    """Put back the checkpoint that a killed save had moved away.
+
+    Whose it was does not matter, as in a container that is started anew: a save that goes on moves it away once more.
+    """
     if os.path.lexists(path):
         return
-    whole = [directory for directory in abandoned(path, "old") if _is_whole(directory)]
+    whole = [directory for directory, _ in hidden_names(path, "old") if _is_whole(directory)]
     if whole:
         newest = max(whole, key=lambda directory: (directory / MANIFEST).stat().st_mtime)
         os.replace(newest, path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import rltrainer as rl
 from rltrainer.errors import EnvError, NonFiniteError
@@ -238,6 +239,35 @@ def test_transitions_around_a_restart(tmp_path: Path) -> None:
     assert (batch.reward == steps).all()
     assert steps.unique().tolist() == [1.0, 2.0, 3.0]
     collector.close()
+
+
+def test_a_start_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = collector_of(envs_of, 2)
+    for name in ("begin", "set_ways"):
+
+        def interrupt(*arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(collector._team, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            collector.collect(num_steps=4)
+        monkeypatch.undo()
+    assert collector.collect(num_steps=4).num_collected_steps == 4
+    collector.close()
+
+
+def test_all_start_methods_give_the_same_data() -> None:
+    found = []
+    for method in ("forkserver", "spawn", "fork"):
+        torch.manual_seed(1)
+        collector = collector_of(partial(envs_of, num_envs=2), 1, 2, max_ahead=0, start_method=method)
+        collector.seed(3)
+        collector.collect(num_steps=40)
+        found.append(collector.rollout())
+        collector.close()
+    for other in found[1:]:
+        assert torch.equal(other.obs, found[0].obs)
+        assert torch.equal(other.action, found[0].action)
 
 
 def nested() -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from rltrainer import atomic_write
 from rltrainer.atomic_write import abandoned, hidden_name, replaced_file
+from rltrainer.checkpoint.directory import read_checkpoint, write_checkpoint
 
 
 def save(path: Path, content: bytes) -> None:
@@ -79,3 +80,14 @@ def test_what_another_container_is_writing_is_left_alone(tmp_path: Path, monkeyp
     os.utime(theirs, (day, day))
     save(tmp_path / "file", b"whole")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_another_container_had_moved_away_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed between two renames, and this one goes on."""
+    path = tmp_path / "checkpoint"
+    write_checkpoint(path, {"part": {"number": 7}})
+    monkeypatch.setattr(atomic_write, "_host", lambda: "0a")
+    os.replace(path, hidden_name(path, "old"))
+    monkeypatch.undo()
+    assert read_checkpoint(path)["part"]["number"] == 7
+    assert os.listdir(tmp_path) == ["checkpoint"]
