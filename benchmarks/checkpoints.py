@@ -32,7 +32,8 @@ from speed import machine
 from task import WORKS
 
 import rltrainer as rl
-from rltrainer.checkpoint import CheckpointStore, live_state
+from rltrainer.checkpoint import CheckpointStore
+from rltrainer.checkpoint.store import live_state
 from rltrainer.typed_state import to_state
 from rltrainer.types import State
 

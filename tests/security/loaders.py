@@ -22,6 +22,7 @@ from rltrainer.hooks import BatchRecorder
 from rltrainer.state_file import read_state, write_state
 from tests.resume.runs import build, digest
 from tests.security.mutations import mutated, signed, with_other_text, with_other_value
+from tests.security.run_loaders import ways_to_damage, write_run
 
 MAX_SECONDS = 10.0
 """Of one load, on a busy machine."""
@@ -225,6 +226,14 @@ def of_checkpoint(folder: Path) -> list[Loader]:
     return [*found, *(of_values(name, folder) for name in ("dqn_prioritized", *RUNS))]
 
 
+def of_run(folder: Path) -> list[Loader]:
+    """Return the ways to damage a checkpoint that shares segments with others."""
+    trainer = make_run("sac", folder)
+    path = write_run(trainer, folder / "of a run")
+    load = restoring(trainer, path)
+    return [Loader(name, write, load, is_sealed) for name, (write, is_sealed) in ways_to_damage(path).items()]
+
+
 PROGRESS: Any = {
     "epoch": 1, "env_step": 100, "update_step": 2, "gradient_step": 32, "best_score": 0.25, "best_return": 21.5,
     "best_return_std": None, "best_epoch": 0, "is_stopped": 0,
@@ -303,6 +312,7 @@ def make_loaders(folder: Path) -> dict[str, Loader]:
         *of_file("buffer", folder / "buffer", load_buffer),
         *of_file("batch", folder / "batch", load_batch),
         *of_checkpoint(folder),
+        *of_run(folder),
         *of_logs(folder),
         *of_params(folder),
     ]

@@ -12,6 +12,7 @@ from tests.security.loaders import RUNS, Loader, make_loaders
 NAMES = [
     *(f"{kind}{way}" for kind in ("algorithm", "policy", "buffer", "batch") for way in ("", ", signed", ", values")),
     "manifest", "member", "member, signed", *(f"{name} run" for name in ("dqn_prioritized", *RUNS)),
+    "manifest of a run", "segment", "segment, signed", "segments, in another order",
     "log.jsonl", "log.csv", "log", "params JSON",
 ]  # fmt: skip
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rltrainer.checkpoint import CheckpointStore, live_state, verify, write_checkpoint
+from rltrainer.checkpoint import CheckpointStore, verify, write_checkpoint
 from rltrainer.checkpoint.__main__ import main
+from rltrainer.checkpoint.store import live_state
 from rltrainer.errors import CheckpointError
 from tests.unit.data.reference import World, add_step, make_buffer
 
