@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/checkpoints.py --write      (--quick: small sizes, to see that it runs)
 
 One of a small run (PPO on CartPole), of a full buffer of 1,000,000 transitions of 17 + 6 floats, and of a large run
-(SAC with such a buffer; its observations are doubles): the first, and those after 1 % new transitions each. The
+(SAC with such a buffer): the first, and those after 1 % new transitions each. Bytes are those of new files. The
 milliseconds that training stops are those of the call; "to disk" lasts until the thread is done. Memory on top is the
 peak of resident memory during the save less that before. The slowdown is measured as that of hooks: two runs in one
 process, in alternating chunks of 10,000 env steps, of which one saves in the middle of its chunk; the figure is the
@@ -79,13 +79,14 @@ def add(buffer: Any, num_transitions: int) -> None:
     for start in range(0, num_transitions, 10_000):
         size = min(10_000, num_transitions - start)
         ended = np.arange(size) % 1000 == 999
+        obs = rng.standard_normal((size + 1, obs_size), np.float32)
         columns = {
-            "observations": rng.standard_normal((size, obs_size), np.float32),
+            "observations": obs[:-1],
             "actions": rng.integers(0, actions.n, size) if hasattr(actions, "n") else np.zeros((size, *actions.shape)),
             "rewards": rng.standard_normal(size, np.float32),
             "terminations": np.zeros(size, np.bool_),
             "truncations": ended,
-            "next_observations": rng.standard_normal((size, obs_size), np.float32),
+            "next_observations": obs[1:],
         }
         spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
         part = rl.ReplayBuffer.from_arrays(**columns, **spaces)
