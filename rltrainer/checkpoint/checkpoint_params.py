@@ -56,6 +56,11 @@ class CheckpointParams(Params):
     """What happens when a checkpoint cannot be saved, as on a full disk: earlier ones stay, and the run ends with the
     error, or goes on with a warning and tries again when the next one is due."""
 
+    record_episodes: Flag = False
+    """Record seed and actions of each training episode in `directory/episodes`, a few bytes for each env step, so that
+    `rl.replay_episode(directory, env, episode, make_env)` steps through it again. It needs envs whose episodes follow
+    from these, such as those of `make_vec(..., backend="sync")`."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "directory", str(Path(self.directory)))  # frozen; JSON has no paths

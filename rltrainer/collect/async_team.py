@@ -235,7 +235,12 @@ class TeamWriter:
     def flush(self) -> None:
         """Write them, once the workers have done what they are at, and what they are ahead of the data too."""
         self._team.settle(keeps=True)
-        self._team.tell_all("the writing of its episodes", "flush_episodes")
+        self._team.tell_all("the writing of its episodes", "write_episodes", False)
+
+    def close(self) -> None:
+        """Write them, and record no more."""
+        self._team.settle(keeps=True)
+        self._team.tell_all("the writing of its episodes", "write_episodes", True)
 
 
 def dumped(field: str, value: Any) -> bytes:

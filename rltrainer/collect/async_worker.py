@@ -161,9 +161,9 @@ class CollectingServer:
         """Record the episodes of the envs, which count from the first one's index on."""
         self._writer = self.collector.adapter.record_episodes(folder, first_env)
 
-    def flush_episodes(self) -> None:
-        """Write what was recorded."""
-        self._writer.flush()
+    def write_episodes(self, is_last: bool) -> None:
+        """Write what was recorded, and record no more if that was all."""
+        self._writer.close() if is_last else self._writer.flush()
 
     def seed(self, seed: int) -> None:
         """Seed the collector."""

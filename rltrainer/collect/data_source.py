@@ -20,6 +20,9 @@ class EpisodeWriter(Protocol):
     def flush(self) -> None:
         """Write those that ended since the last time; a `CheckpointError` if that cannot be."""
 
+    def close(self) -> None:
+        """Write them, and record no more."""
+
 
 @runtime_checkable
 class DataSource(Protocol):

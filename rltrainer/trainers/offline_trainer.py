@@ -41,6 +41,8 @@ class OfflineTrainerParams(TrainerParams):
         if isinstance(every, Every) and every.unit == "env_step":
             hint = "Nobody counts env steps offline."
             self.raise_invalid("checkpoint", "must have no `every` in env steps", hint)
+        if self.checkpoint is not None and self.checkpoint.record_episodes:
+            self.raise_invalid("checkpoint", "must record no episodes", "Offline there are none.")
 
     @property
     def planned_num_steps(self) -> int:

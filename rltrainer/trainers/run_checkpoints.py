@@ -15,6 +15,7 @@ from rltrainer.call_all import at_the_end
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.checkpoint.run_directory import checkpoints_in
+from rltrainer.collect.data_source import DataSource, EpisodeWriter
 from rltrainer.errors import CheckpointError
 from rltrainer.interval import as_every
 from rltrainer.trainers.run_files import run_parts
@@ -60,7 +61,9 @@ def checkpoints_of(params: TrainerParams, algorithm: Algorithm, unit: Unit) -> N
     """Return what saves the runs of a trainer that counts in this unit."""
     if params.checkpoint is None:
         return NoCheckpoints()
-    return RunCheckpoints(params.checkpoint, partial(run_parts, params=params, algorithm=algorithm), unit)
+    collectors = params.collectors() if params.checkpoint.record_episodes else {}
+    parts_of = partial(run_parts, params=params, algorithm=algorithm)
+    return RunCheckpoints(params.checkpoint, parts_of, unit, collectors.get("training_collector"))
 
 
 class RunCheckpoints(NoCheckpoints):
@@ -70,14 +73,23 @@ class RunCheckpoints(NoCheckpoints):
         params: what to save, and where.
         parts_of: returns the state of each part of a run, given its own.
         unit: what an `every` counts that is a plain number, and what checkpoints are numbered by.
+        source: the one whose episodes are recorded; None if none are.
     """
 
-    def __init__(self, params: CheckpointParams, parts_of: Callable[[RunState], Any], unit: Unit) -> None:
+    def __init__(
+        self,
+        params: CheckpointParams,
+        parts_of: Callable[[RunState], Any],
+        unit: Unit,
+        source: DataSource | None = None,
+    ) -> None:
         self._params, self._parts_of, self._unit = params, parts_of, unit
         self._every = as_every(type(params).__name__, params.every, unit)
         self._store = CheckpointStore(params.directory, params.keep_last, params.keep_best)
         self._signals = RunSignals()
         self._num_entered = 0
+        self._source = source
+        self._episodes: EpisodeWriter | None = None
 
     def follow(self, state: RunState) -> None:
         """Save this state from now on."""
@@ -91,6 +103,9 @@ class RunCheckpoints(NoCheckpoints):
                     opened.enter_context(self._signals)
                 self._store.open()
                 opened.enter_context(at_the_end(partial(self._attempt, self._store.close)))
+                if self._source is not None:
+                    self._episodes = self._source.record_episodes(Path(self._params.directory) / "episodes")
+                    opened.enter_context(at_the_end(partial(self._attempt, self._episodes.close)))
                 self._opened = opened.pop_all()
         self._num_entered += 1
 
@@ -195,6 +210,8 @@ class RunCheckpoints(NoCheckpoints):
 
     def _save(self, score: float | None = None) -> None:
         step = getattr(self._state.counters, self._unit)
+        if self._episodes is not None:
+            self._attempt(self._episodes.flush)
         self._attempt(self._store.save, self._parts_of(self._state), step, score)
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:

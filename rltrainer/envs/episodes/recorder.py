@@ -28,7 +28,7 @@ class EpisodeRecorder:
         self._folder, self._trail, self._first_env = folder, trail, first_env
         self._index = next_index(folder)
         self._pending: list[Episode] = []
-        self._nbytes = 0
+        self._nbytes, self._is_open = 0, True
 
     def record(self, rows: Rows, clock: EpisodeClock, result: EnvStep) -> None:
         """Take in the episodes of envs [K] that end with a step, which the clock has counted.
@@ -36,6 +36,8 @@ class EpisodeRecorder:
         Raises:
             CheckpointError: they could not be written.
         """
+        if not self._is_open:
+            return
         steps, seeds = clock.episode_steps, clock.episode_seeds(rows)
         for n in rows[clock.counts(rows)].tolist():
             # In the step in which an env broke down no transition took place.
@@ -55,6 +57,11 @@ class EpisodeRecorder:
             write_episodes(self._folder, self._index, self._first_env, self._pending)
             self._index += 1
             self._pending, self._nbytes = [], 0
+
+    def close(self) -> None:
+        """Write what waits, and record no more."""
+        self._is_open = False
+        self.flush()
 
 
 def digest_of(obs: Tree) -> int:

@@ -19,8 +19,9 @@ RULES = {
     "resume": 'must be "auto", "never", or the path of a checkpoint',
     "signals": "must be True or False",
     "on_save_error": "must be one of 'raise', 'warn'",
+    "record_episodes": "must be True or False",
 }
-ACCEPTED: dict[str, list[Any]] = {"keep_last": [None], "keep_best": [0], "signals": [True]}
+ACCEPTED: dict[str, list[Any]] = {"keep_last": [None], "keep_best": [0], "signals": [True], "record_episodes": [True]}
 CASES = [
     (field, value)
     for field in RULES
@@ -42,6 +43,7 @@ def test_the_defaults() -> None:
     assert params == rl.CheckpointParams(directory=Path("runs/cartpole/checkpoints"))
     found = params.every, params.keep_last, params.keep_best, params.resume, params.signals, params.on_save_error
     assert found == (rl.Every(1, "epoch"), 3, 1, "auto", True, "raise")
+    assert params.record_episodes is False
 
 
 @pytest.mark.parametrize("every", [10_000, rl.Every(2, "epoch"), rl.Every(0.5, "second")])

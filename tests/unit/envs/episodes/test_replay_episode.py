@@ -16,6 +16,8 @@ from gymnasium.wrappers import TimeLimit
 import rltrainer as rl
 from rltrainer.envs.episodes import recorder
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
+from tests.fakes import CountingEnv
+from tests.resume.runs import build
 from tests.resume.test_midway import cut
 from tests.resume.wanderers import Saveable, Stranger, Wanderer
 
@@ -141,6 +143,52 @@ def test_episodes_after_a_resume_are_recorded_as_a_whole(tmp_path: Path) -> None
     record.flush()
     assert len(list((tmp_path / "episodes").iterdir())) == 3
     assert assert_replayed(tmp_path, resumed.buffer, Wanderer) > 10
+
+
+@pytest.mark.parametrize("name", ["ppo_midway", "dqn_midway", "ppo_episodes"])
+def test_a_run_that_was_broken_off_has_all_its_episodes(name: str, tmp_path: Path) -> None:
+    def stop(epoch: int, env_step: int, gradient_step: int) -> str:
+        raise KeyboardInterrupt
+
+    def trainer(**fields: Any) -> Any:
+        return build(name, checkpoint=rl.CheckpointParams(tmp_path, record_episodes=True, signals=False), **fields)
+
+    for _ in range(2):
+        broken_off = trainer()
+        broken_off.execute_epoch()
+        object.__setattr__(broken_off.params, "save_checkpoint_fn", stop)
+        with pytest.raises(KeyboardInterrupt):
+            broken_off.run()
+    finished = trainer()
+    finished.run()
+    episodes = finished.params.training_collector.adapter.state_dict()["clock"]["episode"]
+    for env, count in enumerate(episodes):
+        assert count >= 5
+        for number in range(count):
+            steps = list(rl.replay_episode(tmp_path, env, number, lambda: CountingEnv(truncates=True)))
+            assert [step.next_obs[1] for step in steps] == [1, 2, 3, 4, 5]
+            assert [step.truncated for step in steps] == [False] * 4 + [True]
+        with pytest.raises(CheckpointError, match=f"env {env}, episode {count} was not recorded"):
+            rl.replay_episode(tmp_path, env, count, CountingEnv)
+
+
+def test_nothing_is_recorded_any_more_after_a_run(tmp_path: Path) -> None:
+    collector = make_collector(rl.make_vec(Wanderer, 2, backend="sync"))
+    record = collector.record_episodes(tmp_path)
+    collector.collect(num_steps=100)
+    record.close()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 1
+    collector.collect(num_steps=100)
+    record.flush()
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_offline_there_is_nothing_to_record(tmp_path: Path) -> None:
+    with pytest.raises(
+        ParamsError, match=r"^OfflineTrainerParams\.checkpoint: must record no episodes; got Checkpoint"
+    ):
+        build("offline_bc", checkpoint=rl.CheckpointParams(tmp_path, record_episodes=True))
 
 
 def test_random_actions_aside_are_not_recorded(tmp_path: Path) -> None:
