@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types tests resume learning fuzz examples docs bench format install clean FORCE
+.PHONY: help train test lint types tests resume learning chaos fuzz examples docs bench format install clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -43,6 +43,9 @@ resume: $(STAMP) ## slow: every kind of run, killed again and again, comes to th
 
 learning: $(STAMP) ## the other slow tests: do the algorithms learn?
 	$(PYTEST) -m slow --timeout 7200 --ignore tests/resume $(ARGS)
+
+chaos: $(STAMP) ## a long training through 500 random faults: ARGS="--faults 50", "--seed 2", "--write"
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 fuzz: $(STAMP) ## damage the files that are read, 100,000 times for each reader: ARGS="--mutations 1000 --only buffer"
 	$(BIN)/python -m tests.security.fuzz $(ARGS)
