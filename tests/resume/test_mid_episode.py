@@ -26,7 +26,7 @@ def break_off(trainer: Any, num_steps: int) -> None:
         trainer.run()
 
 
-@pytest.mark.parametrize("num_envs", [1, 4])
+@pytest.mark.parametrize("num_envs", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(("name", "more"), [*((name, "") for name in RUNS), *MORE_RUNS])
 def test_every_run(name: str, more: str, num_envs: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"num_envs": num_envs, "max_epochs": 5, "more": more}
