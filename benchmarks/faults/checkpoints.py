@@ -65,6 +65,9 @@ def strangers_in(folder: Path) -> list[str]:
 def _look(path: Path) -> Checkpoint:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
+        checksum = manifest.pop("checksum")
+        if hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest() != checksum:
+            return Checkpoint(path, None, {}, path / MANIFEST)
         files = {path / name: entry for name, entry in manifest["files"].items()}
         files |= {path.parent / "segments" / name: entry for name, entry in manifest.get("segments", {}).items()}
     except (OSError, ValueError, TypeError, KeyError):

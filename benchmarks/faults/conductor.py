@@ -70,7 +70,7 @@ class Run:
         self.way, self.tally, self.is_exact = way, tally, bool(way) and "restarts" not in leg
         self.is_over = False
         self.at_start: list[Checkpoint] = []
-        self.known: dict[Path, bytes] = {}
+        self.known: dict[tuple[Path, int], bytes] = {}  # by file and what number its folder has: names come again
         self.num_lives = 0
         self.watched: list[tuple[int, float]] = []
         folder.mkdir(parents=True)
@@ -186,8 +186,8 @@ class Run:
         for each in found:
             if each.damaged and each.path not in damaged:
                 yield f"{each.damaged} is damaged, and nobody has damaged it"
-        for file, content in self.known.items():
-            if file.exists() and file.read_bytes() != content:
+        for (file, folder), content in self.known.items():
+            if file.exists() and file.parent.stat().st_ino == folder and file.read_bytes() != content:
                 yield f"{file} was changed after it was written"
         was_killed = life.status is not None and life.status < 0
         if life.has_begun and not was_killed and (strangers := strangers_in(self.saved)):
@@ -221,9 +221,9 @@ class Run:
         """Remember what the files hold that must not change any more."""
         for each in self.checkpoints():
             for file in (*each.files, each.path / "manifest.json"):
-                if file not in self.known and file.is_file():
-                    self.known[file] = file.read_bytes()
-        self.known = {file: content for file, content in self.known.items() if file.exists()}
+                if file.is_file():
+                    self.known.setdefault((file, file.parent.stat().st_ino), file.read_bytes())
+        self.known = {key: content for key, content in self.known.items() if key[0].exists()}
 
 
 def way_of(leg: str, folder: Path, max_epochs: int) -> dict[int, list[str]]:

@@ -52,7 +52,8 @@ def write_checkpoint(folder: Path, serial: int, segment: bytes) -> Path:
     (folder / "segments" / name).write_bytes(segment)
     files, segments = entries(members), entries({name: segment})
     manifest = {"files": files, "segments": segments, "serial": serial, "step": 20 * serial}
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    checksum = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(manifest | {"checksum": checksum}))
     return path
 
 
