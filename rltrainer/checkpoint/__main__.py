@@ -1,6 +1,7 @@
 """`python -m rltrainer.checkpoint verify PATH`: what is in a checkpoint, or all of a run, and whether it is whole."""
 
 import argparse
+import os
 import sys
 
 from rltrainer.checkpoint.report import verify
@@ -17,7 +18,10 @@ def main() -> int:
     except CheckpointError as error:
         print(error, file=sys.stderr)
         return 1
-    print(report)
+    try:
+        print(report, flush=True)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if report.is_whole else 1
 
 

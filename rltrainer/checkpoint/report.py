@@ -79,7 +79,11 @@ class Report:
         return all(checkpoint.is_whole for checkpoint in self.checkpoints)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.checkpoints))
+        lines = [str(checkpoint) for checkpoint in self.checkpoints]
+        if len(self.checkpoints) > 1:
+            num_damaged = sum(not checkpoint.is_whole for checkpoint in self.checkpoints)
+            lines.append(f"{len(self.checkpoints)} checkpoints, {num_damaged or 'none'} damaged")
+        return "\n".join(lines)
 
 
 def verify(path: str | os.PathLike[str]) -> Report:

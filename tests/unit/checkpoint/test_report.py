@@ -63,6 +63,7 @@ def test_a_damaged_one_is_named_with_its_file(tmp_path: Path) -> None:
     report = verify(tmp_path)
     assert not report.is_whole
     assert [each.is_whole for each in report.checkpoints] == [True, False]
+    assert str(report).splitlines()[-1] == f"{len(report.checkpoints)} checkpoints, 1 damaged"
     lines = str(report.checkpoints[1]).splitlines()
     assert lines[0].startswith(f"{damaged.parent}: DAMAGED. {damaged}: expected ")
     assert lines[1:] == ["  format 2, step 100, score 12.5"]
