@@ -17,7 +17,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import EnvError, NonFiniteError
 from tests.faults.envs import FaultyEnv, StuckEnv, hang, refuse_to_make
-from tests.faults.test_worker_faults import AlarmTimeoutError, alarm, wait_until_gone
+from tests.faults.test_worker_faults import AlarmTimeoutError, alarm, terminate, wait_until_gone
 
 
 class NaNEnv(FaultyEnv):
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_while_the_learner_updates() -> None:
     collector = collector_of(envs_of, 2)
     collector.collect(num_steps=2)
     pids = pids_of(collector)
-    os.kill(pids[1], signal.SIGTERM)
+    terminate(pids[1])
     wait_until_gone(pids[1:], 5.0)
     with pytest.raises(EnvError, match=rf"^worker 1 \(pid {pids[1]}\) was killed by SIGTERM during the collection of "):
         collect_often(collector, 2)  # what it had collected before counts

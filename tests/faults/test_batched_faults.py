@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError
 from rltrainer.seeding import derive_seed
 from tests.faults.envs import FaultyEnv, StuckEnv
-from tests.faults.test_worker_faults import SEED, descriptors, pids_of, seed_of, wait_until_gone
+from tests.faults.test_worker_faults import SEED, descriptors, pids_of, seed_of, terminate, wait_until_gone
 
 RESTART = {"on_env_error": "restart"}
 
@@ -95,7 +94,7 @@ def test_a_worker_that_is_killed_between_collections() -> None:
     with collector() as one:
         one.collect(num_steps=30)
         pid = pids_of(workers_of(one))[2]
-        os.kill(pid, signal.SIGTERM)
+        terminate(pid)
         wait_until_gone([pid], 5.0)
         with pytest.raises(
             EnvError, match=rf"^env 2 \(pid {pid}\) was killed by SIGTERM during (step|reset after) \d+"
