@@ -147,7 +147,9 @@ class Run:
             yield f"the life did not end: {life.stderr[-3000:]}"
         if "Exception ignored" in life.stderr and "twice" not in fault.name:
             yield f"an exception had nowhere to go: {life.stderr[-1000:]}"
-        if "Traceback" in life.stderr and life.status in (143, 0) and self.is_exact:
+        # A second signal may come while the interpreter ends, to whom a traceback is all that is left to say.
+        is_late = "twice" in fault.name
+        if "Traceback" in life.stderr and life.status in (143, 0) and self.is_exact and not is_late:
             yield f"a traceback of nothing that ended the run: {life.stderr[-3000:]}"
         yield from self._way_problems(life, fault)
         yield from self._saved_problems(life, fault)

@@ -1,4 +1,4 @@
-"""A run through ten random faults; and that what breaks a promise is seen: the whole is `make chaos`."""
+"""A run through ten random faults, slow; and that what breaks a promise is seen: the whole is `make chaos`."""
 
 import json
 import os
@@ -26,6 +26,7 @@ WAY = {1: ["0", "a"], 2: ["20", "b"], 3: ["40", "c"], 0: ["end", "rows"]}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks into /proc")
 
 
+@pytest.mark.slow  # when a fault strikes depends on time
 def test_ten_faults() -> None:
     legs = ["--leg", "off-policy, workers", "--leg", "offline"]
     command = [sys.executable, "-m", "benchmarks.chaos", "--faults", "10", "--epochs", "6", *legs]

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,10 @@ def build(
     return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)
 
 
-def digest(trainer: Any) -> str:
-    """Return a hash over everything that a run may differ in, seconds aside."""
+def digest(trainer: Any, left_out: Collection[str] = ("logger",)) -> str:
+    """Return a hash over everything that a run may differ in, seconds and these parts aside."""
     parts = {"algorithm": trainer.algorithm, **trainer.params.parts()}
-    states = {name: part.state_dict() for name, part in parts.items() if name != "logger"}
+    states = {name: part.state_dict() for name, part in parts.items() if name not in left_out}
     state: Any = to_state(trainer.state)
     for entry in [state, *state["epochs"]]:
         entry.pop("timing")
