@@ -95,23 +95,29 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _is_abandoned(path: Path, owner: str) -> bool:
+def goes_on(owner: str) -> bool | None:
+    """Return whether the save whose hidden names hold this owner is under way; None if nobody can tell."""
     process, host, thread = [*owner.split("-"), "", ""][:3]
     if host not in ("", _host()):
-        with contextlib.suppress(OSError):
-            return time.time() - path.stat().st_mtime > OTHER_HOSTS_AGE
-        return False
+        return None
     if int(process) == os.getpid():
         # The thread that asks is in no other save.
-        others = {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
-        return thread not in others
+        return thread in {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
     try:
         os.getpgid(int(process))
     except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
         return False
-    return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _is_abandoned(path: Path, owner: str) -> bool:
+    is_under_way = goes_on(owner)
+    if is_under_way is None:
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime > OTHER_HOSTS_AGE
+    return is_under_way is False
 
 
 def _host() -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rltrainer.atomic_write import hidden_name, hidden_names, remove
+from rltrainer.atomic_write import goes_on, hidden_name, hidden_names, remove
 from rltrainer.checkpoint.manifest import MANIFEST, read_manifest
 from rltrainer.errors import CheckpointError
 
@@ -53,8 +53,15 @@ def move_into_place(temporary: Path, path: Path) -> None:
 
 def check_replaceable(path: Path) -> None:
     """Raise a `CheckpointError` if anything would be lost but a checkpoint."""
-    if not os.path.lexists(path):
-        return
+    try:
+        if os.path.lexists(path):
+            _check_contents(path)
+    except (CheckpointError, OSError):
+        if os.path.lexists(path):  # else somebody has moved it away just now
+            raise
+
+
+def _check_contents(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         problem = "is a symbolic link" if path.is_symlink() else "is no directory"
         raise CheckpointError(f"{path}: {problem}, and only a checkpoint is replaced. Save to another path.")
@@ -71,17 +78,19 @@ def check_replaceable(path: Path) -> None:
 
 
 def recover(path: Path) -> None:
-    """Put back the checkpoint that a killed save had moved away.
+    """Put back the checkpoint that a killed save had moved away, also one of a container that is gone.
 
-    Whose it was does not matter, as in a container that is started anew: a save that goes on moves it away once more.
+    Of a save that goes on nothing is touched; one that only seems to be over moves it away once more.
     """
     if os.path.lexists(path):
         return
-    whole = [directory for directory, _ in hidden_names(path, "old") if _is_whole(directory)]
-    if whole:
-        newest = max(whole, key=lambda directory: (directory / MANIFEST).stat().st_mtime)
-        os.replace(newest, path)
-        logging.getLogger("rltrainer").warning("%s: put back from %s, where a killed save left it", path, newest.name)
+    left = [directory for directory, owner in hidden_names(path, "old") if not goes_on(owner) and _is_whole(directory)]
+    if left:
+        newest = max(left, key=lambda directory: (directory / MANIFEST).stat().st_mtime)
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            if _rename(newest, path):
+                text = "%s: put back from %s, where a killed save left it"
+                logging.getLogger("rltrainer").warning(text, path, newest.name)
 
 
 def absolute_path(path: str | Path) -> Path:
