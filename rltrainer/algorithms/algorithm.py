@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.class_check import check_classes
+from rltrainer.algorithms.construction_check import check_construction
 from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
@@ -37,7 +37,7 @@ from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.unsaved_state import check_all_is_saved
 
 NO_PARTS = {"algorithm", "construction", ENTRY}
-"""What a state says beside the states of the parts."""
+"""Keys of a state beside the parts'."""
 
 
 class Algorithm(ABC):
@@ -75,7 +75,7 @@ class Algorithm(ABC):
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
-        check_classes(type(self), policy, params)
+        check_construction(type(self), policy, params)
         self.policy, self.params = policy, params
         self.gamma = params.gamma
         self.plan = unattached(policy.weight_dtype)

@@ -1,4 +1,4 @@
-"""What one save writes: copies of all that may change, and blocks that are copied when their turn comes."""
+"""The contents of one save: copies of all that may change, and blocks that are copied when their turn comes."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

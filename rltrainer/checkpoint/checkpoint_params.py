@@ -33,18 +33,18 @@ class CheckpointParams(Params):
     """
 
     directory: Folder = field(kw_only=False)
-    """Where the checkpoints of this run lie, and those of no other: `RunFolder("runs/cartpole").checkpoints`. It is
+    """Folder of the checkpoints of this run, and of no other: `RunFolder("runs/cartpole").checkpoints`. It is
     made with the first one. One process at a time writes there."""
     every: Interval = Every(1, "epoch")
-    """How often one is saved, after the training step in which a multiple was crossed; an int counts env steps, offline
+    """Interval of saves, after the training step in which a multiple was crossed; an int counts env steps, offline
     gradient steps. At the end of an epoch the test step is made first. The end of the run is saved in any case."""
     keep_last: PositiveInt | None = 3
-    """How many of the newest stay; None keeps all."""
+    """Number of the newest that stay; None keeps all."""
     keep_best: NonNegativeInt = 1
-    """How many of those with the highest scores of test steps stay too. A test step that is the best of the run so far
-    is saved though nothing is due; 0 leaves that out. NaN is never best."""
+    """Number of those with the highest scores of test steps that stay too. A test step that is the best of the run so
+    far is saved though nothing is due; 0 leaves that out. NaN is never best."""
     resume: Resume = "auto"
-    """Where `run` and `execute_epoch` begin. "auto" takes the newest checkpoint in `directory` that is whole, with a
+    """Beginning of `run` and `execute_epoch`. "auto" takes the newest checkpoint in `directory` that is whole, with a
     warning of each damaged one that is newer; it is an error if all are damaged, and a run begins anew if there are
     none. A path takes that checkpoint and no other. "never" begins anew, as `Trainer.reset` does; both are an error if
     `directory` has any."""
@@ -53,7 +53,7 @@ class CheckpointParams(Params):
     `KeyboardInterrupt`. A test step is broken off, and repeated later. A second signal ends at once. SIGUSR1 saves and
     goes on. In the main thread only; what handled them before does so again after the run."""
     on_save_error: Literal["raise", "warn"] = "raise"
-    """What happens when a checkpoint cannot be saved, as on a full disk: earlier ones stay, and the run ends with the
+    """Outcome of a checkpoint that cannot be saved, as on a full disk: earlier ones stay, and the run ends with the
     error, or goes on with a warning and tries again when the next one is due."""
 
     record_episodes: Flag = False

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from rltrainer.atomic_write import hidden_name
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError
 
@@ -219,6 +220,26 @@ def test_a_part_of_a_checkpoint_is_not_put_back(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no such checkpoint"):
         read_checkpoint(tmp_path / "a")
     assert names(tmp_path) == [".a.99999999.old"]
+
+
+def test_what_a_save_under_way_has_moved_aside_is_left_alone(tmp_path: Path) -> None:
+    """Only of a thread that is over is it put back."""
+    path, moved, over = tmp_path / "checkpoint", threading.Event(), threading.Event()
+
+    def move_aside() -> None:
+        write(path, 1)
+        os.replace(path, hidden_name(path, "old"))
+        moved.set()
+        over.wait(30)
+
+    thread = threading.Thread(target=move_aside)
+    thread.start()
+    assert moved.wait(30)
+    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+        read_checkpoint(path)
+    over.set()
+    thread.join()
+    assert number_in(path) == 1
 
 
 def test_threads_that_save_to_one_path_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import POINTS
-from tests.resume.runs import RUNS, _feed, build
+from tests.resume.runs import RUNS, _feed, build, digest
 
 EVERY_STEP = [
     "batch_process", "pre_steps_log", "pre_optim_steps",
@@ -420,3 +420,32 @@ def test_an_interval_that_nobody_counts_is_refused() -> None:
     hook.every = rl.Every(10, "env_step")
     with pytest.raises(ParamsError, match="OfflineTrainerParams.hooks: must have no interval in env steps"):
         with_hooks("offline_sac", hook)
+
+
+class WhenDue(rl.TrainerHook):
+    """Notes the env steps at which an interval is due."""
+
+    every = rl.Every(15, "env_step")
+
+    def __init__(self) -> None:
+        self.due: list[int] = []
+
+    def post_steps(self, ctx: rl.TrainerContext) -> None:
+        if ctx.crossed(self.every):
+            self.due.append(ctx.env_step)
+
+
+def test_two_trainers_at_once_share_nothing() -> None:
+    """Epochs in turn lead to what each leads to alone."""
+
+    def trained(*names: str) -> list[tuple[list[int], str]]:
+        hooks = [WhenDue() for _ in names]
+        trainers = [with_hooks(name, hook) for name, hook in zip(names, hooks, strict=True)]
+        for _ in range(3):
+            for trainer in trainers:
+                trainer.execute_epoch()
+        return [(hook.due, digest(trainer)) for hook, trainer in zip(hooks, trainers, strict=True)]
+
+    assert trained("ppo", "dqn") == trained("ppo") + trained("dqn")
+    assert trained("dqn", "dqn") == 2 * trained("dqn")
+    assert len(trained("dqn")[0][0]) > 2

@@ -1,4 +1,4 @@
-"""The classes of what an algorithm is made of."""
+"""The check of what an algorithm is made of: policy and params of the classes that it names."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.params import Params
 
 
-def check_classes(algorithm_class: Any, policy: Any, params: object) -> None:
+def check_construction(algorithm_class: Any, policy: Any, params: object) -> None:
     """Raise a `ParamsError` unless an algorithm can be made of a policy and params of these classes."""
     cls = algorithm_class
     name, policy_class, params_class = cls.__name__, cls.policy_class.__name__, cls.params_class.__name__
