@@ -70,7 +70,8 @@ def interrupted_at(line: int, error: BaseException, watched: tuple[str, ...] = W
         sys.settrace(before)
 
 
-# Raised at the very end of a `with`, an interrupt leaves the file to be closed by the garbage collector.
+# Raised at either end of a `with`, an interrupt leaves the file to be closed by the garbage collector.
+@pytest.mark.usefixtures("collected")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("error", "is_first"), [(KeyboardInterrupt, True), (KeyboardInterrupt, False), (OSError, False)]

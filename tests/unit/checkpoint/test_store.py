@@ -604,7 +604,7 @@ def test_uniform_rows_cost_little(tmp_path: Path) -> None:
     assert nbytes() - whole < 0.06 * buffer.nbytes  # blocks are a 37th here
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_blocks", "collected")
 def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     run, made, line = Run(20), opened(tmp_path, keep_last=1), 0
