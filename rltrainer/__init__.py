@@ -6,6 +6,7 @@ from rltrainer.checkpoint import CheckpointParams
 from rltrainer.collect import *
 from rltrainer.data import *
 from rltrainer.envs import ActionMask, PixelObservation, ReplayedStep, SaveableEnv, frame_skip, make_vec, replay_episode
+from rltrainer.functional import scores
 from rltrainer.hooks import (
     BatchRecorder,
     BatchSubSampler,
@@ -55,7 +56,7 @@ __all__ = [
     "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
     "TrainerContext", "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams",
     "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "errors", "frame_skip", "generate_exp_name",
-    "get_logger", "load", "load_policy", "make_vec", "register", "replay_episode", "rms_prop", "seed",
+    "get_logger", "load", "load_policy", "make_vec", "register", "replay_episode", "rms_prop", "scores", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

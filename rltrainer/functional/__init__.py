@@ -1,1 +1,1 @@
-"""Pure functions of tensors: estimators and losses. No state, no networks, no random numbers."""
+"""Pure functions of tensors: estimators and losses; statistics of scores. No state and no networks."""

@@ -1,0 +1,169 @@
+"""Statistics of the scores of several runs on several tasks, and how sure one can be of them.
+
+After Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical Precipice", whose definitions
+their package `rliable` has too. Scores are arrays `[..., R, M]`: R runs (seeds) of one algorithm on each of M tasks,
+normalised where tasks are to be compared, such as 0 for a random agent and 1 for an expert. `[R]` is one task.
+Axes in front, such as points of a learning curve, stay. NumPy only; knows no log and no picture.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import PositiveInt, checked, is_finite
+
+Array = NDArray[np.float64]
+
+MAX_DRAWN = 4_000_000
+"""Scores that are drawn at once: 32 MB, however many resamples are asked for."""
+
+
+def interquartile_mean(scores: ArrayLike) -> Array:
+    """Return the mean of the middle half of all scores of all runs `[...]`: the IQM.
+
+    A quarter of the scores, rounded down, is left out at each end (the mean trimmed by 25 %). One failed run moves it
+    less than the mean, and it depends on more scores than the median.
+
+    Args:
+        scores: `[..., R, M]` or `[R]`.
+
+    Raises:
+        ParamsError: they are no such array of finite numbers.
+    """
+    found = _checked("interquartile_mean", "scores", scores)
+    ordered = np.sort(found.reshape(*found.shape[:-2], -1), axis=-1)
+    num_scores = ordered.shape[-1]
+    cut = num_scores // 4
+    return _array(ordered[..., cut : num_scores - cut].mean(axis=-1))
+
+
+def mean_score(scores: ArrayLike) -> Array:
+    """Return the mean of all scores `[...]`; for arguments and errors see `interquartile_mean`."""
+    return _array(_checked("mean_score", "scores", scores).mean(axis=(-2, -1)))
+
+
+def median_score(scores: ArrayLike) -> Array:
+    """Return the median over tasks of each task's mean score `[...]`, as most papers report it.
+
+    Zero scores on almost half of the tasks do not change it. For arguments and errors see `interquartile_mean`.
+    """
+    return _array(np.median(_checked("median_score", "scores", scores).mean(axis=-2), axis=-1))
+
+
+def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Array:
+    """Return by how much runs miss a target on average `[...]`, mean(target - min(score, target)). Less is better.
+
+    Args:
+        scores: `[..., R, M]` or `[R]`.
+        target: the score beyond which more is not worth anything, such as 1 for an expert's.
+
+    Raises:
+        ParamsError: the scores are no such array of finite numbers.
+    """
+    found = _checked("optimality_gap", "scores", scores)
+    return _array((target - np.minimum(found, target)).mean(axis=(-2, -1)))
+
+
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
+    """Return the share of runs, over all tasks, whose score is above each threshold `[..., K]`.
+
+    Where one algorithm's profile is above another's everywhere, any quantile of its scores is better.
+
+    Args:
+        scores: `[..., R, M]` or `[R]`.
+        thresholds: `[K]`.
+
+    Raises:
+        ParamsError: the scores are no such array of finite numbers.
+    """
+    found = _checked("performance_profile", "scores", scores)
+    is_above = found[..., None] > np.asarray(thresholds, dtype=np.float64)
+    return _array(is_above.mean(axis=(-3, -2)))
+
+
+def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
+    """Return how probable it is that a run scores better than one of another algorithm, averaged over tasks `[...]`.
+
+    Of all pairs of runs on a task, the share in which the first is better; a draw counts half (the statistic U of Mann
+    and Whitney over the number of pairs).
+
+    Args:
+        scores: `[..., R, M]` or `[R]`.
+        others: those of the other algorithm on the same tasks, `[..., S, M]` or `[S]`.
+
+    Raises:
+        ParamsError: they are no such arrays of finite numbers, or their numbers of tasks differ.
+    """
+    found = _checked("probability_of_improvement", "scores", scores)
+    other = _checked("probability_of_improvement", "others", others)
+    if found.shape[-1] != other.shape[-1]:
+        rule = f"must hold the same {found.shape[-1]} tasks as scores"
+        raise ParamsError(field_error_text("probability_of_improvement", "others", rule, other.shape))
+    first, second = found[..., :, None, :], other[..., None, :, :]
+    return _array(((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1)))
+
+
+def bootstrap_interval(
+    statistic: Callable[..., Array],
+    *scores: ArrayLike,
+    confidence: float = 0.95,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[Array, Array]:
+    """Return the lower and the upper end of a statistic's stratified bootstrap interval.
+
+    Runs are drawn anew, with replacement and within each task, so that no task is drawn more often than another; the
+    interval holds the middle of the statistics of all resamples (percentile method). All axes in front are drawn alike:
+    a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
+
+    Args:
+        statistic: a function of arrays `[..., R, M]`, such as `interquartile_mean`.
+        scores: one array `[..., R, M]` or `[R]` for each argument of the statistic.
+        confidence: the share of resamples inside the interval.
+        num_resamples: how many; papers take 2,000 for curves and profiles, 50,000 for tables.
+        seed: of what is drawn; the same seed gives the same interval.
+
+    Raises:
+        ParamsError: an argument breaks its rule.
+    """
+    owner = "bootstrap_interval"
+    arrays = [_checked(owner, "scores", each) for each in scores]
+    if not (is_finite(confidence) and 0 < confidence < 1):
+        raise ParamsError(field_error_text(owner, "confidence", "must be a number between 0 and 1", confidence))
+    num_resamples = checked(owner, "num_resamples", num_resamples, PositiveInt)
+    generator = np.random.default_rng(seed)
+    at_once = max(1, MAX_DRAWN // max(each.size for each in arrays))
+    found = []
+    for begin in range(0, num_resamples, at_once):
+        num_drawn = min(at_once, num_resamples - begin)
+        found.append(statistic(*(_resampled(each, num_drawn, generator) for each in arrays)))
+    low, high = np.quantile(np.concatenate(found), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return _array(low), _array(high)
+
+
+def _resampled(scores: Array, num_resamples: int, generator: np.random.Generator) -> Array:
+    """Return runs drawn anew within each task, [B, ..., R, M] for [..., R, M]."""
+    num_runs, num_tasks = scores.shape[-2:]
+    drawn = generator.integers(num_runs, size=(num_resamples, num_runs, num_tasks))
+    return np.moveaxis(scores[..., drawn, np.arange(num_tasks)], -3, 0)
+
+
+def _checked(owner: str, field: str, scores: ArrayLike) -> Array:
+    """Return scores as an array [..., R, M]."""
+    rule = "must be finite numbers [..., R, M], runs and tasks, or [R]"
+    try:
+        found = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError):
+        hint = "Each task needs as many runs as the others."
+        raise ParamsError(field_error_text(owner, field, rule, scores, hint)) from None
+    if found.ndim == 1:
+        found = found[:, None]
+    if found.ndim == 0 or found.size == 0 or not np.isfinite(found).all():
+        raise ParamsError(field_error_text(owner, field, rule, scores))
+    return found
+
+
+def _array(value: object) -> Array:
+    return np.asarray(value, dtype=np.float64)
