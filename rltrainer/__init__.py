@@ -1,6 +1,6 @@
 """rltrainer: trains reinforcement-learning agents with PyTorch. The public names."""
 
-from rltrainer import errors, registry
+from rltrainer import datasets, errors, registry
 from rltrainer.algorithms import *
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.collect import *
@@ -38,25 +38,26 @@ __version__ = "0.1.0"
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "ActionMask", "Actor", "ActorCritic", "Algorithm", "AlgorithmParams",
-    "AsyncCollector", "BCParams", "BatchRecorder", "BatchSubSampler", "BatchedCollector", "C51Params", "CQLParams",
-    "CSVLogger", "CategoricalQNetwork", "CheckpointParams", "ClearCudaCache", "CollectStats", "Collector",
-    "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams", "DataSource", "Decision",
-    "DeterministicActorCritic", "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "EarlyStopping", "EpochStats", "EpsilonGreedy", "Every", "Exploration",
-    "FunctionHook", "GaussianActorCritic", "GaussianNoise", "HindsightReplayBuffer", "IMPALAParams", "IQLParams",
-    "IncompatibleKeys", "InferenceParams", "InfoStats", "JSONLinesLogger", "LinearSchedule", "LogScalar",
-    "LogTiming", "Logger", "MLflowLogger", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm",
-    "OffPolicyParams", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams",
-    "OnPolicyAlgorithm", "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams",
-    "Optimizer", "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy", "PrecisionParams",
-    "PrioritizedReplayBuffer", "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams",
-    "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "ReplayedStep", "RewardNormalizer",
-    "Rollout", "RolloutBuffer", "RunFolder", "RuntimeParams", "SACParams", "Samples", "SaveableEnv",
-    "ScheduledValue", "SelectKeys", "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "SystemStats",
-    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
+    "AsyncCollector", "BCParams", "BatchRecorder", "BatchSubSampler", "BatchedCollector", "BufferDescription",
+    "C51Params", "CQLParams", "CSVLogger", "CategoricalQNetwork", "CheckpointParams", "ClearCudaCache",
+    "CollectStats", "Collector", "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams", "DataSource",
+    "Decision", "DeterministicActorCritic", "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams",
+    "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "EarlyStopping", "EpochStats", "EpsilonGreedy", "Every",
+    "Exploration", "FunctionHook", "GaussianActorCritic", "GaussianNoise", "HindsightReplayBuffer", "IMPALAParams",
+    "IQLParams", "IncompatibleKeys", "InferenceParams", "InfoStats", "JSONLinesLogger", "LinearSchedule",
+    "LogScalar", "LogTiming", "Logger", "MLflowLogger", "MixedBuffer", "MultiLogger", "NetParams",
+    "OffPolicyAlgorithm", "OffPolicyParams", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer",
+    "OfflineTrainerParams", "OnPolicyAlgorithm", "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer",
+    "OnlineTrainerParams", "Optimizer", "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy",
+    "PrecisionParams", "PrioritizedReplayBuffer", "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork",
+    "REDQParams", "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "ReplayedStep",
+    "RewardNormalizer", "Rollout", "RolloutBuffer", "RunFolder", "RuntimeParams", "SACParams", "Samples",
+    "SaveableEnv", "ScheduledValue", "SelectKeys", "SequenceSummaryStats", "Sequences", "SquashedActorCritic",
+    "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
     "TrainerContext", "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams",
-    "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "errors", "frame_skip", "generate_exp_name",
-    "get_logger", "load", "load_policy", "make_vec", "register", "replay_episode", "rms_prop", "scores", "seed",
+    "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets", "errors", "frame_skip",
+    "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "register", "replay_episode", "rms_prop",
+    "scores", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

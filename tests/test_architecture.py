@@ -18,6 +18,7 @@ FLOORS = {
     "algorithms": 3,
     "collect": 3,
     "updates": 2,
+    "datasets": 2,
     "nets": 1,
     "data": 1,
     "envs": 1,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
+from rltrainer.data.description import BufferDescription, describe
 from rltrainer.data.drawing import Drawing
 from rltrainer.data.finite_transitions import check_finite
 from rltrainer.data.frame_stack import FrameStack
@@ -249,6 +250,10 @@ class ReplayBuffer:
         for cells in self._ring.all_cells(chunk_size):
             yield self._ring.observations(cells)
 
+    def describe(self, reference_scores: tuple[float, float] | None = None) -> BufferDescription:
+        """Return what it holds, to be printed; `reference_scores`: returns that are 0 and 1 of its behaviour score."""
+        return describe(self._ring, self.action_space, reference_scores, CHUNK_SIZE)
+
     def check_finite(self) -> None:
         """Raise a `NonFiniteError` that names leaf and `index` of the first transition with NaN or infinity."""
         check_finite(self._ring, CHUNK_SIZE)
@@ -274,8 +279,7 @@ class ReplayBuffer:
         if not isinstance(other, ReplayBuffer) or other is self:
             rule = "must be another ReplayBuffer"
             raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", rule, other))
-        mismatch = self._layout.mismatch(other._layout)
-        if mismatch:
+        if mismatch := self._layout.mismatch(other._layout):
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
         append(other._ring, self._ring, "ReplayBuffer.extend", CHUNK_SIZE)
 

@@ -26,8 +26,21 @@ def append(source: Ring, target: Ring, caller: str, chunk_size: int) -> None:
     if num_left_out > 0:
         text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
         logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(source), capacity)
-    target.break_trace(None)
     cells, env, ended = _lay_out(source, target, capacity)
+    copy_cells(source, target, cells, env, ended, chunk_size)
+
+
+def copy_cells(source: Ring, target: Ring, cells: Array, env: Array, ended: Array, chunk_size: int) -> None:
+    """Append some cells of a ring to another one of the same columns, as traces of their own.
+
+    Args:
+        source, target: where they come from and go to.
+        cells: [M] flat indices in the source, oldest first.
+        env: [M] the envs of the target that they go to.
+        ended: [M] bool, at which of them a trace ends.
+        chunk_size: how many cells at once.
+    """
+    target.break_trace(None)
     columns = {name: column.flat for name, column in source.columns.items()}
     for start in range(0, len(cells), chunk_size):
         chunk, to, ends = (x[start : start + chunk_size] for x in (cells, env, ended))

@@ -1,0 +1,101 @@
+"""Some episodes of a buffer as a buffer of their own: the best, those of a return, two parts of all."""
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
+from rltrainer.data.spread import copy_cells
+from rltrainer.data.storage import Array
+from rltrainer.data.stored_episodes import StoredEpisodes, stored_episodes
+from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
+from rltrainer.field_rules import FiniteFloat, NonNegativeInt, PositiveInt, UnitFloat, checked
+
+
+def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episodes: int | None = None) -> ReplayBuffer:
+    """Return the episodes with the highest returns, in the order in which they are stored.
+
+    Only episodes from their beginning to their end are compared. The new buffer samples uniformly.
+
+    Args:
+        buffer: stays as it is.
+        share: of the episodes, in [0, 1]; rounded up.
+        num_episodes: how many, in place of a share; all, where there are fewer.
+
+    Raises:
+        ParamsError: not exactly one of share and number is given, or it breaks its rule.
+        ReplayBufferError: there is no episode, or it is no buffer.
+    """
+    owner = "best_episodes"
+    episodes = _episodes_of(owner, buffer)
+    share = checked(owner, "share", share, UnitFloat | None)
+    num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt | None)
+    if (share is None) == (num_episodes is None):
+        raise ParamsError(field_error_text(owner, "share", "must be given, or num_episodes, but not both", share))
+    finished = np.flatnonzero(episodes.is_finished)
+    # A whole number of episodes is not rounded up because a share is not exact: 0.07 * 100 is 7.000000000000001.
+    count = num_episodes if share is None else int(np.ceil(round(share * len(finished), 9)))
+    best = finished[np.argsort(-episodes.return_[finished], kind="stable")[:count]]
+    return _with(owner, buffer, episodes, best)
+
+
+def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuffer:
+    """Return the episodes whose return is at least so much; see `best_episodes`."""
+    owner = "episodes_with_return"
+    episodes = _episodes_of(owner, buffer)
+    at_least = checked(owner, "at_least", at_least, FiniteFloat)
+    return _with(owner, buffer, episodes, np.flatnonzero(episodes.is_finished & (episodes.return_ >= at_least)))
+
+
+def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tuple[ReplayBuffer, ReplayBuffer]:
+    """Deal the episodes out to two buffers, such as one to train on and one to test with.
+
+    Traces that are not finished are dealt out, too; those whose beginning was overwritten are left out, and a warning
+    is logged that says how many transitions they have.
+
+    Args:
+        buffer: stays as it is.
+        share: of the episodes that the first one gets, in [0, 1]; rounded, but each gets at least one.
+        seed: of the draw; the same seed draws the same.
+
+    Raises:
+        ParamsError: an argument breaks its rule.
+        ReplayBufferError: there are fewer than two episodes, or it is no buffer.
+    """
+    owner = "split_episodes"
+    episodes = _episodes_of(owner, buffer)
+    share, seed = checked(owner, "share", share, UnitFloat), checked(owner, "seed", seed, NonNegativeInt)
+    whole = np.flatnonzero(episodes.is_whole)
+    if len(whole) < 2:
+        rule = "must hold at least two episodes with their beginnings"
+        raise ReplayBufferError(f"{owner}.buffer: {rule}; got {len(whole)}")
+    if not episodes.is_whole.all():
+        text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
+        num_left_out = int(episodes.length[~episodes.is_whole].sum())
+        logging.getLogger("rltrainer").warning(text, owner, num_left_out, len(episodes.cells))
+    order = np.random.default_rng(seed).permutation(whole)
+    first = min(max(round(share * len(whole)), 1), len(whole) - 1)
+    return _with(owner, buffer, episodes, order[:first]), _with(owner, buffer, episodes, order[first:])
+
+
+def _episodes_of(owner: str, buffer: Any) -> StoredEpisodes:
+    if not isinstance(buffer, ReplayBuffer):
+        raise ReplayBufferError(field_error_text(owner, "buffer", "must be a ReplayBuffer", buffer))
+    return stored_episodes(buffer._ring)
+
+
+def _with(owner: str, buffer: ReplayBuffer, episodes: StoredEpisodes, chosen: Array) -> ReplayBuffer:
+    """Return a buffer that holds the chosen episodes, given by their number, in the order in which they are stored."""
+    if not len(chosen):
+        found = f"got {episodes.is_finished.sum()} episodes, none of which is chosen"
+        hint = "`buffer.describe()` tells their returns."
+        raise ReplayBufferError(f"{owner}.buffer: must hold an episode that is chosen; {found}. {hint}")
+    is_chosen = np.zeros(len(episodes.length), np.bool_)
+    is_chosen[chosen] = True
+    is_kept = np.repeat(is_chosen, episodes.length)
+    cells = episodes.cells[is_kept]
+    made = ReplayBuffer(len(cells), **buffer._layout.arguments(), device=buffer.device)
+    env = np.zeros(len(cells), np.int64)
+    copy_cells(buffer._ring, made._ring, cells, env, episodes.last[is_kept], CHUNK_SIZE)
+    return made
