@@ -28,6 +28,7 @@ from rltrainer.nets import *
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.profiler_params import ProfilerParams
 from rltrainer.registry import register
+from rltrainer.runs import *
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
 from rltrainer.trainers import *
@@ -51,13 +52,13 @@ __all__ = [
     "OnlineTrainerParams", "Optimizer", "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy",
     "PrecisionParams", "PrioritizedReplayBuffer", "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork",
     "REDQParams", "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "ReplayedStep",
-    "RewardNormalizer", "Rollout", "RolloutBuffer", "RunFolder", "RuntimeParams", "SACParams", "Samples",
+    "RewardNormalizer", "Rollout", "RolloutBuffer", "Run", "RunFolder", "RuntimeParams", "SACParams", "Samples",
     "SaveableEnv", "ScheduledValue", "SelectKeys", "SequenceSummaryStats", "Sequences", "SquashedActorCritic",
     "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
     "TrainerContext", "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams",
     "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets", "errors", "frame_skip",
-    "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "register", "replay_episode", "rms_prop",
-    "scores", "seed",
+    "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "open_run", "register", "replay_episode",
+    "rms_prop", "scores", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, Self, Unpack
 
 from rltrainer.field_rules import AnyPath, AnyText, Rule, checked
 from rltrainer.loggers.by_name import LoggerName, get_logger
+from rltrainer.loggers.git_state import git_state
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.multi import MultiLogger
 from rltrainer.loggers.run_path import RunPath
@@ -103,7 +104,7 @@ class RunFolder:
 
 
 class ParamsFile(Logger):
-    """Write what a run was told to a file of its own, and no row."""
+    """Write what a run was told to a file of its own, with the state of git, and no row."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ class ParamsFile(Logger):
         path = RunPath(self._path, ".json").unused(Path.exists)
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x") as file:
-            file.write(json.dumps(params, indent=2) + "\n")
+            file.write(json.dumps({**params, "git": git_state()}, indent=2) + "\n")
 
 
 def generate_exp_name(prefix: str, *parts: str) -> str:

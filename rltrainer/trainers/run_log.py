@@ -52,7 +52,8 @@ class RunLog:
         self._logger.begin_run(interval, is_new=is_new)
         # With what `RuntimeParams` came to, as "auto" says nothing of the machine.
         told = {"trainer": params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
-        self._logger.log_params({name: each.to_plain() for name, each in told.items()} | describe_program())
+        of_run = {"algorithm_class": type(self._algorithm).__name__, **describe_program()}
+        self._logger.log_params({name: each.to_plain() for name, each in told.items()} | of_run)
 
     def open_bar(self, params: TrainerParams, state: RunState) -> None:
         """Show the bar, and above it what the run has chosen for itself."""

@@ -61,7 +61,7 @@ def test_a_run_in_its_folder(tmp_path: Path) -> None:
         "best.safetensors", "logs/log.csv", "logs/log.csv.params.json", "logs/log.jsonl", "params.json"
     ]  # fmt: skip
     told = json.loads(run.params.read_text())
-    assert list(told) == ["trainer", "algorithm", "runtime", "versions", "command"]
+    assert list(told) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "git"]
     assert told["trainer"] == json.loads(trainer.params.to_json())
     assert type(rl.load(run.best)) is rl.PPO
     again = build("ppo", max_epochs=4, logger=rl.RunFolder(run.path).logger("csv", "jsonl", training_interval=1))

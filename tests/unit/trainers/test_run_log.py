@@ -312,7 +312,9 @@ def test_versions_and_command_are_logged_once(tmp_path: Path) -> None:
         "gymnasium": gym.__version__, "numpy": np.__version__,
     }  # fmt: skip
     assert first["command"] == shlex.join(sys.orig_argv)
-    assert list(first) == ["kind", "step", "trainer", "algorithm", "runtime", "versions", "command"]
+    assert first["algorithm_class"] == "PPO"
+    told = ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command"]
+    assert list(first) == ["kind", "step", *told]
     assert all("versions" not in row and "command" not in row for row in others)
 
 
