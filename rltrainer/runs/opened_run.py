@@ -1,0 +1,168 @@
+"""The folder of a run, read back: what the run was told, its numbers, its best algorithm, its newest checkpoint."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rltrainer.algorithms import Algorithm, load
+from rltrainer.checkpoint.run_directory import checkpoints_in
+from rltrainer.errors import CheckpointError, readable
+from rltrainer.field_rules import AnyPath, checked
+from rltrainer.json_text import read_json
+from rltrainer.loggers import RunFolder
+from rltrainer.loggers.log_rows import Columns, LogRow, columns, read_log
+from rltrainer.loggers.run_path import RunPath
+from rltrainer.registry import Named
+from rltrainer.regular_file import open_regular
+from rltrainer.state_file import read_state
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in its folder, which may still be training; `open_run` makes one. Files are read when they are asked for.
+
+    Args:
+        folder: its paths.
+        told: what the run was told, as it stands in `params.json`.
+    """
+
+    folder: RunFolder
+    told: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.path.name
+
+    @property
+    def trainer(self) -> dict[str, Any]:
+        """The fields of the trainer's params as plain data; live objects are only named."""
+        return self._fields("trainer")
+
+    @property
+    def algorithm(self) -> dict[str, Any]:
+        """The fields of the algorithm's params as plain data."""
+        return self._fields("algorithm")
+
+    @property
+    def algorithm_class(self) -> str | None:
+        """The name of the algorithm's class; None in folders of before it was written there."""
+        return self._text("algorithm_class")
+
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """The versions of what ran, by package."""
+        return self._part("versions")
+
+    @property
+    def command(self) -> str | None:
+        """The command that began the run."""
+        return self._text("command")
+
+    @property
+    def git(self) -> dict[str, Any] | None:
+        """`commit`, and `dirty` if tracked files differed from it; None where the program ran in no repository."""
+        return self._part("git") or None
+
+    @cached_property
+    def log(self) -> list[LogRow]:
+        """The rows of its newest log, read once; `open_run` again sees what was written since.
+
+        Raises:
+            CheckpointError: the log is damaged.
+        """
+        return read_log(self.folder.logs)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of rows that the log has, in the order of their first."""
+        return list(dict.fromkeys(row.kind for row in self.log))
+
+    def rows(self, kind: str) -> Columns:
+        """Return the rows of one kind as columns: `run.rows("test")["score"]` beside `run.rows("test")["step"]`.
+
+        Args:
+            kind: "training", "test", "update", "epoch", or another of `kinds`.
+
+        Returns:
+            `step` [R] as int64, and each number by its name, without its kind, [R] as float64: NaN where a row has
+            none. Only an empty `step` if there are no such rows.
+        """
+        return columns(self.log, kind)
+
+    def load_best(self, *, classes: Named = ()) -> Algorithm:
+        """Return the algorithm of the best test step; arguments and errors are those of `rl.load`."""
+        return load(self.folder.best, classes=classes)
+
+    @property
+    def newest_checkpoint(self) -> Path | None:
+        """The newest checkpoint with a manifest that can be read; None if there is none."""
+        found = checkpoints_in(self.folder.checkpoints)
+        return next((each.path for each in found if each.manifest is not None), None)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """What ended the run: "max_epochs", "stop_fn", or what a hook said; None as long as it may go on.
+
+        By its newest checkpoint, or its log if there are no checkpoints, which does not know of hooks.
+        """
+        if (checkpoint := self.newest_checkpoint) is not None:
+            reason = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError).get("stop_reason")
+            return reason if isinstance(reason, str) and reason != "signal" else None
+        if not (epochs := [row.values for row in self.log if row.kind == "epoch"]):
+            return None
+        if epochs[-1].get("is_stopped"):
+            return "stop_fn"
+        max_epochs = self.trainer.get("max_epochs")
+        is_over = isinstance(max_epochs, int) and (epochs[-1].get("epoch") or 0) >= max_epochs
+        return "max_epochs" if is_over else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended; see `stop_reason`."""
+        return self.stop_reason is not None
+
+    def _text(self, name: str) -> str | None:
+        text = self.told.get(name)
+        return text if isinstance(text, str) else None
+
+    def _part(self, name: str) -> dict[str, Any]:
+        part = self.told.get(name)
+        return dict(part) if isinstance(part, Mapping) else {}
+
+    def _fields(self, name: str) -> dict[str, Any]:
+        fields = self._part(name).get("fields")
+        return dict(fields) if isinstance(fields, Mapping) else {}
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Return the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        CheckpointError: there is none, or it holds neither `params.json` nor a log.
+    """
+    folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
+    params = RunPath(folder.params, ".json").newest(Path.is_file)
+    if not params.is_file() and not folder.logs.is_dir():
+        found = "holds neither params.json nor logs" if folder.path.is_dir() else "is no folder"
+        raise CheckpointError(f"{folder.path}: expected the folder of a run, as rl.RunFolder makes it; it {found}")
+    return Run(folder, _read_object(params) if params.is_file() else {})
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        with open_regular(path) as file:
+            found = read_json(file.read(), allows_nan=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: expected what a run was told, as JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: expected what a run was told, found {readable(found)}")
+    return found
