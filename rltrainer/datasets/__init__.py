@@ -1,5 +1,8 @@
-"""Data sets: some episodes of a buffer as a buffer of their own."""
+"""Data sets: other projects' files as buffers, and some episodes of a buffer as a buffer of their own."""
 
 from rltrainer.data.chosen_episodes import best_episodes, episodes_with_return, split_episodes
+from rltrainer.datasets.hdf5_file import from_hdf5
+from rltrainer.datasets.npz_file import from_npz
+from rltrainer.datasets.parquet_file import from_parquet
 
-__all__ = ["best_episodes", "episodes_with_return", "split_episodes"]
+__all__ = ["best_episodes", "episodes_with_return", "from_hdf5", "from_npz", "from_parquet", "split_episodes"]

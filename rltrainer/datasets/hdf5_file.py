@@ -1,0 +1,98 @@
+"""Reads data sets from HDF5 files in D4RL's layout. Links to elsewhere, and filters that are plugins, are refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.datasets.claims import check_claim, numbers, reading
+from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
+from rltrainer.errors import ReplayBufferError
+from rltrainer.field_rules import AnyPath, checked
+from rltrainer.loggers.extra import missing_extra
+from rltrainer.regular_file import open_regular
+
+BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
+"""Numbers of the compressions and checksums that HDF5 and h5py bring; any other is a library that is loaded."""
+
+
+def from_hdf5(
+    path: str | Path,
+    *,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> ReplayBuffer:
+    """Read a buffer from an HDF5 file in D4RL's layout (extra `hdf5`).
+
+    Its members are `observations` (a group of them is a Dict), `actions`, `rewards`, `terminals` or `terminations`,
+    `timeouts` or `truncations`, and, if there are, `next_observations`. Others are not looked at. A time-out is a
+    truncation: what follows is bootstrapped.
+
+    Args:
+        path: the file.
+        observation_space, action_space, device, seed: see `from_npz`, for what is returned too.
+
+    Raises:
+        ReplayBufferError: the file is damaged, claims more than it can hold, lacks a member, or refers to other files.
+        SpaceError: the values do not fit the spaces.
+        MissingExtraError: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise missing_extra("from_hdf5", "hdf5", error) from error
+    path = Path(checked("from_hdf5", "path", path, AnyPath))
+    origin = f"from_hdf5: {path}"
+    with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
+        wanted = dict(stored_members(origin, file))
+        check_claim(origin, path, sum(member.nbytes for member in wanted.values()), path.stat().st_size)
+        arrays = {name: numbers(origin, name, member[()]) for name, member in wanted.items()}
+    return to_buffer(origin, rows_of(origin, arrays), observation_space, action_space, device, seed)
+
+
+def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and h5py data set of each wanted member, those in groups too.
+
+    Raises:
+        ReplayBufferError: one lies elsewhere, holds no numbers, or needs a plugin; or a group holds itself.
+    """
+    import h5py
+
+    waiting, seen = [name for name in file if is_wanted(name)], set()
+    while waiting:
+        name = waiting.pop()
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+            raise ReplayBufferError(f"{origin}: member {name!r}: expected data, found a link")
+        member = file[name]
+        place = h5py.h5o.get_info(member.id).addr
+        if place in seen:
+            raise ReplayBufferError(
+                f"{origin}: member {name!r}: expected data of its own, found a second name of other"
+            )
+        seen.add(place)
+        if isinstance(member, h5py.Group):
+            waiting += [f"{name}/{part}" for part in member]
+            continue
+        check_stored_here(origin, name, member)
+        yield name, member
+
+
+def check_stored_here(origin: str, name: str, member: Any) -> None:
+    """Raise a `ReplayBufferError` unless an h5py object is numbers that lie in its file, and need no plugin."""
+    problem = None
+    if getattr(member, "dtype", None) is None or member.dtype.kind not in "biuf":
+        problem = f"numbers, found {getattr(member, 'dtype', type(member).__name__)}"
+    elif member.external or member.is_virtual:
+        problem = "data in this file, found a reference to other files"
+    else:
+        plan = member.id.get_create_plist()
+        filters = {plan.get_filter(i)[0] for i in range(plan.get_nfilters())}
+        if filters - BUILT_IN_FILTERS:
+            problem = f"a compression that HDF5 brings, found the filters {sorted(filters)}"
+    if problem:
+        raise ReplayBufferError(f"{origin}: member {name!r}: expected {problem}")

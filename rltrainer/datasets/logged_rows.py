@@ -1,0 +1,197 @@
+"""Rows that somebody logged, on their way into a replay buffer: spaces, successors, and where errors come from."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.storage import Array
+from rltrainer.datasets.inferred_spaces import infer_action_space, infer_observation_space
+from rltrainer.errors import ReplayBufferError, RLTrainerError
+from rltrainer.field_rules import checked, instance_of
+from rltrainer.spaces import leaf_spaces
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves
+
+Space = gym.Space[Any]
+AnySpace = Annotated[gym.Space[Any], instance_of(gym.Space)]
+
+NAMES = {
+    "observations": ("observations",),
+    "actions": ("actions",),
+    "rewards": ("rewards",),
+    "terminations": ("terminations", "terminals"),
+    "truncations": ("truncations", "timeouts"),
+    "next_observations": ("next_observations",),
+}
+"""What the columns are called in files: as `from_arrays` has them, or as D4RL has them."""
+
+
+@dataclass(slots=True)
+class LoggedRows:
+    """M transitions of one stream in time order; leaves are arrays [M, ...].
+
+    Attributes:
+        next_observations: None if the successor of a row is the next row.
+        observation_space, action_space: what the data set says of itself; None if nothing.
+    """
+
+    observations: Tree
+    actions: Any
+    rewards: Any
+    terminations: Any
+    truncations: Any
+    next_observations: Tree | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
+
+
+def is_wanted(member: str) -> bool:
+    """Return whether a member of a file, such as `observations/camera`, is one of the columns."""
+    return member.partition("/")[0] in {name for names in NAMES.values() for name in names}
+
+
+def rows_of(origin: str, members: Mapping[str, Array]) -> LoggedRows:
+    """Arrange the members of a file as rows; `observations/camera` is the leaf `camera` of a Dict.
+
+    Args:
+        origin: what errors begin with: the reader and its path.
+        members: arrays by name.
+
+    Raises:
+        ReplayBufferError: one is missing, or they have unequal numbers of rows.
+    """
+    found: dict[str, Any] = {}
+    for column, names in NAMES.items():
+        found[column] = next((tree for name in names if (tree := _tree(members, name)) is not None), None)
+    required = [name for name in NAMES if name not in ("truncations", "next_observations")]
+    for column in required + (["truncations"] if found["next_observations"] is None else []):
+        if found[column] is None:
+            known = " or ".join(map(repr, NAMES[column]))
+            hint = "Where no episode has a time limit, it is an array of zeros." if column == "truncations" else ""
+            text = f"expected the member {known}, found {sorted(members) or 'none that is known'}. {hint}"
+            raise ReplayBufferError(f"{origin}: {text.rstrip()}")
+    num_rows = next((len(leaf) for leaf in leaves(found["observations"]) if leaf.ndim), 0)
+    for column, tree in found.items():
+        for path, array in named_leaves(tree) if tree is not None else ():
+            if array.ndim == 0 or len(array) != num_rows:
+                text = f"expected {num_rows} rows, as observations have, found shape {array.shape}"
+                raise ReplayBufferError(f"{origin}: {column}{path}: {text}")
+    if found["truncations"] is None:
+        found["truncations"] = np.zeros(num_rows, np.bool_)
+    return LoggedRows(**found)
+
+
+def to_buffer(
+    origin: str,
+    rows: LoggedRows,
+    observation_space: Space | None,
+    action_space: Space | None,
+    device: torch.device | str,
+    seed: int | None,
+) -> ReplayBuffer:
+    """Make a buffer of rows.
+
+    Args:
+        origin: what errors begin with.
+        rows: what was logged.
+        observation_space, action_space: win over what the data set says, or is taken to mean.
+        device, seed: of the buffer.
+
+    Raises:
+        SpaceError, ReplayBufferError: see `ReplayBuffer.from_arrays`.
+    """
+    try:
+        checked("dataset", "observation_space", observation_space, AnySpace | None)
+        checked("dataset", "action_space", action_space, AnySpace | None)
+        flags: Any = {name: _flags(name, getattr(rows, name)) for name in ("terminations", "truncations")}
+        rows = replace(rows, rewards=_flat(np.asarray(rows.rewards)), **flags)
+        obs_space = observation_space or rows.observation_space or infer_observation_space(rows.observations)
+        action_space = action_space or rows.action_space or infer_action_space(rows.actions)
+        rows = replace(
+            rows,
+            observations=_fit(rows.observations, obs_space),
+            actions=_fit(rows.actions, action_space),
+            next_observations=None if rows.next_observations is None else _fit(rows.next_observations, obs_space),
+        )
+        if rows.next_observations is None:
+            rows = with_successors(origin, rows)
+        columns = {name: getattr(rows, name) for name in NAMES}
+        spaces: Any = {"observation_space": obs_space, "action_space": action_space}
+        return ReplayBuffer.from_arrays(**columns, **spaces, device=device, seed=seed)
+    except RLTrainerError as error:
+        if str(error).startswith(origin):
+            raise
+        raise type(error)(f"{origin}: {error}") from error
+
+
+def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
+    """Take the next row for each row's successor.
+
+    That of a truncated row, and of a last row that is not terminated, is unknown: it is left out. Its episode then ends
+    one transition earlier, by truncation, with an observation that is known.
+    """
+    terminated, truncated = rows.terminations, rows.truncations.copy()
+    num_rows = len(terminated)
+    is_unknown = ~terminated & (truncated | (np.arange(num_rows) == num_rows - 1))
+    kept = np.flatnonzero(~is_unknown)
+    if not len(kept):
+        text = f"expected rows that others follow, or next_observations; found {num_rows} rows without a successor"
+        raise ReplayBufferError(f"{origin}: {text}")
+    if len(kept) < num_rows:
+        text = "%s: %d of %d transitions have no known successor and are left out; their episodes end before them"
+        logging.getLogger("rltrainer").warning(text, origin, num_rows - len(kept), num_rows)
+    before = np.flatnonzero(is_unknown & truncated) - 1
+    before = before[before >= 0]
+    truncated[before[~terminated[before]]] = True
+    after = np.minimum(kept + 1, num_rows - 1)  # of a terminated last row any observation does
+    return replace(
+        rows,
+        observations=map_tree(lambda x: x[kept], rows.observations),
+        actions=rows.actions[kept],
+        rewards=rows.rewards[kept],
+        terminations=terminated[kept],
+        truncations=truncated[kept],
+        next_observations=map_tree(lambda x: x[after], rows.observations),
+    )
+
+
+def _tree(members: Mapping[str, Array], name: str) -> Tree | None:
+    if name in members:
+        return members[name]
+    parts = {key.removeprefix(f"{name}/"): array for key, array in members.items() if key.startswith(f"{name}/")}
+    keys = dict.fromkeys(key.partition("/")[0] for key in parts)
+    return {key: _tree(parts, key) for key in keys} or None
+
+
+def _fit(values: Tree, space: Space) -> Tree:
+    """Return rows that are stored flat, [M, numbers] or [M, 1], in the shape of their space."""
+    shapes = map_tree(lambda leaf: tuple(leaf.shape), leaf_spaces(space))
+
+    def fit(array: Array, shape: tuple[int, ...]) -> Array:
+        is_flat = array.ndim == 2 and shape != array.shape[1:] and array.shape[1] == np.prod(shape, dtype=int)
+        return array.reshape(len(array), *shape) if is_flat else array
+
+    def walk(tree: Tree, shape: Tree) -> Tree:
+        if isinstance(tree, dict) and isinstance(shape, dict):  # other keys are told by `from_arrays`
+            return {key: walk(part, shape[key]) if key in shape else part for key, part in tree.items()}
+        is_leaf = isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)
+        return fit(np.asarray(tree), shape) if is_leaf and not isinstance(tree, dict | tuple) else tree
+
+    return walk(values, shapes)
+
+
+def _flat(array: Array) -> Array:
+    return array.reshape(len(array)) if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _flags(name: str, values: Any) -> Array:
+    array = _flat(np.asarray(values))
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        found = f"type {array.dtype}" if array.dtype.kind not in "biuf" else f"{array[~np.isin(array, (0, 1))][0]}"
+        raise ReplayBufferError(f"{name}: expected True or False, or 0 and 1; found {found}")
+    return array.astype(np.bool_)
