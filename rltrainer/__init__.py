@@ -53,12 +53,12 @@ __all__ = [
     "PrecisionParams", "PrioritizedReplayBuffer", "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork",
     "REDQParams", "REINFORCEParams", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "ReplayedStep",
     "RewardNormalizer", "Rollout", "RolloutBuffer", "Run", "RunFolder", "RuntimeParams", "SACParams", "Samples",
-    "SaveableEnv", "ScheduledValue", "SelectKeys", "SequenceSummaryStats", "Sequences", "SquashedActorCritic",
-    "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
-    "TrainerContext", "TrainerHook", "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams",
-    "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets", "errors", "frame_skip",
-    "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "open_run", "register", "replay_episode",
-    "rms_prop", "scores", "seed",
+    "SaveableEnv", "ScheduledValue", "SeedRun", "SelectKeys", "SequenceSummaryStats", "Sequences",
+    "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams",
+    "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Transitions",
+    "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets",
+    "errors", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "open_run",
+    "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

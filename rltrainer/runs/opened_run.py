@@ -105,13 +105,14 @@ class Run:
 
     @property
     def stop_reason(self) -> str | None:
-        """What ended the run: "max_epochs", "stop_fn", or what a hook said; None as long as it may go on.
+        """What ended the run: "max_epochs" of its beginning, "stop_fn", or what a hook said; None while it may go on.
 
-        By its newest checkpoint, or its log if there are no checkpoints, which does not know of hooks.
+        A hook's reason is in checkpoints only.
         """
         if (checkpoint := self.newest_checkpoint) is not None:
             reason = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError).get("stop_reason")
-            return reason if isinstance(reason, str) and reason != "signal" else None
+            if isinstance(reason, str) and reason not in ("signal", "max_epochs"):
+                return reason
         if not (epochs := [row.values for row in self.log if row.kind == "epoch"]):
             return None
         if epochs[-1].get("is_stopped"):

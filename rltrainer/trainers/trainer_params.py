@@ -14,7 +14,7 @@ from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of
 from rltrainer.hooks import HookRunner, TrainerHook
-from rltrainer.loggers import Logger
+from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
@@ -100,10 +100,15 @@ class TrainerParams(Params):
     """Saves the run while it trains, and lets `run` go on from what was saved; None does neither."""
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
+    run_folder: Annotated[RunFolder, instance_of(RunFolder)] | None = live(None)
+    """The folder of the run: where `logger`, `save_best_fn` and `checkpoint` are None, it writes a log of JSON lines,
+    the best algorithm of test steps, and checkpoints there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "hooks", tuple(self.hooks))  # frozen; a list could change under a run
+        if self.run_folder is not None:
+            self._write_to(self.run_folder)
         HookRunner(type(self).__name__, self.hooks)
         if self.test_collector is None:
             for field in ("stop_fn", "test_fn", "save_best_fn", "compute_score_fn"):
@@ -117,6 +122,15 @@ class TrainerParams(Params):
         if self.resume_from_log and self.checkpoint is not None:
             hint = "A checkpoint goes on with the log too."
             self.raise_invalid("resume_from_log", "must be False with checkpoints", hint)
+
+    def _write_to(self, folder: RunFolder) -> None:
+        """Let the run write to its folder what nothing else is said of."""
+        own: dict[str, Any] = {"checkpoint": CheckpointParams(folder.checkpoints), "logger": folder.logger("jsonl")}
+        if self.test_collector is not None:
+            own["save_best_fn"] = folder.save_best
+        for field, value in own.items():
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, value)  # frozen, until here
 
     def require_copyable(self) -> None:
         """Raise a `ParamsError` if a copy of their trainer would write to the same place: to a log, or checkpoints."""

@@ -78,6 +78,38 @@ def params_of(run: rl.RunFolder) -> dict[str, Any]:
     return {"save_best_fn": run.save_best}
 
 
+def test_a_trainer_writes_to_its_folder_and_goes_on_there(tmp_path: Path) -> None:
+    run = rl.RunFolder.new("ppo", tmp_path)
+    plain, trainer = build("ppo"), build("ppo", run_folder=run)
+    plain.run()
+    trainer.run()
+    assert digest(trainer) == digest(plain)
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "best.safetensors",
+        "checkpoints",
+        "logs",
+        "params.json",
+    ]
+    assert [path.name for path in run.logs.iterdir()] == ["log.jsonl"]
+    assert type(rl.load(run.best)) is rl.PPO
+    again = build("ppo", max_epochs=4, run_folder=run)
+    assert again.run().epoch == 4
+    assert rl.open_run(run.path).rows("epoch")["epoch"].tolist() == [1, 2, 3, 4]
+
+
+def test_what_a_user_gives_goes_before_the_folders(tmp_path: Path) -> None:
+    run, logger = rl.RunFolder(tmp_path), rl.CSVLogger(tmp_path / "mine.csv")
+    saved: list[Any] = []
+    mine = {"logger": logger, "save_best_fn": saved.append, "checkpoint": rl.CheckpointParams(tmp_path / "mine")}
+    trainer = build("ppo", run_folder=run, **mine)
+    assert {name: getattr(trainer.params, name) for name in mine} == mine
+    assert build("ppo", run_folder=run, test_collector=None).params.save_best_fn is None
+    assert build("ppo").params.run_folder is None
+    text = r"^OnPolicyTrainerParams.run_folder: must be a RunFolder or None; got 'runs/a' \(str\)"
+    with pytest.raises(ParamsError, match=text):
+        build("ppo", run_folder="runs/a")
+
+
 def test_a_folder_changes_no_bit_and_costs_no_row(tmp_path: Path) -> None:
     plain, logged = build("sac"), build("sac", logger=rl.RunFolder.new("sac", tmp_path).logger())
     plain.run()

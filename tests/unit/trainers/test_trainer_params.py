@@ -47,7 +47,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "test_collector": [None], "training_fn": [None], "test_fn": [None], "stop_fn": [None], "compute_score_fn": [None],
     "save_best_fn": [None], "save_checkpoint_fn": [None], "multi_agent_return_reduction": [None], "logger": [None],
     "collection_step_num_env_steps": [None], "collection_step_num_episodes": [None], "hooks": [[]],
-    "checkpoint": [None],
+    "checkpoint": [None], "run_folder": [None],
 }  # fmt: skip
 CASES = [
     (cls, field.name, value)
