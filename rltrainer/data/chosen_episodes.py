@@ -1,6 +1,5 @@
 """Some episodes of a buffer as a buffer of their own: the best, those of a return, two parts of all."""
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -70,10 +69,7 @@ def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tupl
     if len(whole) < 2:
         rule = "must hold at least two episodes with their beginnings"
         raise ReplayBufferError(f"{owner}.buffer: {rule}; got {len(whole)}")
-    if not episodes.is_whole.all():
-        text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
-        num_left_out = int(episodes.length[~episodes.is_whole].sum())
-        logging.getLogger("rltrainer").warning(text, owner, num_left_out, len(episodes.cells))
+    episodes.warn_of_lost_beginnings(owner)
     order = np.random.default_rng(seed).permutation(whole)
     first = min(max(round(share * len(whole)), 1), len(whole) - 1)
     return _with(owner, buffer, episodes, order[:first]), _with(owner, buffer, episodes, order[first:])

@@ -1,5 +1,6 @@
 """The episodes that a replay buffer holds: where each lies, how it ended, and what its rewards sum up to."""
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,13 @@ class StoredEpisodes:
     def is_finished(self) -> Array:
         """Which traces are episodes from their beginning to their end [E] bool."""
         return self.is_whole & (self.terminated | self.truncated)
+
+    def warn_of_lost_beginnings(self, caller: str) -> None:
+        """Log how many transitions the caller leaves out, where the ring has overwritten beginnings of episodes."""
+        if not self.is_whole.all():
+            text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
+            num_left_out = int(self.length[~self.is_whole].sum())
+            logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(self.cells))
 
 
 def stored_episodes(ring: Ring) -> StoredEpisodes:

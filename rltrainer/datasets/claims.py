@@ -35,6 +35,17 @@ def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
 
 
 @contextlib.contextmanager
+def telling(origin: str) -> Iterator[None]:
+    """Let our own errors begin with their origin: the reader and its path."""
+    try:
+        yield
+    except RLTrainerError as error:
+        if str(error).startswith(origin):
+            raise
+        raise type(error)(f"{origin}: {error}") from error
+
+
+@contextlib.contextmanager
 def reading(origin: str, what: str, *errors: type[Exception]) -> Iterator[None]:
     """Turn what a package raises about a damaged file into a `ReplayBufferError`.
 
@@ -44,7 +55,8 @@ def reading(origin: str, what: str, *errors: type[Exception]) -> Iterator[None]:
         errors: what the package raises besides the usual.
     """
     try:
-        yield
+        with telling(origin):
+            yield
     except RLTrainerError:
         raise
     except (*USUAL_ERRORS, *errors) as error:

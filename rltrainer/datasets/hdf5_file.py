@@ -56,14 +56,27 @@ def from_hdf5(
 
 
 def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py data set of each wanted member, those in groups too.
+    """Yield name and h5py data set of each wanted member, those in groups too; see `members_of`.
 
     Raises:
-        ReplayBufferError: one lies elsewhere, holds no numbers, or needs a plugin; or a group holds itself.
+        ReplayBufferError: one holds no numbers.
+    """
+    for name, member in members_of(origin, file, [name for name in file if is_wanted(name)]):
+        if getattr(member, "dtype", None) is None or member.dtype.kind not in "biuf":
+            found = getattr(member, "dtype", type(member).__name__)
+            raise ReplayBufferError(f"{origin}: member {name!r}: expected numbers, found {found}")
+        yield name, member
+
+
+def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield name and h5py object of members, and of what is in them if they are groups.
+
+    Raises:
+        ReplayBufferError: one lies elsewhere, or needs a plugin; or a group holds itself.
     """
     import h5py
 
-    waiting, seen = [name for name in file if is_wanted(name)], set()
+    waiting, seen = names[::-1], set()
     while waiting:
         name = waiting.pop()
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
@@ -78,16 +91,15 @@ def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(member, h5py.Group):
             waiting += [f"{name}/{part}" for part in member]
             continue
-        check_stored_here(origin, name, member)
+        if isinstance(member, h5py.Dataset):
+            _check_place(origin, name, member)
         yield name, member
 
 
-def check_stored_here(origin: str, name: str, member: Any) -> None:
-    """Raise a `ReplayBufferError` unless an h5py object is numbers that lie in its file, and need no plugin."""
+def _check_place(origin: str, name: str, member: Any) -> None:
+    """Raise a `ReplayBufferError` unless an h5py data set lies in its file, and needs no plugin."""
     problem = None
-    if getattr(member, "dtype", None) is None or member.dtype.kind not in "biuf":
-        problem = f"numbers, found {getattr(member, 'dtype', type(member).__name__)}"
-    elif member.external or member.is_virtual:
+    if member.external or member.is_virtual:
         problem = "data in this file, found a reference to other files"
     else:
         plan = member.id.get_create_plist()

@@ -11,8 +11,9 @@ import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
+from rltrainer.datasets.claims import telling
 from rltrainer.datasets.inferred_spaces import infer_action_space, infer_observation_space
-from rltrainer.errors import ReplayBufferError, RLTrainerError
+from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import checked, instance_of
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
@@ -105,7 +106,7 @@ def to_buffer(
     Raises:
         SpaceError, ReplayBufferError: see `ReplayBuffer.from_arrays`.
     """
-    try:
+    with telling(origin):
         checked("dataset", "observation_space", observation_space, AnySpace | None)
         checked("dataset", "action_space", action_space, AnySpace | None)
         flags: Any = {name: _flags(name, getattr(rows, name)) for name in ("terminations", "truncations")}
@@ -123,10 +124,6 @@ def to_buffer(
         columns = {name: getattr(rows, name) for name in NAMES}
         spaces: Any = {"observation_space": obs_space, "action_space": action_space}
         return ReplayBuffer.from_arrays(**columns, **spaces, device=device, seed=seed)
-    except RLTrainerError as error:
-        if str(error).startswith(origin):
-            raise
-        raise type(error)(f"{origin}: {error}") from error
 
 
 def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
@@ -169,7 +166,7 @@ def _tree(members: Mapping[str, Array], name: str) -> Tree | None:
 
 
 def _fit(values: Tree, space: Space) -> Tree:
-    """Return rows that are stored flat, [M, numbers] or [M, 1], in the shape of their space."""
+    """Return rows that are stored flat, [M, numbers] or [M, 1], in the shape of their space, with its keys alone."""
     shapes = map_tree(lambda leaf: tuple(leaf.shape), leaf_spaces(space))
 
     def fit(array: Array, shape: tuple[int, ...]) -> Array:
@@ -177,8 +174,8 @@ def _fit(values: Tree, space: Space) -> Tree:
         return array.reshape(len(array), *shape) if is_flat else array
 
     def walk(tree: Tree, shape: Tree) -> Tree:
-        if isinstance(tree, dict) and isinstance(shape, dict):  # other keys are told by `from_arrays`
-            return {key: walk(part, shape[key]) if key in shape else part for key, part in tree.items()}
+        if isinstance(tree, dict) and isinstance(shape, dict):  # what is missing is told by `from_arrays`
+            return {key: walk(tree[key], part) for key, part in shape.items() if key in tree}
         is_leaf = isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)
         return fit(np.asarray(tree), shape) if is_leaf and not isinstance(tree, dict | tuple) else tree
 

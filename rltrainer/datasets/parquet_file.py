@@ -110,6 +110,12 @@ def _opened(origin: str, path: Path) -> Iterator[Any]:
         yield file
 
 
+def claimed_nbytes(origin: str, path: Path) -> int:
+    """Return the bytes that a file says all of its columns take."""
+    with _opened(origin, path) as file:
+        return sum(_claims(file.metadata, file.schema_arrow.names))
+
+
 def _claims(metadata: Any, names: list[str]) -> Iterator[int]:
     """Yield the bytes that each chunk of the wanted columns says it takes: packed, and as numbers."""
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):

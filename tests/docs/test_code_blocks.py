@@ -91,6 +91,7 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", [name for name, found in PYTHON.items() if found])
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     monkeypatch.setattr(registry, "_users", {})
