@@ -1,6 +1,6 @@
 """rltrainer: trains reinforcement-learning agents with PyTorch. The public names."""
 
-from rltrainer import datasets, errors, registry
+from rltrainer import datasets, errors, plots, registry
 from rltrainer.algorithms import *
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.collect import *
@@ -58,7 +58,7 @@ __all__ = [
     "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Transitions",
     "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets",
     "errors", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "open_run",
-    "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed",
+    "plots", "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

@@ -12,6 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "rltrainer"
 FLOORS = {
+    "plots": 7,
     "runs": 6,
     "trainers": 5,
     "hooks": 4,

@@ -79,8 +79,9 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
         ParamsError: the scores are no such array of finite numbers.
     """
     found = _checked("performance_profile", "scores", scores)
-    is_above = found[..., None] > np.asarray(thresholds, dtype=np.float64)
-    return _array(is_above.mean(axis=(-3, -2)))
+    # One after the other: with all at once, a bootstrap's resamples would fill the memory.
+    shares = [(found > threshold).mean(axis=(-2, -1)) for threshold in np.asarray(thresholds, dtype=np.float64)]
+    return _array(np.stack(shares, axis=-1))
 
 
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:

@@ -1,0 +1,17 @@
+"""Pictures of runs, from their logs: learning curves, comparisons, profiles over tasks, a page of a run."""
+
+from rltrainer.plots.comparisons import aggregate_scores, performance_profiles
+from rltrainer.plots.curves import learning_curve, learning_curves
+from rltrainer.plots.html_page import page
+from rltrainer.plots.metric_panels import metrics
+from rltrainer.plots.run_data import run_scores
+
+__all__ = [
+    "aggregate_scores",
+    "learning_curve",
+    "learning_curves",
+    "metrics",
+    "page",
+    "performance_profiles",
+    "run_scores",
+]

@@ -1,0 +1,116 @@
+"""Pictures of algorithms on several tasks, after Agarwal et al. (2021): profiles, and aggregates with intervals."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.functional.scores import (
+    Array,
+    bootstrap_interval,
+    interquartile_mean,
+    mean_score,
+    median_score,
+    optimality_gap,
+    performance_profile,
+)
+from rltrainer.plots.drawing import GREY, drawing, label, line, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUM_THRESHOLDS = 201
+AGGREGATES = {
+    "median": median_score,
+    "interquartile mean": interquartile_mean,
+    "mean": mean_score,
+    "optimality gap (less is better)": optimality_gap,
+}
+
+
+def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95) -> "Figure":
+    """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
+
+    Higher is better; where one line is above another everywhere, any quantile of its scores is better.
+
+    Args:
+        scores: by algorithm, `[R, M]` for R runs on each of M tasks, as `run_scores` returns them; normalised, so that
+            one threshold makes sense for all tasks.
+        confidence: of the intervals, which are the stratified bootstrap's.
+
+    Raises:
+        ParamsError: there are no scores, or they are not finite.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    arrays = _arrays("performance_profiles", scores)
+    low, high = (function([function(each) for each in arrays.values()]) for function in (np.min, np.max))
+    margin = 0.02 * ((high - low) or 1.0)
+    thresholds = np.linspace(low - margin, high + margin, NUM_THRESHOLDS)
+    with drawing():
+        figure, [axes] = new_figure("")
+        for index, (name, each) in enumerate(arrays.items()):
+            style = line(index)
+            ends = bootstrap_interval(lambda drawn: performance_profile(drawn, thresholds), each, confidence=confidence)
+            axes.fill_between(thresholds, *ends, color=style["color"], alpha=0.2, linewidth=0)
+            profile = performance_profile(each, thresholds)
+            axes.plot(thresholds, profile, **style, label=label(f"{name} ({_size(each)})"))
+        axes.set(xlabel="score threshold", ylabel="share of runs that score above", ylim=(-0.02, 1.02))
+        text = f"performance profiles, {100 * confidence:g} % bootstrap interval"
+        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+        axes.legend()
+    return figure
+
+
+def aggregate_scores(
+    scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000
+) -> "Figure":
+    """Return the picture of four aggregates of each algorithm, with their intervals.
+
+    Median over tasks, interquartile mean and mean, and the optimality gap: by how much runs miss a score of 1.
+
+    Args:
+        scores: by algorithm, `[R, M]` for R runs on each of M tasks, normalised.
+        confidence: of the intervals, which are the stratified bootstrap's.
+        num_resamples: of the bootstrap.
+
+    Raises:
+        ParamsError: there are no scores, or they are not finite.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    arrays = _arrays("aggregate_scores", scores)
+    with drawing():
+        size = (2.6, 0.9 + 0.35 * len(arrays))
+        figure, grid = new_figure("", len(AGGREGATES), num_columns=len(AGGREGATES), size=size)
+        for axes, (title, aggregate) in zip(grid, AGGREGATES.items(), strict=True):
+            for index, each in enumerate(arrays.values()):
+                low, high = bootstrap_interval(aggregate, each, confidence=confidence, num_resamples=num_resamples)
+                color = line(index)["color"]
+                axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
+                axes.plot([aggregate(each)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+            names = [label(name) for name in arrays] if axes is grid[0] else []
+            axes.set_yticks(range(len(names)), names)
+            axes.set(ylim=(len(arrays) - 0.4, -0.6), xlabel="score")
+            axes.set_title(title, size=9)
+            axes.locator_params(axis="x", nbins=4)
+            axes.use_sticky_edges = False  # room beside the bars
+            axes.margins(x=0.08)
+            axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    if not isinstance(scores, Mapping) or not scores:
+        rule = "must be arrays [R, M], runs and tasks, by the name of the algorithm"
+        raise ParamsError(field_error_text(owner, "scores", rule, scores))
+    for each in scores.values():
+        mean_score(each)  # says what is wrong with it
+    return {
+        name: np.asarray(each, dtype=np.float64).reshape(len(np.asarray(each)), -1) for name, each in scores.items()
+    }
+
+
+def _size(scores: Array) -> str:
+    num_runs, num_tasks = scores.shape
+    return f"{num_runs} run{'s' * (num_runs > 1)} of {num_tasks} task{'s' * (num_tasks > 1)}"

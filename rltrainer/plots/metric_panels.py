@@ -1,0 +1,63 @@
+"""All numbers of one kind of row, each in a small picture of its own."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.plots.drawing import count_steps, drawing, label, line, new_figure
+from rltrainer.plots.run_data import AnyRun, Curve, as_run, curve, step_unit
+from rltrainer.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUM_COLUMNS = 3
+MAX_PANELS = 60
+"""Small pictures in one; a log may have any number of names."""
+
+
+def metrics(run: AnyRun, kind: str = "update") -> "Figure":
+    """Return the picture of all numbers of a kind of row over a run's steps: losses, learning rates, what hooks log.
+
+    Args:
+        run: the folder of a run, or what `rl.open_run` returns.
+        kind: "update", "training", "test", or another that the log has. Of more than 60 names the first are drawn.
+
+    Raises:
+        ParamsError: the log has no such rows.
+        CheckpointError: it cannot be read.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    run = as_run(run)
+    curves = numbers_of(run, kind)
+    if not curves:
+        rule = f"must be a kind of row in the log of {run.folder.path}, one of {', '.join(run.kinds) or 'none'}"
+        raise ParamsError(field_error_text("metrics", "kind", rule, kind))
+    shown = dict(list(curves.items())[:MAX_PANELS])
+    with drawing():
+        columns = min(NUM_COLUMNS, len(shown))
+        figure, grid = new_figure("", len(shown), num_columns=columns, size=(3.2, 2.1))
+        for axes, (name, found) in zip(grid, shown.items(), strict=True):
+            step, value = _thinned(found)
+            axes.plot(step, value, **line(0), linewidth=1.1, marker="o" if len(step) == 1 else None, markersize=3)
+            axes.set_title(label(name), size=9)
+            count_steps(axes, step_unit(run))
+            axes.locator_params(axis="x", nbins=4)
+    return figure
+
+
+def numbers_of(run: Run, kind: str) -> dict[str, Curve]:
+    """Return the curves of all numbers of a kind of row that were ever finite."""
+    names = [name for name in run.rows(kind) if name != "step"]
+    found = {name: curve(run, f"{kind}/{name}") for name in names}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _thinned(found: Curve, most: int = 500) -> tuple[np.ndarray, np.ndarray]:
+    """Return a curve's points, or the means of so many parts of it."""
+    if len(found.step) <= most:
+        return found.step, found.value
+    parts = [np.array_split(each, most) for each in (found.step, found.value)]
+    step, value = (np.array([part.mean() for part in each]) for each in parts)
+    return step, value
