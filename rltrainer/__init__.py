@@ -6,6 +6,7 @@ from rltrainer.checkpoint import CheckpointParams
 from rltrainer.collect import *
 from rltrainer.data import *
 from rltrainer.envs import ActionMask, PixelObservation, ReplayedStep, SaveableEnv, frame_skip, make_vec, replay_episode
+from rltrainer.evaluation import *
 from rltrainer.functional import scores
 from rltrainer.hooks import (
     BatchRecorder,
@@ -57,8 +58,8 @@ __all__ = [
     "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams",
     "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Transitions",
     "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets",
-    "errors", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "open_run",
-    "plots", "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed",
+    "errors", "evaluate_policy", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec",
+    "open_run", "plots", "record", "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed", "watch",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

@@ -3,7 +3,7 @@
 import copy
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
@@ -18,6 +18,7 @@ from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, TeamWriter, 
 from rltrainer.collect.async_worker import OWNER, Request, Ways
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
+from rltrainer.collect.episode_infos import checked_keys
 from rltrainer.collect.shared_weights import Publisher
 from rltrainer.collect.weight_sync import EACH_STEP, Counts, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -85,6 +86,7 @@ class AsyncCollector:
             While actions are random, and of episodes, they always do.
         step_timeout: seconds that a worker may take for the making, a step or a reset of its envs; None for any time.
         start_method: of the processes; None takes forkserver where there is one.
+        info_keys: see `Collector`.
 
     Attributes:
         num_envs: N.
@@ -112,6 +114,7 @@ class AsyncCollector:
         max_ahead: int | None = None,
         step_timeout: float | None = 120.0,
         start_method: StartMethod | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         require_policy(OWNER, policy)
         make_envs = checked(OWNER, "make_envs", make_envs, MakeEnvs)
@@ -120,6 +123,7 @@ class AsyncCollector:
         step_timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
         start_method = checked(OWNER, "start_method", start_method, StartMethod | None)
         modules = checked(OWNER, "modules", modules, Modules | None)
+        self._info_keys = checked_keys(OWNER, info_keys)
         self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
         self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
         # Each training step syncs and asks before it updates: what is asked with then are the weights of the sync.
@@ -320,7 +324,7 @@ class AsyncCollector:
         if self._publisher.weights is None:
             weights = self._publisher.begin()
             try:
-                self._team.begin(_for_workers(self.policy), weights, self._publisher.give)
+                self._team.begin(_for_workers(self.policy), weights, self._publisher.give, self._info_keys)
             except BaseException:
                 self._publisher.weights = None  # after an interrupt they are told once more
                 raise

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ def join_envs(parts: Sequence[Arrays]) -> Arrays:
 def join_stats(parts: Sequence[Rows], seconds: float) -> CollectStats:
     """Return the statistics of all workers, which took this long together; episodes in the order of the workers."""
     merged = CollectStats.merge([part.stats for part in parts])
-    return CollectStats(merged.num_collected_steps, merged.num_env_steps, merged.returns, merged.lengths, seconds)
+    return replace(merged, collect_time=seconds)
 
 
 def to_arrays(rollout: Rollout) -> Arrays:
@@ -155,7 +155,8 @@ def _slice(rows: Rows, tally: list[list[int]], start: int, stop: int) -> Rows:
     arrays["starts"] = whole["starts"] if start == 0 else np.zeros_like(whole["starts"])
     episodes = slice(ended, ended_after)
     returns, lengths = rows.stats.returns[episodes], rows.stats.lengths[episodes]
-    stats = CollectStats(cells_after - cells_before, (stop - start) * num_envs, returns, lengths, 0.0)
+    infos = {name: values[episodes] for name, values in rows.stats.infos.items()}
+    stats = CollectStats(cells_after - cells_before, (stop - start) * num_envs, returns, lengths, 0.0, infos)
     return Rows(arrays, stats, rows.version)
 
 

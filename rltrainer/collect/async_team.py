@@ -73,17 +73,20 @@ class CollectingTeam:
             self._poll.register(worker.signals, select.POLLIN)
         self._by_file = {worker.signals.fileno(): worker for worker in self.workers}
 
-    def begin(self, policy: bytes, weights: SharedWeights, before_asking: Callable[[], None]) -> None:
+    def begin(
+        self, policy: bytes, weights: SharedWeights, before_asking: Callable[[], None], info_keys: Sequence[str] = ()
+    ) -> None:
         """Give all workers their policy, and the memory that its weights come through.
 
         Args:
             policy: pickled.
             weights: what the workers take before they collect.
             before_asking: is called before a worker is asked for rows: then it takes weights.
+            info_keys: what the workers' collectors read of the infos.
         """
         self._before_asking = before_asking
         for worker in self._alive():
-            worker.order("its start", "begin", policy, weights.layout, file=weights.file)
+            worker.order("its start", "begin", policy, weights.layout, info_keys, file=weights.file)
         self._gather()
         for worker in self.workers:
             worker.weights = weights

@@ -115,14 +115,14 @@ class CollectingServer:
         spaces = envs.single_observation_space, envs.single_action_space
         return spaces, envs.num_envs, frame_skip(envs), HERE
 
-    def begin(self, policy: bytes, layout: Layout) -> None:
+    def begin(self, policy: bytes, layout: Layout, info_keys: Sequence[str]) -> None:
         """Make the collector, with a copy of the policy that takes its weights from the memory that comes next."""
         self._weights = SharedWeights(layout, self._receive_file())
         assert self._envs is not None, "the first command makes the envs"
         self._policy: Policy = self._imported(policy)
         self._policy.progress = lambda: self._progress
         envs = _Pulsing(self._envs, self._pulse)
-        self._collector = Collector(self._policy, envs)
+        self._collector = Collector(self._policy, envs, info_keys=info_keys)
         self._collector.adapter.branch_seed("worker", self._number)
 
     def set_ways(self, ways: Ways, modules: Sequence[str]) -> None:

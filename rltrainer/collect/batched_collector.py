@@ -43,7 +43,7 @@ class BatchedCollector(Collector):
     for on-policy training does, so that all of it was chosen by the same weights.
 
     The transitions of an env depend on its seed and its actions only; which env takes how many steps depends on how
-    fast they are.
+    fast they are. Infos are not read: it has no `info_keys`.
 
     Args:
         policy, buffer, exploration, device, sync_every: see `Collector`.

@@ -1,7 +1,7 @@
 """The report of a collection: counts, and the returns and lengths of the episodes that ended in it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +39,8 @@ class CollectStats:
         returns: undiscounted sums of raw rewards [E], or [E, A] for A agents, in the order in which episodes ended.
         lengths: steps of those episodes [E].
         collect_time: seconds.
+        infos: what the envs told at the end of those episodes, by key [E] float64, NaN where an info lacks it; see
+            `Collector(info_keys=)`.
     """
 
     num_collected_steps: NonNegativeInt
@@ -46,6 +48,7 @@ class CollectStats:
     returns: Array
     lengths: Array
     collect_time: NonNegativeFloat
+    infos: dict[str, Array] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"CollectStats({self.summary()})"
@@ -55,6 +58,7 @@ class CollectStats:
         parts = [f"{self.num_env_steps:,} env steps", f"{self.num_collected_episodes:,} episodes"]
         for name, stat in (("return", self.returns_stat), ("length", self.lengths_stat)):
             parts += [] if stat is None else [f"{name} {stat.mean:.4g} +- {stat.std:.3g}"]
+        parts += [f"{name} {mean:.4g}" for name, mean in self.info_means.items()]
         return ", ".join([*parts, f"{self.collect_time:.3g} s"])
 
     @property
@@ -73,6 +77,17 @@ class CollectStats:
         return SequenceSummaryStats.of(self.lengths)
 
     @property
+    def info_means(self) -> dict[str, float]:
+        """Means of `infos` over the episodes whose info had them; nothing of a key that none had."""
+        told = {name: values[~np.isnan(values)] for name, values in self.infos.items()}
+        return {name: float(values.mean()) for name, values in told.items() if len(values)}
+
+    @property
+    def success_rate(self) -> float | None:
+        """The mean of `is_success`, or else of `success`; None if no info had one."""
+        return self.info_means.get("is_success", self.info_means.get("success"))
+
+    @property
     def collect_speed(self) -> float:
         """Env steps per second."""
         return self.num_env_steps / self.collect_time if self.collect_time > 0 else 0.0
@@ -87,6 +102,7 @@ class CollectStats:
             returns=np.concatenate([part.returns for part in with_episodes]),
             lengths=np.concatenate([part.lengths for part in with_episodes]),
             collect_time=sum(part.collect_time for part in parts),
+            infos=_joined_infos(with_episodes),
         )
 
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
@@ -112,7 +128,19 @@ class CollectStats:
     def problem(self) -> str | None:
         """Return what is wrong with stats that were read from a file, or None."""
         is_sound = self.returns.dtype.kind in "fiu" and self.lengths.dtype == np.int64 and self.lengths.ndim == 1
+        for name, values in self.infos.items():
+            if values.dtype != np.float64 or values.shape != self.lengths.shape:
+                return f"infos.{name}: expected float64 {self.lengths.shape}, found {values.dtype} {values.shape}"
         if is_sound and self.returns.ndim in (1, 2) and len(self.returns) == len(self.lengths):
             return None if (self.lengths >= 0).all() else "lengths: is negative"
         found = f"{self.returns.dtype} {self.returns.shape} and {self.lengths.dtype} {self.lengths.shape}"
         return f"expected returns and lengths of as many episodes, found {found}"
+
+
+def _joined_infos(parts: list[CollectStats]) -> dict[str, Array]:
+    """Join the infos of collections; one that asked for other keys has NaN."""
+    names = dict.fromkeys(name for part in parts for name in part.infos)
+    return {
+        name: np.concatenate([part.infos.get(name, np.full(len(part.lengths), np.nan)) for part in parts])
+        for name in names
+    }

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
+from rltrainer.collect.episode_infos import infos_of, with_infos
 from rltrainer.collect.unbroken_run import UnbrokenRun
 from rltrainer.collect.watch import Watch
 from rltrainer.collect.weight_sync import Counts, acting_policy
@@ -58,6 +60,8 @@ class Collector:
         device: where a copy of the policy acts, which is given the policy's weights as `sync_every` says; None, and the
             policy's own device, make no copy: the policy itself acts.
         sync_every: how often the copy gets the weights of then; None is each training step.
+        info_keys: of numbers in the infos with which episodes end, such as `("is_success",)`; `CollectStats.infos` has
+            them, and a trainer logs their means beside returns.
 
     Attributes:
         num_rows: steps that each env has taken since its first episode began.
@@ -82,6 +86,7 @@ class Collector:
         max_episode_steps: int | None = None,
         device: torch.device | str | None = None,
         sync_every: Every | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         require_envs(envs)
         require_policy("Collector", policy)
@@ -90,7 +95,7 @@ class Collector:
         self.policy, self.exploration = policy, checked("Collector", "exploration", exploration, AnyExploration | None)
         self.max_episode_steps = max_episode_steps
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
-        self.adapter = self.adapter_class(envs, self._acting.device)
+        self.adapter = self.adapter_class(with_infos(envs, info_keys), self._acting.device)
         self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
         self._decider = Decider(self._acting, self.adapter)
@@ -219,14 +224,8 @@ class Collector:
                 self.rollout_buffer.clear()
         # Envs past their quota are in the middle of episodes that nobody counts.
         self._needs_reset = num_episodes is not None
-        num_valid, num_rows = self._episodes.num_valid, self.num_rows - num_rows_before
-        return CollectStats(
-            num_collected_steps=num_valid,
-            num_env_steps=num_valid if num_episodes is not None else num_rows * self.num_envs,
-            returns=self._episodes.returns,
-            lengths=self._episodes.lengths,
-            collect_time=time.perf_counter() - started,
-        )
+        num_cells = (self.num_rows - num_rows_before) * self.num_envs if num_episodes is None else None
+        return self._episodes.stats(num_cells, time.perf_counter() - started)
 
     def look_aside(self, num_rows: int) -> Rollout:
         """Return what random actions lead to [T, N], with random streams of their own; nothing is counted or stored.
@@ -375,7 +374,7 @@ class Collector:
                 self._watch.warn_of_long_episode(self.num_rows - first)
 
     def _count_episodes(self) -> None:
-        self._episodes = EpisodeCounter(self.num_envs)
+        self._episodes = EpisodeCounter(self.num_envs, infos=infos_of(self.envs))
         self._watch = Watch(self.adapter, self._episodes)
 
     def _store(self, num_rows_before: int, process: Process | None) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from rltrainer.collect.collect_stats import CollectStats
+from rltrainer.collect.episode_infos import EpisodeInfos
 from rltrainer.errors import CheckpointError
 from rltrainer.types import Load
 
@@ -27,13 +29,15 @@ class EpisodeCounter:
     Args:
         num_envs: N.
         min_length: steps of the shortest episode that is counted.
+        infos: reads what the envs tell at the end of episodes; None if nobody asks.
 
     Attributes:
         num_dropped: how many were shorter, ever.
     """
 
-    def __init__(self, num_envs: int, min_length: int = 1) -> None:
+    def __init__(self, num_envs: int, min_length: int = 1, infos: EpisodeInfos | None = None) -> None:
         self.num_envs, self.min_length, self.num_dropped = num_envs, min_length, 0
+        self._infos = infos
         self.restart()
         self.start(None)
 
@@ -88,6 +92,7 @@ class EpisodeCounter:
         self.num_valid = 0
         self._ended_returns: list[Array] = []
         self._ended_lengths: list[Array] = []
+        self._ended_infos: list[Array] = []
         self.open: Array | None = None
         if num_episodes is not None:
             share, rest = divmod(num_episodes, self.num_envs)
@@ -117,6 +122,8 @@ class EpisodeCounter:
                 ended = self._drop_short(ended)
             self._ended_returns.append(self._return[ended])
             self._ended_lengths.append(self._length[ended])
+            if self._infos is not None:
+                self._ended_infos.append(self._infos.of_ended(ended))
             # Also of an episode that a restart broke off: the next one must not inherit from it.
             self._return[finished], self._length[finished] = 0.0, 0
             if self.open is not None:
@@ -146,6 +153,17 @@ class EpisodeCounter:
     def lengths(self) -> Array:
         """Lengths of the episodes that ended [E]."""
         return np.concatenate(self._ended_lengths) if self._ended_lengths else np.zeros(0, np.int64)
+
+    def stats(self, num_env_steps: int | None, seconds: float) -> CollectStats:
+        """Return the statistics since `start`; without a number of env steps, only those that count were taken."""
+        return CollectStats(
+            num_collected_steps=self.num_valid,
+            num_env_steps=self.num_valid if num_env_steps is None else num_env_steps,
+            returns=self.returns,
+            lengths=self.lengths,
+            collect_time=seconds,
+            infos={} if self._infos is None else self._infos.by_key(self._ended_infos),
+        )
 
     def longest(self) -> tuple[int, int]:
         """Return the env of a collection by episodes whose running episode is the longest, and its steps."""

@@ -9,19 +9,19 @@ import torch
 
 from rltrainer.collect import Collector
 from rltrainer.envs import make_vec
+from rltrainer.envs.filming.filmed_envs import FilmedEnvs
+from rltrainer.envs.filming.frames import frames_per_second, require_frames
+from rltrainer.envs.filming.video_file import require_encoder
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
 from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.filmed_envs import FilmedEnvs
 from rltrainer.hooks.hook import TrainerHook
-from rltrainer.hooks.video_file import require_encoder
 from rltrainer.interval import Every, as_every
 from rltrainer.seeding import derive_seed
 
 EnvOrFactory = Annotated[
     Any, Rule("a gymnasium id or a factory of envs", lambda v: (isinstance(v, str) and bool(v)) or callable(v))
 ]
-DEFAULT_FPS = 30.0
 
 
 class VideoRecorder(TrainerHook):
@@ -78,14 +78,8 @@ class VideoRecorder(TrainerHook):
     def setup(self, ctx: TrainerContext) -> None:
         """Make the env, or find the test envs, and look whether they render."""
         envs, seed = self._make_envs(ctx)
-        if getattr(envs, "render_mode", None) != "rgb_array":
-            rule, hint = (
-                "must render frames",
-                'Make it with render_mode="rgb_array": rl.make_vec(env_id, render_mode=...).',
-            )
-            found = f"render_mode={getattr(envs, 'render_mode', None)!r}"
-            raise ParamsError(f"VideoRecorder.env: {rule}; got {found}. {hint}")
-        self._envs = FilmedEnvs(envs, self.fps or envs.metadata.get("render_fps") or DEFAULT_FPS)
+        require_frames("VideoRecorder.env", envs)
+        self._envs = FilmedEnvs(envs, self.fps or frames_per_second(envs))
         with torch.random.fork_rng(devices=[]):  # a collector draws a seed where it was given none
             self._collector = Collector(ctx.algorithm.policy, self._envs, max_episode_steps=self.max_episode_steps)
         self._collector.seed(seed)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from rltrainer.collect import CollectStats
 from rltrainer.field_rules import NonNegativeInt, PositiveInt
 from rltrainer.means import gather
@@ -10,28 +12,34 @@ from rltrainer.trainers.run_stats import EpochStats, Timing
 from rltrainer.types import UpdateResult
 
 NUM_EPISODES = 100
-"""Returns and lengths of training are means over so many episodes, the last ones."""
+"""Returns, lengths and infos of training are means over so many episodes, the last ones."""
 
 
 @dataclass
 class LastEpisodes:
-    """Returns and lengths of the last episodes of training."""
+    """Returns and lengths of the last episodes of training; of infos, the last that were told."""
 
     returns: list[float] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)
+    infos: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, stats: CollectStats) -> None:
         """Add those of a collection; of all, the last `NUM_EPISODES` are kept."""
         self.returns = [*self.returns, *stats.returns.tolist()][-NUM_EPISODES:]
         self.lengths = [*self.lengths, *stats.lengths.tolist()][-NUM_EPISODES:]
+        for name, values in stats.infos.items():
+            told = values[~np.isnan(values)].tolist()
+            self.infos[name] = [*self.infos.get(name, ()), *told][-NUM_EPISODES:]
 
     def means(self) -> dict[str, float]:
-        """Return the mean return and length; nothing before the first episode has ended."""
-        named = {"return": self.returns, "length": self.lengths}
+        """Return the mean return, length and infos; nothing before the first episode has ended."""
+        named = {"return": self.returns, "length": self.lengths, **self.infos}
         return {name: sum(values) / len(values) for name, values in named.items() if values}
 
     def problem(self) -> str | None:
         """Return what is wrong with episodes that were read from a file, or None."""
+        if any(len(values) > NUM_EPISODES for values in self.infos.values()):
+            return f"expected at most {NUM_EPISODES} values of each info"
         num_returns, num_lengths = len(self.returns), len(self.lengths)
         if num_returns == num_lengths <= NUM_EPISODES:
             return None

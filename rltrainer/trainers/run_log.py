@@ -88,6 +88,7 @@ class RunLog:
         """Take in a collection step; `settings`, which the row tells besides, are asked only when one is due."""
         if stats.num_collected_episodes:
             state.log.add(stats)
+            self._own_names["training"].update(stats.infos)
         if self._logger is not None:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
@@ -121,9 +122,11 @@ class RunLog:
         self, state: RunState, stats: CollectStats, score: float, more: Mapping[str, Any], shown: Mapping[str, Any]
     ) -> None:
         """Take in a test step, with a hook's numbers."""
+        self._own_names["test"].update(stats.infos)
         self._check_names("test", more)
         self._bar.show({"score": score, "best": state.best.score, **floats(shown)})
         values = {"score": score, "return": float(stats.returns.mean()), "length": float(stats.lengths.mean())}
+        values |= stats.info_means
         self._write("test", state, lambda: {**values, **floats(more)})
 
     def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None, is_last: bool) -> None:

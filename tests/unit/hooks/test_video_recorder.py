@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.envs.filming.video_file import VideoFile
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, RLTrainerError
 from rltrainer.hooks import VideoRecorder
-from rltrainer.hooks.video_file import VideoFile
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 from tests.unit.hooks.fake_run import FakeRun
 
@@ -228,7 +228,7 @@ def test_there_must_be_something_to_film(tmp_path: Path) -> None:
 
 def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    text = r'VideoRecorder: needs ffmpeg to write MP4: .*\. Run: pip install "rltrainer\[video\]"'
+    text = r'VideoRecorder: needs ffmpeg to write videos: .*\. Run: pip install "rltrainer\[video\]"'
     with pytest.raises(MissingExtraError, match=text):
         VideoRecorder(tmp_path)
 

@@ -1,4 +1,4 @@
-"""An MP4 file that frames are streamed into: no more than one of them is in memory here."""
+"""An MP4 or GIF file that frames are streamed into: no more than one of them is in memory here."""
 
 import contextlib
 import os
@@ -10,8 +10,17 @@ import numpy as np
 from rltrainer.atomic_write import hidden_name, remove, remove_abandoned
 from rltrainer.errors import EnvError, MissingExtraError, RLTrainerError
 
-EVEN = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-"""The format that players understand has an even width and height; a black line makes up for an odd one."""
+FORMATS: dict[str, dict[str, Any]] = {
+    # What players understand has an even width and height; a black line makes up for an odd one.
+    ".mp4": {"output_params": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]},
+    # A palette for each frame: one for all of them would keep them all in ffmpeg's memory until the last is known.
+    ".gif": {
+        "codec": "gif",
+        "pix_fmt_out": "pal8",
+        "output_params": ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"],
+    },
+}
+"""How ffmpeg writes files, by how their names end."""
 
 
 def require_encoder(owner: str) -> Any:
@@ -25,16 +34,16 @@ def require_encoder(owner: str) -> Any:
 
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
-        text = f'{owner}: needs ffmpeg to write MP4: {error}. Run: pip install "rltrainer[video]"'
+        text = f'{owner}: needs ffmpeg to write videos: {error}. Run: pip install "rltrainer[video]"'
         raise MissingExtraError(text) from error
     return imageio_ffmpeg
 
 
 class VideoFile:
-    """Writes frames to an MP4 file, which is there once `close` was called, and complete.
+    """Writes frames to a file, which is there once `close` was called, and complete.
 
     Args:
-        path: the file; missing parent folders are made, an existing one is replaced.
+        path: the file, an MP4 or a GIF; missing parent folders are made, an existing one is replaced.
         fps: frames a second.
 
     Raises:
@@ -42,7 +51,8 @@ class VideoFile:
     """
 
     def __init__(self, path: Path, fps: float) -> None:
-        self._path, self._fps, self._part = path, fps, hidden_name(path, "mp4")
+        self._path, self._fps, self._kind = path, fps, path.suffix.lower()
+        self._part = hidden_name(path, self._kind[1:])
         self._module = require_encoder("VideoFile")
         self._stream: Any = None
         self._shape: tuple[int, ...] = ()
@@ -63,7 +73,7 @@ class VideoFile:
             if self._stream is None:
                 self._shape = frame.shape
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                remove_abandoned(self._path, "mp4")
+                remove_abandoned(self._path, self._kind[1:])
                 self._stream = self._open(frame.shape[1], frame.shape[0])
             self._stream.send(np.ascontiguousarray(frame))
 
@@ -85,7 +95,7 @@ class VideoFile:
         remove(self._part)
 
     def _open(self, width: int, height: int) -> Any:
-        options = {"fps": self._fps, "macro_block_size": 1, "output_params": EVEN, "ffmpeg_log_level": "error"}
+        options = {"fps": self._fps, "macro_block_size": 1, "ffmpeg_log_level": "error", **FORMATS[self._kind]}
         stream = self._module.write_frames(str(self._part), (width, height), **options)
         stream.send(None)
         return stream

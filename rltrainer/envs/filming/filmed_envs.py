@@ -1,4 +1,4 @@
-"""A vector env that is filmed: each of some episodes becomes a video."""
+"""Envs that are filmed: episodes of a vector env, each a video of its own, or all of one env in one video."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rltrainer.hooks.video_file import VideoFile
+from rltrainer.envs.filming.frames import rendered
+from rltrainer.envs.filming.video_file import VideoFile
 
 
 class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
@@ -60,7 +61,32 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
             if i not in self._open and i < len(self._paths) and self._paths[i]:
                 self._open[i] = VideoFile(self._paths[i].pop(0), self._fps)
         singles = getattr(self.unwrapped, "envs", None)
-        frames: Any = self.env.render() if singles is None and self._open else ()
+        frames: Any = rendered(self.env.render) if singles is None and self._open else ()
         for i, video in self._open.items():
             if i in rows:
-                video.add(singles[i].render() if singles is not None else frames[i])
+                video.add(rendered(singles[i].render) if singles is not None else frames[i])
+
+
+class FilmedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Passes everything through, and writes all that one env renders to a video.
+
+    Args:
+        env: renders frames.
+        video: takes them.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], video: VideoFile) -> None:
+        super().__init__(env)
+        self._video = video
+
+    def reset(self, **options: Any) -> Any:
+        """Reset, and film the first frame."""
+        result = super().reset(**options)
+        self._video.add(rendered(self.env.render))
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Step, and film."""
+        result = super().step(action)
+        self._video.add(rendered(self.env.render))
+        return result

@@ -1,0 +1,120 @@
+"""What envs tell of their episodes at the end, such as whether they succeeded: numbers of their infos."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+
+from rltrainer.errors import EnvError, ParamsError, field_error_text, readable
+from rltrainer.field_rules import Rule, as_python, checked, is_int
+from rltrainer.names import did_you_mean
+
+Array = np.ndarray[Any, Any]
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+
+TAKEN = ("return", "length", "score", "env_steps_per_second")
+"""Names that the rows of a log have already."""
+
+
+def _are_keys(value: Any) -> bool:
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return is_sequence and all(isinstance(key, str) and key for key in value)
+
+
+Keys = Annotated[Sequence[str], Rule("a sequence of keys, such as ('is_success',)", _are_keys)]
+
+
+class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Passes everything through, and reads keys of the infos with which episodes ended, in any autoreset mode.
+
+    Args:
+        envs: any vector env.
+        keys: of numbers or flags in the infos of single envs. An episode whose last info lacks one has NaN.
+        optional: further keys, which are left out where no episode has a number there.
+
+    Attributes:
+        told: the keys that infos had where one was missing.
+    """
+
+    is_stateless = True
+
+    def __init__(self, envs: VectorEnv, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
+        super().__init__(envs)
+        self.keys, self.told = (*keys, *optional), set[str]()
+        self._optional = frozenset(optional)
+        self._infos: dict[str, Any] = {}
+        self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the last infos: they may hold what cannot be copied."""
+        return vars(self) | {"_infos": {}}
+
+    def step(self, actions: Any) -> Any:
+        """Step, and remember the infos."""
+        result = self.env.step(actions)
+        self._infos = result[4]
+        return result
+
+    def of_ended(self, rows: Array) -> Array:
+        """Return the values of envs [K] whose episode ended with the last step [K, keys], float64.
+
+        Raises:
+            EnvError: a value is no number.
+        """
+        values = [[self._value(key, n) for key in self.keys] for n in rows.tolist()]
+        return np.array(values, np.float64).reshape(len(values), len(self.keys))
+
+    def by_key(self, values: Sequence[Array]) -> dict[str, Array]:
+        """Return what `of_ended` returned in a collection, joined, by key [E]; warn once of one that no info had."""
+        joined = np.concatenate([np.zeros((0, len(self.keys))), *values])
+        by_key = dict(zip(self.keys, joined.T.copy(), strict=True))
+        missing = [key for key, told in by_key.items() if np.isnan(told).all()] if len(joined) else []
+        if (wanted := [key for key in missing if key not in self._optional]) and not self._has_warned:
+            self._has_warned = True
+            had = ", ".join(map(repr, sorted(self.told))) or "nothing"
+            text = f"{wanted[0]!r} is in no info with which an episode ended so far; they had {had}"
+            warnings.warn(f"info_keys: {text}.{did_you_mean(wanted[0], self.told)}", stacklevel=4)
+        return {key: told for key, told in by_key.items() if key not in self._optional.intersection(missing)}
+
+    def _value(self, key: str, n: int) -> float:
+        infos = self._infos
+        if "final_info" in infos and infos["_final_info"][n]:  # the others are those of the next episode's reset
+            infos = infos["final_info"]
+        has = key in infos and (f"_{key}" not in infos or infos[f"_{key}"][n])
+        if not has or infos[key][n] is None:
+            self.told.update(name for name in infos if name[:1] != "_")
+            return np.nan
+        value = infos[key][n]
+        value = as_python(value.item() if getattr(value, "shape", None) == () else value)
+        if isinstance(value, bool | float) or is_int(value):
+            return float(value)
+        if key in self._optional:
+            return np.nan
+        found = f"{readable(value)} ({type(value).__name__})"
+        raise EnvError(f"env {n} info[{key!r}]: expected a number at the end of an episode, found {found}")
+
+
+def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return keys of infos, each once.
+
+    Raises:
+        ParamsError: it is no sequence of keys, or a log has that name already.
+    """
+    keys = checked(owner, "info_keys", keys, Keys)
+    for key in keys:
+        if key in TAKEN:
+            rule = f"must be none of {', '.join(TAKEN)}, which a log has already"
+            raise ParamsError(field_error_text(owner, "info_keys", rule, key))
+    return tuple(dict.fromkeys(keys))
+
+
+def with_infos(envs: VectorEnv, keys: Sequence[str]) -> VectorEnv:
+    """Return envs whose episodes' infos are read, or the same where no key is asked for."""
+    return EpisodeInfos(envs, keys) if (keys := checked_keys("Collector", keys)) else envs
+
+
+def infos_of(envs: VectorEnv) -> EpisodeInfos | None:
+    """Return what reads the infos of a collector's envs; None if nothing does."""
+    return envs if isinstance(envs, EpisodeInfos) else None

@@ -1,0 +1,1 @@
+"""Films of envs: what they render, streamed into files."""

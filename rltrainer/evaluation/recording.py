@@ -1,0 +1,70 @@
+"""What a policy does, as a video."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rltrainer.collect import CollectStats
+from rltrainer.envs.filming.filmed_envs import FilmedEnv
+from rltrainer.envs.filming.frames import frames_per_second, require_frames
+from rltrainer.envs.filming.video_file import FORMATS, VideoFile, require_encoder
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.evaluation.playing import Env, Player, play, policy_of, vector_of
+from rltrainer.field_rules import AnyPath, PositiveFloat, checked
+
+
+def record(
+    policy: Player,
+    env: Env | str | Callable[[], Env],
+    path: str | os.PathLike[str],
+    *,
+    episodes: int = 1,
+    max_episode_steps: int | None = None,
+    seed: int | None = None,
+    explore: bool = False,
+    fps: float | None = None,
+) -> CollectStats:
+    """Film whole episodes of a policy, one after the other in one file: an MP4, or a GIF.
+
+    No display is needed. Frames go to ffmpeg one by one as they are drawn: how long an episode is makes no difference
+    to the memory that it takes.
+
+    Args:
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="rgb_array"`. An env stays open.
+        path: the file, whose name ends in `.mp4` or `.gif`; missing folders are made, an existing file is replaced.
+        episodes: how many.
+        max_episode_steps: cuts an episode that would be longer; None waits for its end.
+        seed: of the episodes; with one, each call plays the same.
+        explore: whether the policy explores.
+        fps: frames a second; None takes the env's own, or 30. A GIF shows at most 50.
+
+    Returns:
+        what the episodes came to.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or the env renders no frames.
+        MissingExtraError: there is no ffmpeg; `pip install "rltrainer[video]"` brings one.
+        EnvError: the env failed, or could not be rendered. No file is left then.
+    """
+    owner = "record"
+    file = Path(checked(owner, "path", path, AnyPath))
+    if file.suffix.lower() not in FORMATS:
+        raise ParamsError(field_error_text(owner, "path", f"must end in {' or '.join(FORMATS)}", str(file)))
+    fps = checked(owner, "fps", fps, PositiveFloat | None)
+    require_encoder(owner)
+    player, videos = policy_of(owner, policy), list[VideoFile]()
+
+    def filmed(made: Env) -> Env:
+        require_frames("record.env", made)
+        videos.append(VideoFile(file, fps or frames_per_second(made)))
+        return FilmedEnv(made, videos[0])
+
+    with vector_of(owner, env, wrappers=[filmed], render_mode="rgb_array") as envs:
+        try:
+            stats = play(owner, player, envs, episodes, seed, explore, max_episode_steps)
+        except BaseException:
+            videos[0].discard()
+            raise
+    videos[0].close()
+    return stats

@@ -1,0 +1,53 @@
+"""What a policy does, in a window."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from rltrainer.collect import CollectStats
+from rltrainer.errors import EnvError, ParamsError
+from rltrainer.evaluation.playing import Env, Player, play, policy_of, vector_of
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+
+
+def watch(
+    policy: Player,
+    env: Env | str | Callable[[], Env],
+    *,
+    episodes: int = 1,
+    max_episode_steps: int | None = None,
+    seed: int | None = None,
+    explore: bool = False,
+) -> CollectStats:
+    """Show whole episodes of a policy in a window, as fast as the env's own `"human"` rendering does.
+
+    Args:
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="human"`. An env stays open.
+        episodes: how many.
+        max_episode_steps: cuts an episode that would be longer; None waits for its end.
+        seed: of the episodes; with one, each call plays the same.
+        explore: whether the policy explores.
+
+    Returns:
+        what the episodes came to.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or the env has no window.
+        EnvError: there is no display, or the env failed.
+    """
+    owner = "watch"
+    player = policy_of(owner, policy)
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in _DISPLAYS):
+        text = "watch: there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set)"
+        raise EnvError(f"{text}. rl.record(policy, env, path) writes a video without one.")
+
+    def shown(made: Env) -> Env:
+        if made.render_mode != "human":
+            hint = 'Make it with render_mode="human", or pass the id: it is made so.'
+            raise ParamsError(f"watch.env: must show a window; got render_mode={made.render_mode!r}. {hint}")
+        return made
+
+    with vector_of(owner, env, wrappers=[shown], render_mode="human") as envs:
+        return play(owner, player, envs, episodes, seed, explore, max_episode_steps)
