@@ -2,6 +2,7 @@
 
 from rltrainer.data.chosen_episodes import best_episodes, episodes_with_return, split_episodes
 from rltrainer.datasets.hdf5_file import from_hdf5
+from rltrainer.datasets.lerobot_folder import from_lerobot
 from rltrainer.datasets.minari_read import from_minari
 from rltrainer.datasets.minari_write import to_minari
 from rltrainer.datasets.npz_file import from_npz
@@ -11,6 +12,7 @@ __all__ = [
     "best_episodes",
     "episodes_with_return",
     "from_hdf5",
+    "from_lerobot",
     "from_minari",
     "from_npz",
     "from_parquet",
