@@ -46,7 +46,10 @@ def learning_curve(run: AnyRun) -> "Figure":
     with drawing():
         figure, [axes] = new_figure(run.name)
         if training is not None:
-            axes.plot(training.step, training.value, **line(1), linewidth=1.2, label="training, exploring")
+            marker = "o" if len(training.step) == 1 else None  # a line of one point is none
+            axes.plot(
+                training.step, training.value, **line(1), linewidth=1.2, marker=marker, label="training, exploring"
+            )
         if test is not None:
             axes.plot(test.step, test.value, **line(0), marker=_marker(test), markersize=3, label="test, greedy")
             best = int(np.argmax(test.value))

@@ -53,7 +53,9 @@ def test_the_curve_of_a_run(make_run: MakeRun, tmp_path: Path) -> None:
 
 def test_a_run_needs_no_tests_but_some_returns(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run({"training": [(50, {"return": 10.0})]})
-    assert legend(drawn(learning_curve(run), tmp_path)) == ["training, exploring"]
+    axes = drawn(learning_curve(run), tmp_path)
+    assert legend(axes) == ["training, exploring"]
+    assert axes.lines[0].get_marker() == "o"  # a line of one point would not be seen
     with pytest.raises(ParamsError, match="learning_curve.run: must be a run in which an episode has ended; its log"):
         learning_curve(make_run({"training": [(50, {"epsilon": 1.0})]}))
 
