@@ -27,7 +27,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
         ReplayBufferError: there is no episode, or it is no buffer.
     """
     owner = "best_episodes"
-    episodes = _episodes_of(owner, buffer)
+    episodes = episodes_of(owner, buffer)
     share = checked(owner, "share", share, UnitFloat | None)
     num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt | None)
     if (share is None) == (num_episodes is None):
@@ -42,7 +42,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
 def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuffer:
     """Return the episodes whose return is at least so much; see `best_episodes`."""
     owner = "episodes_with_return"
-    episodes = _episodes_of(owner, buffer)
+    episodes = episodes_of(owner, buffer)
     at_least = checked(owner, "at_least", at_least, FiniteFloat)
     return _with(owner, buffer, episodes, np.flatnonzero(episodes.is_finished & (episodes.return_ >= at_least)))
 
@@ -63,7 +63,7 @@ def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tupl
         ReplayBufferError: there are fewer than two episodes, or it is no buffer.
     """
     owner = "split_episodes"
-    episodes = _episodes_of(owner, buffer)
+    episodes = episodes_of(owner, buffer)
     share, seed = checked(owner, "share", share, UnitFloat), checked(owner, "seed", seed, NonNegativeInt)
     whole = np.flatnonzero(episodes.is_whole)
     if len(whole) < 2:
@@ -75,7 +75,8 @@ def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tupl
     return _with(owner, buffer, episodes, order[:first]), _with(owner, buffer, episodes, order[first:])
 
 
-def _episodes_of(owner: str, buffer: Any) -> StoredEpisodes:
+def episodes_of(owner: str, buffer: Any) -> StoredEpisodes:
+    """Return the episodes of a buffer; a `ReplayBufferError` with the owner's name if it is none."""
     if not isinstance(buffer, ReplayBuffer):
         raise ReplayBufferError(field_error_text(owner, "buffer", "must be a ReplayBuffer", buffer))
     return stored_episodes(buffer._ring)

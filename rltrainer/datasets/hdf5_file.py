@@ -61,9 +61,11 @@ def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
     Raises:
         ReplayBufferError: one holds no numbers.
     """
+    import h5py
+
     for name, member in members_of(origin, file, [name for name in file if is_wanted(name)]):
-        if getattr(member, "dtype", None) is None or member.dtype.kind not in "biuf":
-            found = getattr(member, "dtype", type(member).__name__)
+        if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
+            found = member.dtype if isinstance(member, h5py.Dataset) else type(member).__name__
             raise ReplayBufferError(f"{origin}: member {name!r}: expected numbers, found {found}")
         yield name, member
 

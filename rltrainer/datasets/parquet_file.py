@@ -88,7 +88,7 @@ def shapes(columns: dict[str, Array]) -> dict[str, tuple[int, ...]]:
 def _read_file(origin: str, path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Array]:
     with _opened(origin, path) as file:
         names = [name for name in file.schema_arrow.names if is_wanted(name)]
-        check_claim(origin, path, sum(_claims(file.metadata, names)), path.stat().st_size)
+        check_claim(origin, path, _claimed_nbytes(file, names), path.stat().st_size)
         table = file.read(columns=names)
         found: dict[str, Array] = {}
         for name in names:
@@ -113,16 +113,22 @@ def _opened(origin: str, path: Path) -> Iterator[Any]:
 def claimed_nbytes(origin: str, path: Path) -> int:
     """Return the bytes that a file says all of its columns take."""
     with _opened(origin, path) as file:
-        return sum(_claims(file.metadata, file.schema_arrow.names))
+        return _claimed_nbytes(file, file.schema_arrow.names)
 
 
-def _claims(metadata: Any, names: list[str]) -> Iterator[int]:
-    """Yield the bytes that each chunk of the wanted columns says it takes: packed, and as numbers."""
-    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
-        for chunk in (group.column(i) for i in range(group.num_columns)):
-            if any(chunk.path_in_schema == name or chunk.path_in_schema.startswith(f"{name}.") for name in names):
-                width = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}.get(chunk.physical_type, 8)
-                yield max(chunk.total_uncompressed_size, chunk.num_values * width)
+def _claimed_nbytes(file: Any, names: list[str]) -> int:
+    """Return the bytes that the wanted columns of an open file take: as it says packed, or as numbers."""
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    wanted = [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
+    # Asked of a damaged chunk's metadata, pyarrow ends the process. This goes through all of it in batches, and raises.
+    file.scan_contents(columns=names)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    return sum(_chunk_nbytes(group.column(i)) for group in groups for i in wanted)
+
+
+def _chunk_nbytes(chunk: Any) -> int:
+    width = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}.get(chunk.physical_type, 8)
+    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
 
 
 def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:

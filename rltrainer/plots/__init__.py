@@ -1,5 +1,6 @@
-"""Pictures of runs, from their logs: learning curves, comparisons, profiles over tasks, a page of a run."""
+"""Pictures of runs, from their logs: learning curves, comparisons, profiles over tasks, a page of a run; of buffers."""
 
+from rltrainer.plots.buffer_overview import buffer
 from rltrainer.plots.comparisons import aggregate_scores, performance_profiles
 from rltrainer.plots.curves import learning_curve, learning_curves
 from rltrainer.plots.html_page import page
@@ -8,6 +9,7 @@ from rltrainer.plots.run_data import run_scores
 
 __all__ = [
     "aggregate_scores",
+    "buffer",
     "learning_curve",
     "learning_curves",
     "metrics",

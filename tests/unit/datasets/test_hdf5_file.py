@@ -121,6 +121,11 @@ def test_texts_and_plugins_are_refused(tmp_path: Path) -> None:
         from_hdf5(saved(tmp_path, rewards=np.zeros(8, [("x", "f4")])))
     path = saved(tmp_path, rewards=None)
     with h5py.File(path, "a") as file:
+        file["rewards"] = np.dtype("f8")
+    with pytest.raises(ReplayBufferError, match="member 'rewards': expected numbers, found Datatype"):
+        from_hdf5(path)
+    path = saved(tmp_path, rewards=None)
+    with h5py.File(path, "a") as file:
         plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         plan.set_chunk((8,))
         plan.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, ())  # Zstandard: a library that nobody here has
