@@ -7,6 +7,7 @@ from rltrainer.collect import *
 from rltrainer.data import *
 from rltrainer.envs import ActionMask, PixelObservation, ReplayedStep, SaveableEnv, frame_skip, make_vec, replay_episode
 from rltrainer.evaluation import *
+from rltrainer.export import export_onnx, export_torch
 from rltrainer.functional import scores
 from rltrainer.hooks import (
     BatchRecorder,
@@ -58,8 +59,9 @@ __all__ = [
     "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams",
     "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Transitions",
     "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets",
-    "errors", "evaluate_policy", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec",
-    "open_run", "plots", "record", "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed", "watch",
+    "errors", "evaluate_policy", "export_onnx", "export_torch", "frame_skip", "generate_exp_name", "get_logger",
+    "load", "load_policy", "make_vec", "open_run", "plots", "record", "register", "replay_episode", "rms_prop",
+    "run_seeds", "scores", "seed", "watch",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

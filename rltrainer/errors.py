@@ -39,13 +39,22 @@ class NonFiniteError(RLTrainerError):
     """NaN or infinity where only finite numbers make sense: an observation, a reward, a loss or a gradient."""
 
 
+class ExportError(RLTrainerError):
+    """A policy is no graph of tensors that could act elsewhere, or does not act there as it does here."""
+
+
 class MissingExtraError(RLTrainerError, ImportError):
     """An optional dependency is not installed; the text names the extra that brings it."""
 
 
 def stable_repr(value: object) -> str:
     """Return a value's repr without addresses, which differ from run to run."""
-    return _ADDRESS.sub("", repr(value))
+    return without_addresses(repr(value))
+
+
+def without_addresses(text: str) -> str:
+    """Return a text without the addresses of objects in it."""
+    return _ADDRESS.sub("", text)
 
 
 def readable(value: object) -> str:

@@ -17,6 +17,7 @@ FLOORS = {
     "trainers": 5,
     "hooks": 4,
     "checkpoint": 4,
+    "export": 4,
     "evaluation": 4,
     "algorithms": 3,
     "collect": 3,

@@ -79,7 +79,7 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x @ weight.T + bias` [..., out_features] for x [..., in_features] and a weight of any strides."""
-    if x.numel() * weight.shape[0] > MIN_PRODUCT and is_large(x, weight.shape[0]):  # few get past the first
+    if _uses_onednn and x.numel() * weight.shape[0] > MIN_PRODUCT and is_large(x, weight.shape[0]):
         return torch.ops.rltrainer.linear(x, weight, bias)  # type: ignore[no-any-return]  # operators are untyped
     return functional.linear(x, weight, bias)
 

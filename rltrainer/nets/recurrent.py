@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 
 from rltrainer.nets.linear import Linear
 
@@ -51,7 +52,10 @@ class RecurrentCell(nn.Module, ABC):
 
     @abstractmethod
     def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the operator of the cell; see below what it takes and returns."""
+        """Run the operator of the cell; see below what it takes and returns.
+
+        A graph that is exported gets what the operator does: it runs where nobody knows operators of ours.
+        """
 
 
 class GRU(RecurrentCell):
@@ -60,7 +64,7 @@ class GRU(RecurrentCell):
     num_gates, num_parts = 3, 1
 
     def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.ops.rltrainer.gru(*args)  # type: ignore[no-any-return]  # operators are untyped
+        return _gru(*args) if is_exporting() else torch.ops.rltrainer.gru(*args)
 
 
 class LSTM(RecurrentCell):
@@ -72,7 +76,7 @@ class LSTM(RecurrentCell):
     num_gates, num_parts = 4, 2
 
     def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.ops.rltrainer.lstm(*args)  # type: ignore[no-any-return]  # operators are untyped
+        return _lstm(*args) if is_exporting() else torch.ops.rltrainer.lstm(*args)
 
 
 # Each operator takes products of the input [L, B, G * H], memory [B, S], keep [L, B, 1], weight [G * H, H] and bias of

@@ -26,13 +26,7 @@ PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sor
 LANGUAGES = {"python", "sh", "text"}
 """What a block may say it is; those of commands, and of formulas and output, are not run."""
 
-NOT_RUN = {
-    (
-        "docs/guides/deploying.md",
-        'torch.onnx.export(policy, kwargs={"obs": example}, f="policy.onnx", dynamo=True)',
-    ): "needs onnx and onnxscript, which are no extras",
-    ("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra",
-}
+NOT_RUN = {("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra"}
 """Python blocks that cannot run here, by page and first line, with the reason."""
 
 
