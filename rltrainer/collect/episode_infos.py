@@ -14,6 +14,8 @@ from rltrainer.names import did_you_mean
 Array = np.ndarray[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
+OF_SUCCESS = ("is_success", "success")
+"""Keys by which envs tell whether an episode succeeded."""
 TAKEN = ("return", "length", "score", "env_steps_per_second")
 """Names that the rows of a log have already."""
 
@@ -113,6 +115,11 @@ def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
 def with_infos(envs: VectorEnv, keys: Sequence[str]) -> VectorEnv:
     """Return envs whose episodes' infos are read, or the same where no key is asked for."""
     return EpisodeInfos(envs, keys) if (keys := checked_keys("Collector", keys)) else envs
+
+
+def with_success(envs: VectorEnv, keys: Sequence[str]) -> EpisodeInfos:
+    """Return envs of which these keys are read, and what a success rate is made of, where they tell it."""
+    return EpisodeInfos(envs, keys, optional=[key for key in OF_SUCCESS if key not in keys])
 
 
 def infos_of(envs: VectorEnv) -> EpisodeInfos | None:

@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 import gymnasium as gym
 
 from rltrainer.collect import CollectStats
-from rltrainer.collect.episode_infos import EpisodeInfos, checked_keys
+from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.evaluation.playing import Env, Player, VectorEnv, play, policy_of, vector_of
 
-OF_SUCCESS = ("is_success", "success")
-"""Keys by which envs tell whether an episode succeeded."""
 MOST_ENVS = 10
 
 
@@ -53,8 +51,7 @@ def evaluate_policy(
     player, keys = policy_of(owner, policy), checked_keys(owner, info_keys)
 
     def played(vector: VectorEnv) -> CollectStats:
-        told = EpisodeInfos(vector, keys, optional=[key for key in OF_SUCCESS if key not in keys])
-        return play(owner, player, told, episodes, seed, explore, max_episode_steps)
+        return play(owner, player, with_success(vector, keys), episodes, seed, explore, max_episode_steps)
 
     if isinstance(envs, gym.vector.VectorEnv):
         return played(envs)

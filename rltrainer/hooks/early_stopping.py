@@ -29,6 +29,7 @@ class EarlyStopping(TrainerHook):
         mode: whether more is better, or less.
         patience: looks without an improvement that end the run.
         min_delta: the least that counts as an improvement, exclusive.
+        min_looks: looks at the beginning that never count as one without an improvement.
         every: between two looks, an int in epochs; a score is looked at in test steps only. None: each test step, or
             each epoch.
 
@@ -43,17 +44,19 @@ class EarlyStopping(TrainerHook):
         patience: int = 10,
         min_delta: float = 0.0,
         every: int | Every | None = None,
+        min_looks: int = 0,
     ) -> None:
         owner = "EarlyStopping"
         self.metric = checked(owner, "metric", metric, Metric)
         self.mode = checked(owner, "mode", mode, Mode)
         self.patience = checked(owner, "patience", patience, PositiveInt)
         self.min_delta = checked(owner, "min_delta", min_delta, NonNegativeFloat)
+        self.min_looks = checked(owner, "min_looks", min_looks, NonNegativeInt)
         default = None if metric == "score" else Every(1, "epoch")
         self.every = default if every is None else as_every(owner, every, "epoch")
         self._metric = UpdateMetric(owner, "metric", metric)
         self._best: float | None = None
-        self._num_bad = 0
+        self._num_bad = self._num_looks = 0
         self._gathered: list[Part] = []
 
     def setup(self, ctx: TrainerContext) -> None:
@@ -80,11 +83,12 @@ class EarlyStopping(TrainerHook):
     def reset(self) -> None:
         """Forget an earlier run."""
         self._best, self._gathered = None, []
-        self._num_bad = self._metric.num_misses = 0
+        self._num_bad = self._num_looks = self._metric.num_misses = 0
 
     def state_dict(self) -> State:
         """Return the best value, how many looks were no better, and what is not looked at yet."""
-        state = EarlyStoppingState(self._best, self._num_bad, self._gathered, self._metric.num_misses)
+        counts = self._metric.num_misses, self._num_looks
+        state = EarlyStoppingState(self._best, self._num_bad, self._gathered, *counts)
         return dict(to_state(state))
 
     def prepare_load(self, state: State) -> Load:
@@ -95,7 +99,7 @@ class EarlyStopping(TrainerHook):
 
         def load() -> None:
             self._best, self._num_bad, self._gathered = found.best, found.num_bad, found.gathered
-            self._metric.num_misses = found.num_misses
+            self._metric.num_misses, self._num_looks = found.num_misses, found.num_looks
 
         return load
 
@@ -111,12 +115,12 @@ class EarlyStopping(TrainerHook):
         gather(self._gathered, Part({self.metric: value}, weight), merge)
 
     def _look(self, ctx: TrainerContext, value: float) -> None:
-        best = self._best
+        best, self._num_looks = self._best, self._num_looks + 1
         gain = 0.0 if best is None else (value - best if self.mode == "max" else best - value)
         if (best is None and value == value) or gain > self.min_delta:
             self._best, self._num_bad = value, 0
             return
-        self._num_bad += 1
+        self._num_bad += self._num_looks > self.min_looks
         if self._num_bad >= self.patience:
             what = "was no number" if best is None else f"has not improved on {best:.6g}"
             ctx.request_stop(f"{self.metric} {what} in {self.patience} looks")
@@ -130,3 +134,4 @@ class EarlyStoppingState:
     num_bad: NonNegativeInt
     gathered: list[Part]
     num_misses: NonNegativeInt
+    num_looks: NonNegativeInt = 0

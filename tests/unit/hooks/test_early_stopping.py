@@ -40,6 +40,8 @@ def looks(hook: EarlyStopping, scores: list[float]) -> int | None:
         ([math.nan, math.nan], {"patience": 2}, 2),
         ([math.nan, 1, math.nan, 2], {"patience": 2}, None),
         ([-math.inf, 1, 2], {"patience": 1}, None),
+        ([5, 1, 2, 3, 4, 6], {"patience": 2, "min_looks": 3}, 5),  # the fourth look is the first that counts
+        ([5, 1, 6, 1], {"patience": 1, "min_looks": 2}, 4),
         ([1, 0, 0, 0], {"patience": 1, "every": 2}, 4),  # looked at in the epochs 2 and 4: 0, and no better
     ],
 )

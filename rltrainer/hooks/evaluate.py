@@ -1,0 +1,154 @@
+"""Evaluation in other envs than those of the test steps, while a run trains."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import gymnasium as gym
+import torch
+
+from rltrainer.algorithms import Algorithm
+from rltrainer.collect import Collector
+from rltrainer.collect.episode_infos import checked_keys, with_success
+from rltrainer.envs import make_vec
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.field_rules import NonNegativeInt, PositiveInt, Rule, a_callable, checked
+from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.hook import TrainerHook
+from rltrainer.interval import Every, as_every
+from rltrainer.typed_state import from_state, to_state
+from rltrainer.types import Load, State
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+AnyEnvs = Annotated[
+    Any,
+    Rule(
+        "a vector env, a gymnasium id or a factory of envs",
+        lambda v: isinstance(v, gym.vector.VectorEnv) or (isinstance(v, str) and bool(v)) or callable(v),
+    ),
+]
+TAKEN = ("training", "test", "update", "epoch", "params", "gpu")
+RowName = Annotated[
+    str,
+    Rule(
+        f"a name of letters, digits and _ other than {', '.join(TAKEN)}",
+        lambda v: isinstance(v, str) and v.isidentifier() and v not in TAKEN,
+    ),
+]
+SaveBestFn = Annotated[Callable[[Algorithm], Any], a_callable("(algorithm)")]
+MOST_ENVS = 10
+
+
+class Evaluate(TrainerHook):
+    """Plays whole episodes in other envs, without exploration, at the end of a training step; logs what they come to.
+
+    Test steps say which algorithm is the best and when to stop; these rows say how it does elsewhere: in harder tasks,
+    in each of several, in what training leaves out. Under the name `"hard"` a log has `hard/return`, `hard/length`, and
+    of infos `hard/is_success` or `hard/success`, where envs tell it, and what `info_keys` name. The same episodes are
+    played at each interval; they change no bit of the run.
+
+    Args:
+        envs: a vector env of its own, in any autoreset mode; or a gymnasium id or a factory, of which as many envs as
+            episodes are made, ten at most.
+        every: the interval, an int in epochs.
+        episodes: how many, each time.
+        name: of the rows, and of its state in checkpoints; several hooks have several.
+        save_best_fn: called with the algorithm whenever the mean return here is strictly better than all before.
+        info_keys: see `Collector`.
+        seed: of the episodes; None leaves it to the trainer's.
+
+    Attributes:
+        best_score: the highest mean return so far; None before the first.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or, when the run begins, the envs are those that are trained in.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv | str | Callable[[], gym.Env[Any, Any]],
+        every: int | Every = 1,
+        *,
+        episodes: int = 10,
+        name: str = "evaluation",
+        save_best_fn: Callable[[Algorithm], Any] | None = None,
+        info_keys: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> None:
+        owner = "Evaluate"
+        self.envs = checked(owner, "envs", envs, AnyEnvs)
+        self.every: Every = as_every(owner, every, "epoch")
+        self.episodes = checked(owner, "episodes", episodes, PositiveInt)
+        self.name: str = checked(owner, "name", name, RowName)
+        self.save_best_fn = checked(owner, "save_best_fn", save_best_fn, SaveBestFn | None)
+        self.info_keys = checked_keys(owner, info_keys)
+        self._own_seed = checked(owner, "seed", seed, NonNegativeInt | None)
+        self._seed = self._own_seed or 0
+        self.best_score: float | None = None
+        self._collector: Collector | None = None
+
+    def seed(self, seed: int) -> None:
+        """Seed the episodes, unless they have a seed."""
+        self._seed = seed if self._own_seed is None else self._own_seed
+
+    def setup(self, ctx: TrainerContext) -> None:
+        """Make the envs, unless they are given."""
+        envs = self.envs
+        if not isinstance(envs, gym.vector.VectorEnv):
+            envs = make_vec(envs, min(self.episodes, MOST_ENVS), backend="sync")
+        with torch.random.fork_rng(devices=[]):  # a collector draws a seed until it has one
+            collector = Collector(ctx.algorithm.policy, with_success(envs, self.info_keys))
+        collector.seed(self._seed)
+        trained_in = ctx.params.collectors().get("training_collector")
+        if trained_in is not None and trained_in.shares_an_env(collector):
+            hint = "Else it would reset what is trained in: make others with rl.make_vec."
+            raise ParamsError(field_error_text("Evaluate", "envs", "must be envs of its own", envs, hint))
+        self._collector = collector
+
+    def post_steps(self, ctx: TrainerContext) -> None:
+        """Evaluate, if that is due."""
+        if self._collector is None or not ctx.crossed(self.every):
+            return
+        self._collector.reset(first_episode=True)
+        stats = self._collector.collect(num_episodes=self.episodes, explore=False)
+        score = float(stats.reduce_agents(ctx.params.multi_agent_return_reduction).returns.mean())
+        if score == score and (self.best_score is None or score > self.best_score):
+            if self.save_best_fn is not None:
+                self.save_best_fn(ctx.algorithm)
+            self.best_score = score  # what could not be saved is not the best that there is
+        if ctx.params.logger is not None:
+            row = {"return": score, "length": float(stats.lengths.mean()), **stats.info_means}
+            step = ctx.env_step or ctx.gradient_step
+            ctx.params.logger.log(self.name, row, step, ctx.update_step, ctx.gradient_step)
+
+    def shutdown(self, ctx: TrainerContext) -> None:
+        """Close the envs that it made."""
+        if self._collector is not None and not isinstance(self.envs, gym.vector.VectorEnv):
+            self._collector.close()
+        self._collector = None
+
+    def reset(self) -> None:
+        """Forget an earlier run."""
+        self.best_score = None
+
+    def state_dict(self) -> State:
+        """Return the best score."""
+        return dict(to_state(EvaluateState(self.best_score)))
+
+    def prepare_load(self, state: State) -> Load:
+        """Check it, and return what goes on with it."""
+        found = from_state(EvaluateState, state, type(self).__name__)
+        if found.best_score is not None and found.best_score != found.best_score:
+            raise CheckpointError(f"{type(self).__name__}.best_score: NaN is never the best")
+
+        def load() -> None:
+            self.best_score = found.best_score
+
+        return load
+
+
+@dataclasses.dataclass
+class EvaluateState:
+    """State of an `Evaluate`."""
+
+    best_score: float | None

@@ -1,0 +1,203 @@
+"""Evaluation in other envs while a run trains: when, in which episodes, what is logged and kept."""
+
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.hooks import Evaluate
+from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.resume.runs import build
+from tests.unit.collect.test_episode_infos import TellingEnv
+from tests.unit.hooks.test_provided_in_runs import trained, with_hooks
+
+BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
+
+
+def run_of(*hooks: rl.TrainerHook, logger: rl.Logger | None = None, **changes: Any) -> rl.OnPolicyTrainer:
+    """Return a trainer of 4 epochs of two training steps of 10 env steps."""
+    envs = counting_envs()
+    policy = tiny_actor_critic(envs)
+    params = rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(policy, envs),
+        collection_step_num_env_steps=10,
+        epoch_num_steps=20,
+        max_epochs=4,
+        hooks=hooks,
+        logger=logger,
+        verbose=False,
+        show_progress=False,
+        seed=1,
+    )
+    return rl.OnPolicyTrainer(ScriptedOnPolicy(policy), dataclasses.replace(params, **changes))
+
+
+def rows(path: Path, kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "kind"} for row in found if row["kind"] == kind]
+
+
+def test_rows_of_their_own(tmp_path: Path) -> None:
+    logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
+    easy = Evaluate(functools.partial(TellingEnv, length=3), 2, episodes=4, name="easy", info_keys=["number"])
+    hard = Evaluate(counting_envs(length=7), rl.Every(30, "env_step"), episodes=3, name="hard")
+    run_of(easy, hard, logger=logger).run()
+    of_env = {"easy/return": 3.0, "easy/length": 3.0, "easy/number": 1.0, "easy/is_success": 1.0}
+    again = of_env | {"easy/number": 2.0, "easy/is_success": 0.0}  # each env counts the episodes that it was stepped in
+    assert rows(tmp_path / "log.jsonl", "easy") == [{"step": 40} | of_env, {"step": 80} | again]
+    assert [row["step"] for row in rows(tmp_path / "log.jsonl", "hard")] == [30, 60]
+    assert rows(tmp_path / "log.jsonl", "hard")[0] == {"step": 30, "hard/return": 7.0, "hard/length": 7.0}
+    assert (easy.best_score, hard.best_score) == (3.0, 7.0)
+
+
+class Improving(CountingEnv):
+    """The k-th evaluation is worth `rewards[k]` for each of its 5 steps."""
+
+    rewards = (1.0, 3.0, math.nan, 3.0, 2.0, 4.0)
+    count = -1
+
+    def reset(self, **options: Any) -> Any:
+        self.count += 1
+        self.reward = self.rewards[self.count]
+        return super().reset(**options)
+
+
+def test_the_best_is_saved_when_it_is_strictly_better() -> None:
+    saved: list[Any] = []
+    Improving.rewards = (1.0, 3.0, 3.0, 4.0)
+    hook = Evaluate(Improving, episodes=1, save_best_fn=lambda algorithm: saved.append((algorithm, hook.best_score)))
+    trainer = run_of(hook)
+    trainer.run()
+    assert [before for _, before in saved] == [None, 5.0, 15.0]
+    assert saved[0][0] is trainer.algorithm
+    assert hook.best_score == 20.0
+    trainer.run()  # from the start: the run before is forgotten
+    assert [before for _, before in saved] == [None, 5.0, 15.0] * 2
+
+
+def test_what_could_not_be_saved_is_not_the_best() -> None:
+    def fails(algorithm: Any) -> None:
+        raise OSError("the disk is full")
+
+    hook = Evaluate(CountingEnv, save_best_fn=fails)
+    with pytest.raises(OSError, match="the disk is full"):
+        run_of(hook).run()
+    assert hook.best_score is None
+
+
+@pytest.mark.parametrize("run", ["a2c", "dqn", "offline_bc"])
+def test_no_bit_of_a_run_changes(run: str) -> None:
+    space = build(run).algorithm.policy.action_space
+    every = rl.Every(1, "training_step")
+    hooks = [Evaluate(lambda: CountingEnv(action_space=space), every, episodes=2, save_best_fn=lambda algorithm: None)]
+    assert trained(with_hooks(run, *hooks)) == trained(with_hooks(run))
+
+
+class Sees(gym.vector.VectorWrapper):
+    """Keeps what episodes begin with."""
+
+    def __init__(self, envs: Any) -> None:
+        super().__init__(envs)
+        self.seen: list[list[float]] = []
+
+    def reset(self, **options: Any) -> Any:
+        result = self.env.reset(**options)
+        self.seen.append(result[0][:, 0].tolist())
+        return result
+
+
+@pytest.mark.parametrize(("own_seed", "run_seed"), [(None, 1), (3, 1), (3, 2)])
+def test_the_same_episodes_each_time(own_seed: int | None, run_seed: int) -> None:
+    envs = Sees(counting_envs(3, seed=None))
+    run_of(Evaluate(envs, episodes=3, seed=own_seed), seed=run_seed).run()
+    assert len(envs.seen) == 4
+    assert all(each == envs.seen[0] for each in envs.seen)
+    other = Sees(counting_envs(3, seed=None))
+    run_of(Evaluate(other, episodes=3, seed=own_seed), seed=run_seed + 1).run()
+    assert (other.seen == envs.seen) is (own_seed is not None)
+
+
+@pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
+def test_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
+    envs = gym.vector.SyncVectorEnv([lambda: TellingEnv(length=3)] * 2, autoreset_mode=mode)
+    run_of(Evaluate(envs, 4, episodes=3), logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
+    assert rows(tmp_path / "log.jsonl", "evaluation")[0]["evaluation/length"] == 3
+    envs.reset()  # a user's stay open
+
+
+def test_envs_that_it_made_are_closed() -> None:
+    closed = []
+
+    class Closes(CountingEnv):
+        def close(self) -> None:
+            closed.append(self)
+
+    run_of(Evaluate(Closes, episodes=20)).run()
+    assert len(closed) == 10
+
+
+def test_envs_that_are_trained_in_are_refused() -> None:
+    trainer = run_of()
+    hook = Evaluate(trainer.params.training_collector.envs)
+    trainer = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(hook,)))
+    with pytest.raises(ParamsError, match="Evaluate.envs: must be envs of its own; got .* with rl.make_vec"):
+        trainer.run()
+
+
+def test_a_resumed_run_knows_the_best() -> None:
+    Improving.rewards = (1.0, 3.0, 3.0, 4.0)
+    one, other = Evaluate(Improving, episodes=1), Evaluate(Improving, episodes=1)
+    trainer, restored = run_of(one, max_epochs=2), run_of(other)
+    trainer.run()
+    trainer.save("run")
+    restored.restore("run")
+    assert other.best_score == one.best_score == 15.0
+    with pytest.raises(CheckpointError, match="Evaluate.best_score: NaN is never the best"):
+        other.prepare_load({"best_score": math.nan})
+    with pytest.raises(CheckpointError, match="Evaluate.best_score: expected a number, found 'high'"):
+        other.prepare_load({"best_score": "high"})
+    assert other.best_score == 15.0
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_without_env_steps_counts_gradient_steps(tmp_path: Path) -> None:
+    logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
+    trainer = with_hooks("offline_bc", Evaluate(CountingEnv, episodes=2), logger=logger)
+    trainer.run()
+    per_epoch = trainer.params.epoch_num_steps
+    assert [row["step"] for row in rows(tmp_path / "log.jsonl", "evaluation")] == [
+        per_epoch,
+        2 * per_epoch,
+        3 * per_epoch,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "accepted"),
+    [
+        ("envs", "must be a vector env, a gymnasium id or a factory of envs", ()),
+        ("every", "must be a positive integer, of epochs, or an Every", ()),
+        ("episodes", "must be a positive integer", ()),
+        ("name", "must be a name of letters, digits and _ other than training, test, update, epoch, .*", ()),
+        ("save_best_fn", r"must be a callable \(algorithm\) or None", (None,)),
+        ("info_keys", "must be a sequence of keys, such as .*", ([],)),
+        ("seed", "must be a non-negative integer or None", (0, None)),
+    ],
+)
+def test_arguments(field: str, rule: str, accepted: tuple[Any, ...]) -> None:
+    for value in [*BAD_VALUES, *(["test"] if field == "name" else [])]:
+        if any(value is each or (value == each and type(value) is type(each)) for each in accepted):
+            continue
+        with pytest.raises(ParamsError, match=rf"Evaluate\.{field}: {rule}; got "):
+            Evaluate(**({"envs": CountingEnv} | {field: value}))
