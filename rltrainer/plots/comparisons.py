@@ -30,7 +30,7 @@ AGGREGATES = {
 }
 
 
-def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95) -> "Figure":
+def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
 
     Higher is better; where one line is above another everywhere, any quantile of its scores is better.
@@ -39,6 +39,7 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
         scores: by algorithm, `[R, M]` for R runs on each of M tasks, as `run_scores` returns them; normalised, so that
             one threshold makes sense for all tasks.
         confidence: of the intervals, which are the stratified bootstrap's.
+        title: of the picture.
 
     Raises:
         ParamsError: there are no scores, or they are not finite.
@@ -49,7 +50,7 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
     margin = 0.02 * ((high - low) or 1.0)
     thresholds = np.linspace(low - margin, high + margin, NUM_THRESHOLDS)
     with drawing():
-        figure, [axes] = new_figure("")
+        figure, [axes] = new_figure(title)
         for index, (name, each) in enumerate(arrays.items()):
             style = line(index)
             ends = bootstrap_interval(lambda drawn: performance_profile(drawn, thresholds), each, confidence=confidence)
@@ -64,7 +65,7 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
 
 
 def aggregate_scores(
-    scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000
+    scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000, title: str = ""
 ) -> "Figure":
     """Return the picture of four aggregates of each algorithm, with their intervals.
 
@@ -74,6 +75,7 @@ def aggregate_scores(
         scores: by algorithm, `[R, M]` for R runs on each of M tasks, normalised.
         confidence: of the intervals, which are the stratified bootstrap's.
         num_resamples: of the bootstrap.
+        title: of the picture.
 
     Raises:
         ParamsError: there are no scores, or they are not finite.
@@ -82,7 +84,7 @@ def aggregate_scores(
     arrays = _arrays("aggregate_scores", scores)
     with drawing():
         size = (2.6, 0.9 + 0.35 * len(arrays))
-        figure, grid = new_figure("", len(AGGREGATES), num_columns=len(AGGREGATES), size=size)
+        figure, grid = new_figure(title, len(AGGREGATES), num_columns=len(AGGREGATES), size=size)
         for axes, (title, aggregate) in zip(grid, AGGREGATES.items(), strict=True):
             for index, each in enumerate(arrays.values()):
                 low, high = bootstrap_interval(aggregate, each, confidence=confidence, num_resamples=num_resamples)

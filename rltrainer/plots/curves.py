@@ -60,7 +60,7 @@ def learning_curve(run: AnyRun) -> "Figure":
     return figure
 
 
-def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95) -> "Figure":
+def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of several seeds of one algorithm, or of several: interquartile mean and bootstrap interval.
 
     Runs are brought to common steps on straight lines. The mean and its interval reach as far as all runs of a group
@@ -71,6 +71,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
             grouped by algorithm and params, all but the seed.
         value: which number of the log, with its kind.
         confidence: of the interval, which is the stratified bootstrap's (`rl.scores.bootstrap_interval`).
+        title: of the picture, such as the name of the env.
 
     Raises:
         ParamsError: there is no run, or a log has no such number.
@@ -82,7 +83,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
     curves = {name: [needed_curve(owner, run, value) for run in of_name] for name, of_name in groups.items()}
     units = dict.fromkeys(step_unit(run) for of_name in groups.values() for run in of_name)
     with drawing():
-        figure, [axes] = new_figure("")
+        figure, [axes] = new_figure(title)
         for index, (name, of_name) in enumerate(curves.items()):
             _draw_group(axes, index, name, of_name, confidence)
         _finish(axes, " or ".join(units), value.replace("/", " "))

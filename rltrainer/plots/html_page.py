@@ -81,8 +81,11 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
     state, words = ("unfinished", "not finished") if reason is None else ("finished", f"finished: {reason}")
     yield f'<p class="status {state}">{escape(words)}</p>'
     yield from _cards(dict(_facts(run)))
-    yield from _pictures(run)
+    if curve(run, "test/return") or curve(run, "training/return"):
+        yield "<h2>Returns</h2>"
+        yield _picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
     yield from _videos(run, path)
+    yield from _metrics(run)
     if timing := dict(_timing(run)):
         yield "<h2>Timing</h2>"
         yield from _cards(timing)
@@ -100,7 +103,7 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what is to be seen at a glance."""
-    if (algorithm := algorithm_name(run)) != run.name:
+    if algorithm := algorithm_name(run):
         yield "algorithm", algorithm
     epochs = [row.values for row in run.log if row.kind == "epoch"]
     last = epochs[-1] if epochs else {}
@@ -121,10 +124,7 @@ def _cards(facts: Mapping[str, str]) -> Iterator[str]:
     yield "</dl>"
 
 
-def _pictures(run: Run) -> Iterator[str]:
-    if curve(run, "test/return") or curve(run, "training/return"):
-        yield "<h2>Returns</h2>"
-        yield _picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
+def _metrics(run: Run) -> Iterator[str]:
     for kind in run.kinds:
         if kind not in SKIPPED_KINDS and (found := numbers_of(run, kind)):
             yield f"<h2>{escape(kind.capitalize())}</h2>"

@@ -141,17 +141,15 @@ def _settings(run: Run) -> dict[str, str]:
     found |= {f"algorithm.{name}": value for name, value in run.algorithm.items()}
     found = {name: value for name, value in found.items() if not (isinstance(value, dict) and "live" in value)}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
-    return {"algorithm": algorithm_name(run), **texts}
+    return {"algorithm": algorithm_name(run) or run.name, **texts}
 
 
-def algorithm_name(run: Run) -> str:
-    """Return the name of a run's algorithm; that of the run if nothing says more."""
-    if run.algorithm_class:
-        return run.algorithm_class
+def algorithm_name(run: Run) -> str | None:
+    """Return the name of a run's algorithm, if the run was told."""
     match run.told.get("algorithm"):
-        case {"params": str(name)}:  # of folders of before the class was written there
+        case {"params": str(name)} if run.algorithm_class is None:  # folders of before the class was written there
             return name.removesuffix("Params")
-    return run.name
+    return run.algorithm_class
 
 
 def run_scores(

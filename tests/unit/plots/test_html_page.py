@@ -113,7 +113,7 @@ def test_videos_are_named_by_their_place_beside_the_page(make_run: MakeRun) -> N
     found = parsed.all("video")
     assert [video["src"] for video in found] == ["videos/b%27%22%3C%3E%26.webm", "videos/step%20100%20%231.mp4"]
     assert all("controls" in video for video in found)
-    assert parsed.all("img")[-1] == {"class": "video", "alt": "100%.gif", "src": "videos/100%25.gif"}
+    assert parsed.all("img")[1] == {"class": "video", "alt": "100%.gif", "src": "videos/100%25.gif"}
     assert "notes.txt" not in parsed.text
 
 

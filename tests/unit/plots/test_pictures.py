@@ -245,3 +245,13 @@ def test_colours_are_dark_enough_on_white() -> None:
 def test_colours_that_look_alike_are_found() -> None:
     red, green = (lab(np.array(SEEN_BY["no red"]) @ linear(color)) for color in ("#B03020", "#524E00"))
     assert np.linalg.norm(red - green) < 15
+
+
+def test_pictures_have_titles(make_run: MakeRun) -> None:
+    scores = {"PPO": [1.0, 2.0]}
+    figures = [
+        learning_curves(make_run(returns(1.0, 2.0)), title="CartPole-v1"),
+        performance_profiles(scores, title="CartPole-v1"),
+        aggregate_scores(scores, num_resamples=10, title="CartPole-v1"),
+    ]
+    assert [figure.get_suptitle() for figure in figures] == ["CartPole-v1"] * 3
