@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rltrainer.collect import CollectStats
 from rltrainer.envs.filming.filmed_envs import FilmedEnv
-from rltrainer.envs.filming.frames import frames_per_second, require_frames
+from rltrainer.envs.filming.frames import frames_per_second, require_frames, with_hint
 from rltrainer.envs.filming.video_file import FORMATS, VideoFile, require_encoder
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.evaluation.playing import Env, Player, play, policy_of, vector_of
 from rltrainer.field_rules import AnyPath, PositiveFloat, checked
 
@@ -60,11 +60,14 @@ def record(
         videos.append(VideoFile(file, fps or frames_per_second(made)))
         return FilmedEnv(made, videos[0])
 
-    with vector_of(owner, env, wrappers=[filmed], render_mode="rgb_array") as envs:
-        try:
+    try:
+        with vector_of(owner, env, wrappers=[filmed], render_mode="rgb_array") as envs:
             stats = play(owner, player, envs, episodes, seed, explore, max_episode_steps)
-        except BaseException:
-            videos[0].discard()
-            raise
-    videos[0].close()
-    return stats
+        videos[0].close()
+        return stats
+    except BaseException as error:
+        for video in videos:
+            video.discard()
+        if isinstance(error, EnvError) and (text := with_hint(str(error))) != str(error):
+            raise EnvError(text) from error  # some libraries look for a display when the env is made
+        raise

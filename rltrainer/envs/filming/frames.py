@@ -1,6 +1,6 @@
 """What an env renders, and what helps where it cannot."""
 
-import sys
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +10,10 @@ from rltrainer.errors import EnvError, ParamsError
 
 DEFAULT_FPS = 30.0
 _HEADLESS = {
-    "mujoco": "Set MUJOCO_GL=egl (a GPU's driver) or MUJOCO_GL=osmesa (a CPU, with libosmesa6) before Python starts",
-    "pygame": "Set SDL_VIDEODRIVER=dummy before Python starts",
+    r"GL|gl[A-Z]|OSMesa": "Set MUJOCO_GL=egl (a GPU) or MUJOCO_GL=osmesa (none; libosmesa6) before Python starts.",
+    "video|pygame": "Set SDL_VIDEODRIVER=dummy before Python starts.",
 }
-"""What makes a library draw where there is no display."""
+"""What makes libraries draw where there is no display, by what their errors speak of."""
 
 
 def require_frames(owner: str, env: Any) -> None:
@@ -40,6 +40,11 @@ def rendered(render: Callable[[], Any]) -> Any:
     try:
         return render()
     except Exception as error:
-        hints = [hint for module, hint in _HEADLESS.items() if module in sys.modules]
         text = f"the env could not be rendered ({type(error).__name__}: {error})"
-        raise EnvError(". ".join([text, *hints])) from error
+        raise EnvError(with_hint(text, type(error).__module__)) from error
+
+
+def with_hint(text: str, module: str = "") -> str:
+    """Return the text of an error, of a class of this module, with what helps, if it speaks of a missing display."""
+    hint = next((hint for words, hint in _HEADLESS.items() if re.search(words, f"{module} {text}")), "")
+    return text if hint in text else f"{text}. {hint}"

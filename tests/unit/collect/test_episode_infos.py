@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,24 @@ class Logs(rl.TrainerHook):
 def test_a_hook_cannot_log_under_their_names(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="hooks: must log it under another name, as test rows have one of their own"):
         trainer_of(tmp_path, Logs()).run()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", TellingEnv])
+def test_envs_that_are_read_come_back_to_where_they_were(env: Any) -> None:
+    backend: Any = "native" if env == "CartPole-v1" else "sync"
+
+    def made(keys: tuple[str, ...]) -> rl.Collector:
+        rl.seed(1)
+        envs = rl.make_vec(env, 8, backend=backend, seed=2)
+        return rl.Collector(tiny_actor_critic(envs), envs, info_keys=keys)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "info_keys: ")  # CartPole tells nothing
+        one, other = made(("steps",)), made(("steps",))
+        one.collect(num_steps=64)
+        other.load_state_dict(one.state_dict())
+        found, expected = other.collect(num_steps=400), one.collect(num_steps=400)
+    assert found.returns.tolist() == expected.returns.tolist() != []
+    assert found.lengths.tolist() == expected.lengths.tolist()
+    assert other.starts_anew is False
+    np.testing.assert_array_equal(found.infos["steps"], expected.infos["steps"])

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
-from tests.unit.hooks.test_video_recorder import FailingEnv, GrayEnv, frames, near
+from tests.unit.hooks.test_video_recorder import FailingEnv, GrayEnv, filmed, frames, near, run_on
 
 
 def policy() -> rl.ActorCritic:
@@ -90,25 +91,48 @@ def test_what_is_not_complete_leaves_no_file(tmp_path: Path) -> None:
 
 
 class Blind(GrayEnv):
+    """Cannot render, or not even be made."""
+
+    error: Exception = RuntimeError("no EGL device")
+    fails_early = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.fails_early:
+            raise self.error
+
     def render(self) -> Any:
-        raise RuntimeError("no EGL device")
+        raise self.error
+
+
+GL, SDL = r"Set MUJOCO_GL=egl .* or MUJOCO_GL=osmesa", r"Set SDL_VIDEODRIVER=dummy before Python"
 
 
 @pytest.mark.usefixtures("ffmpeg")
+@pytest.mark.parametrize("fails_early", [True, False])
 @pytest.mark.parametrize(
-    ("module", "hint"),
-    [("mujoco", "Set MUJOCO_GL=egl .* or MUJOCO_GL=osmesa"), ("pygame", "Set SDL_VIDEODRIVER=dummy before Python")],
+    ("error", "hint"),
+    [
+        (RuntimeError("an OpenGL platform library has not been loaded into this process"), GL),
+        (AttributeError("'NoneType' object has no attribute 'glGetError'"), GL),
+        (RuntimeError("No available video device"), SDL),
+        (RuntimeError("the paint is dry"), None),
+    ],
 )
-def test_what_helps_without_a_display(module: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, sys)
-    text = rf"the env could not be rendered \(RuntimeError: no EGL device\).*{hint}"
-    with pytest.raises(EnvError, match=text):
+def test_what_helps_without_a_display(
+    error: Exception, hint: str | None, fails_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Blind, "error", error)
+    monkeypatch.setattr(Blind, "fails_early", fails_early)
+    with pytest.raises(EnvError, match=re.escape(str(error))) as caught:
         rl.record(policy(), Blind, tmp_path / "agent.mp4")
-    hook = rl.VideoRecorder(tmp_path, env=Blind)
-    from tests.unit.hooks.test_video_recorder import filmed, run_on
-
-    with pytest.raises(EnvError, match=text):
-        filmed(hook, run_on())
+    found = re.findall("MUJOCO_GL=egl|SDL_VIDEODRIVER", str(caught.value))
+    assert len(found) == (hint is not None)
+    assert hint is None or re.search(hint, str(caught.value))
+    if not fails_early:
+        assert "the env could not be rendered" in str(caught.value)
+        with pytest.raises(EnvError, match="the env could not be rendered.*" + (hint or "")):
+            filmed(rl.VideoRecorder(tmp_path, env=Blind), run_on())
     assert list(tmp_path.iterdir()) == []
 
 
