@@ -17,8 +17,8 @@ from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import AnyPath, checked, is_finite
 from rltrainer.plots.curves import learning_curve
 from rltrainer.plots.drawing import drawing
-from rltrainer.plots.metric_panels import metrics, numbers_of
-from rltrainer.plots.run_data import AnyRun, algorithm_name, as_run, curve, step_unit
+from rltrainer.plots.metric_panels import draw_panels
+from rltrainer.plots.run_data import AnyRun, algorithm_name, as_run, curve, curves, step_unit
 from rltrainer.runs import Run
 from rltrainer.state_file import read_state
 
@@ -126,9 +126,9 @@ def _cards(facts: Mapping[str, str]) -> Iterator[str]:
 
 def _metrics(run: Run) -> Iterator[str]:
     for kind in run.kinds:
-        if kind not in SKIPPED_KINDS and (found := numbers_of(run, kind)):
+        if kind not in SKIPPED_KINDS and (found := curves(run, kind)):
             yield f"<h2>{escape(kind.capitalize())}</h2>"
-            yield _picture(metrics(run, kind), f"{kind}: {', '.join(found)}")
+            yield _picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
 
 
 def _picture(figure: "Figure", words: str) -> str:

@@ -1,13 +1,13 @@
 """All numbers of one kind of row, each in a small picture of its own."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.plots.drawing import count_steps, drawing, label, line, new_figure
-from rltrainer.plots.run_data import AnyRun, Curve, as_run, curve, step_unit
-from rltrainer.runs import Run
+from rltrainer.plots.run_data import AnyRun, Curve, as_run, curves, step_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,28 +30,26 @@ def metrics(run: AnyRun, kind: str = "update") -> "Figure":
         MissingExtraError: Matplotlib is not installed.
     """
     run = as_run(run)
-    curves = numbers_of(run, kind)
-    if not curves:
+    found = curves(run, kind)
+    if not found:
         rule = f"must be a kind of row in the log of {run.folder.path}, one of {', '.join(run.kinds) or 'none'}"
         raise ParamsError(field_error_text("metrics", "kind", rule, kind))
-    shown = dict(list(curves.items())[:MAX_PANELS])
+    return draw_panels(found, step_unit(run))
+
+
+def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
+    """Return the picture of curves by name, each for itself, over steps of a unit."""
+    shown = dict(list(found.items())[:MAX_PANELS])
     with drawing():
         columns = min(NUM_COLUMNS, len(shown))
         figure, grid = new_figure("", len(shown), num_columns=columns, size=(3.2, 2.1))
-        for axes, (name, found) in zip(grid, shown.items(), strict=True):
-            step, value = _thinned(found)
+        for axes, (name, each) in zip(grid, shown.items(), strict=True):
+            step, value = _thinned(each)
             axes.plot(step, value, **line(0), linewidth=1.1, marker="o" if len(step) == 1 else None, markersize=3)
             axes.set_title(label(name), size=9)
-            count_steps(axes, step_unit(run))
+            count_steps(axes, unit)
             axes.locator_params(axis="x", nbins=4)
     return figure
-
-
-def numbers_of(run: Run, kind: str) -> dict[str, Curve]:
-    """Return the curves of all numbers of a kind of row that were ever finite."""
-    names = [name for name in run.rows(kind) if name != "step"]
-    found = {name: curve(run, f"{kind}/{name}") for name in names}
-    return {name: each for name, each in found.items() if each is not None}
 
 
 def _thinned(found: Curve, most: int = 500) -> tuple[np.ndarray, np.ndarray]:

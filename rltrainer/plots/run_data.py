@@ -57,17 +57,24 @@ def as_runs(runs: AnyRun | Sequence[AnyRun]) -> list[Run]:
 
 
 def curve(run: Run, value: str) -> Curve | None:
-    """Return the curve of a number, such as "test/return", or None if the log has none of it.
-
-    Where a step has several rows it is the last that counts.
-    """
+    """Return the curve of a number, such as "test/return", or None if the log has none of it."""
     kind, _, name = value.partition("/")
     rows = run.rows(kind)
-    values = rows.get(name, np.full(len(rows["step"]), np.nan))
+    return _curve(rows["step"], rows[name]) if name in rows else None
+
+
+def curves(run: Run, kind: str) -> dict[str, Curve]:
+    """Return the curves of all numbers of a kind of row, by name, but those that were never finite."""
+    rows = run.rows(kind)  # once: a log may have a million
+    found = {name: _curve(rows["step"], values) for name, values in rows.items() if name != "step"}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _curve(step: NDArray[np.int64], values: Array) -> Curve | None:
+    """Return the curve of a column, None if nothing in it is finite; of the rows of one step the last counts."""
     is_finite = np.abs(values) <= LARGEST
-    step, values = rows["step"][is_finite][::-1], values[is_finite][::-1]
-    step, last = np.unique(step, return_index=True)
-    return Curve(step.astype(np.float64), values[last]) if len(step) else None
+    step, last = np.unique(step[is_finite][::-1], return_index=True)
+    return Curve(step.astype(np.float64), values[is_finite][::-1][last]) if len(step) else None
 
 
 def needed_curve(owner: str, run: Run, value: str) -> Curve:

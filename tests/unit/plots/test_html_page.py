@@ -182,3 +182,10 @@ def test_a_run_with_checkpoints_tells_its_timing(tmp_path: Path) -> None:
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="expected the folder of a run"):
         page(tmp_path)
+
+
+def test_rows_are_not_read_anew_for_each_number(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, kinds, rows = make_run({"update": [(0, {f"number_{i}": 1.0 for i in range(20)})]}), [], rl.Run.rows
+    monkeypatch.setattr(rl.Run, "rows", lambda run, kind: kinds.append(kind) or rows(run, kind))
+    page(run)
+    assert kinds.count("update") == 1
