@@ -33,7 +33,7 @@ def find_folder(name: str, owner: str) -> Path:
         raise missing_extra(owner, "minari", error) from error
     for folder in (Path(name), Path(name) / "data", get_dataset_path(str(name)) / "data"):
         if (folder / "metadata.json").exists():
-            return folder
+            return folder.resolve()  # Minari does not find its files from a relative one
     hint = "`minari.download_dataset(name)` downloads one."
     text = f"expected a Minari data set there or in {get_dataset_path()}, found none. {hint}"
     raise ReplayBufferError(f"{owner}: {name}: {text}")

@@ -65,6 +65,9 @@ def to_minari(
         rule = "must be the name of a data set with its version, such as 'pendulum/medium-v0'"
         raise ParamsError(field_error_text("to_minari", "name", rule, name)) from error
     folder = Path(get_dataset_path(name))
+    if not folder.is_absolute():  # Minari would write into a folder of this name in itself
+        text = f"the environment variable MINARI_DATASETS_PATH: expected an absolute path, found {folder}"
+        raise ReplayBufferError(f"to_minari: {text}")
     if folder.exists():
         raise ReplayBufferError(f"to_minari: {folder}: expected nothing there, found a data set. Raise the version.")
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}

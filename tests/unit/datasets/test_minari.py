@@ -67,7 +67,9 @@ HELD = {
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
-def test_every_transition_of_every_format(data_format: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_transition_of_every_format(
+    data_format: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = created(LOG, data_format=data_format)
     buffer = from_minari("test/log-v0", seed=3)
     assert found(buffer.sample(300, gamma=0.5)) == HELD
@@ -77,7 +79,8 @@ def test_every_transition_of_every_format(data_format: str, caplog: pytest.LogCa
     assert (two[0], two[10], two[11]) == ((0, 2.0, 2.0, True, False, 0.0), (0, 2.0, 12.0, False, True, 0.25), HELD[11])
     assert buffer.describe().num_episodes == 4
     assert not caplog.records
-    for folder in (path, path.parent, str(path)):
+    monkeypatch.chdir(path.parent)
+    for folder in (path, path.parent, str(path), "data"):
         assert len(from_minari(folder)) == 6
 
 
@@ -218,6 +221,13 @@ def test_writing_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     not_one: Any = [1]
     with pytest.raises(ReplayBufferError, match=r"to_minari.buffer: must be a ReplayBuffer; got \[1\] \(list\)"):
         to_minari(not_one, "log-v0")
+    with monkeypatch.context() as relative:
+        relative.chdir(tmp_path)
+        relative.setenv("MINARI_DATASETS_PATH", "here")
+        with pytest.raises(
+            ReplayBufferError, match="MINARI_DATASETS_PATH: expected an absolute path, found here/log-v0"
+        ):
+            to_minari(buffer, "log-v0")
     folder = to_minari(buffer, "log-v0")
     with pytest.raises(ReplayBufferError) as raised:
         to_minari(buffer, "log-v0")
