@@ -1,5 +1,6 @@
 """Files of other projects with bytes changed or cut off: an error of ours that names the file, or a buffer."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -55,3 +56,12 @@ def test_damage_is_an_error_of_ours(
             told.append(str(error))
     assert [text for text in told if str(path) not in text] == []
     assert len(told) > 50
+
+
+@pytest.mark.parametrize("read", [from_npz, from_hdf5, from_parquet])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    pytest.importorskip("h5py")
+    pytest.importorskip("pyarrow")
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(RLTrainerError, match="found OSError: 'is a pipe, no regular file'"):
+        read(tmp_path / "log")
