@@ -1,10 +1,12 @@
 """The slow fuzz: `make fuzz`, or `python -m tests.security.fuzz --mutations 1000 --only buffer --seed 2`.
 
-Damages what each loader reads, again and again, and counts the outcomes. The n-th damage of a loader follows from the
-seed and n alone, so that a failure, which is printed with both, comes again with `--first n --mutations 1`.
+Damages what each reader reads, again and again, and counts the outcomes; a reader's mutations are shared by the ways
+to damage its files, which have a row each. The n-th damage of a row follows from its name, the seed and n alone, so
+that a failure, which is printed with all three, comes again with `--only NAME --first n --mutations 1`.
 """
 
 import argparse
+import math
 import random
 import resource
 import sys
@@ -49,26 +51,31 @@ def fuzz(loader: Loader, first: int, stop: int, seed: int, seconds: float) -> tu
 def main() -> int:
     """Print a row for each loader; return how many mutations did neither what was promised nor nothing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mutations", type=int, default=100_000, help="of each loader")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
+    parser.add_argument("--mutations", type=int, default=100_000, help="of each reader")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one of each row")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="for each loader, at most")
-    parser.add_argument("--only", nargs="*", help="names of loaders")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for each row, at most")
+    parser.add_argument("--only", nargs="*", help="names of readers, or of rows")
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory = Path("/dev/shm")
     total = 0
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         loaders = make_loaders(Path(folder))
-        print(f"{'loader':20} {'mutations':>9} {'refused':>8} {'same':>8} {'other':>8} {'wrong':>6} {'s':>6}")
-        for name in options.only or loaders:
+        unknown = set(options.only or ()) - {name for each in loaders.values() for name in (each.name, each.reader)}
+        if unknown:
+            parser.error(f"--only: must name readers or rows; got {sorted(unknown)}. There are {', '.join(loaders)}.")
+        chosen = [x for x in loaders.values() if options.only is None or {x.name, x.reader} & set(options.only)]
+        num_ways = Counter(loader.reader for loader in chosen)
+        print(f"{'reader, damage':40} {'mutations':>9} {'refused':>8} {'same':>8} {'other':>8} {'wrong':>6} {'s':>6}")
+        for loader in chosen:
             began = time.monotonic()
-            stop = options.first + options.mutations
-            counts, num_wrong = fuzz(loaders[name], options.first, stop, options.seed, options.seconds)
+            stop = options.first + math.ceil(options.mutations / num_ways[loader.reader])
+            counts, num_wrong = fuzz(loader, options.first, stop, options.seed, options.seconds)
             found = [counts[outcome] for outcome in ("refused", "same", "other")]
             numbers = " ".join(f"{count:8}" for count in found)
             seconds = time.monotonic() - began
-            print(f"{name:20} {sum(found) + num_wrong:9} {numbers} {num_wrong:6} {seconds:6.0f}", flush=True)
+            print(f"{loader.name:40} {sum(found) + num_wrong:9} {numbers} {num_wrong:6} {seconds:6.0f}", flush=True)
             total += num_wrong
     return total
 

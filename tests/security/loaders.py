@@ -21,7 +21,7 @@ from rltrainer.errors import RLTrainerError
 from rltrainer.hooks import BatchRecorder
 from rltrainer.state_file import read_state, write_state
 from tests.resume.runs import build, digest
-from tests.security.mutations import mutated, signed, with_other_text, with_other_value
+from tests.security.mutations import in_place_of, mutated, signed, with_other_text, with_other_value
 from tests.security.run_loaders import ways_to_damage, write_run
 
 MAX_SECONDS = 10.0
@@ -36,10 +36,16 @@ class Loader:
     """
 
     name: str
+    """Of what is read, and behind a comma of the way to damage it."""
     write: Callable[[Random], None]
     load: Callable[[], str]
     is_sealed: bool
     expected: str = ""
+
+    @property
+    def reader(self) -> str:
+        """What is read."""
+        return self.name.split(", ")[0]
 
     def try_one(self, random: Random) -> str:
         """Damage and load once; return "refused", "same" or "other", and raise about anything else."""
@@ -159,21 +165,23 @@ def make_run(name: str, folder: Path) -> Any:
 
 def restoring(trainer: Any, path: Path) -> Callable[[], str]:
     """Return what restores a trainer: refused, it changes nothing; accepted, it trains on, or says why it cannot."""
-    first: list[str] = []
+    whole, now = "", digest(trainer)
 
     def load() -> str:
-        before = digest(trainer)
+        nonlocal whole, now
+        before, now = now, ""
         try:
             trainer.restore(path)
         except BaseException:
-            assert digest(trainer) == before, "a refused restore changed something"
+            now = digest(trainer)
+            assert now == before, "a refused restore changed something"
             raise
-        found = digest(trainer)
-        if first and found != first[0]:
+        found = now = digest(trainer)
+        whole = whole or found
+        if found != whole:
             with contextlib.suppress(RLTrainerError):
                 trainer.execute_epoch()
-        first.append(found)
-        del first[1:]
+            now = digest(trainer)
         return found
 
     return load
@@ -191,7 +199,7 @@ def of_values(name: str, folder: Path) -> Loader:
             changed = with_other_value(random, states[part])
         write_checkpoint(path, states | {part: changed})
 
-    return Loader(f"{name} run", write, restoring(trainer, path), is_sealed=False)
+    return Loader(f"signed member, values of {name}", write, restoring(trainer, path), is_sealed=False)
 
 
 def of_checkpoint(folder: Path) -> list[Loader]:
@@ -199,28 +207,24 @@ def of_checkpoint(folder: Path) -> list[Loader]:
     trainer = make_run("dqn_prioritized", folder)
     path = folder / "checkpoint"
     trainer.save(path)
-    files = {file.name: file.read_bytes() for file in path.iterdir()}
-    members = sorted(set(files) - {"manifest.json"})
-    load = restoring(trainer, path)
-
-    def put(changed: dict[str, bytes]) -> None:
-        for name, data in (files | changed).items():
-            _put(path / name, data)
+    files = {file: file.read_bytes() for file in path.iterdir()}
+    manifest, members = path / "manifest.json", sorted(set(files) - {path / "manifest.json"})
+    load, put = restoring(trainer, path), in_place_of(files)
 
     def write_signed(random: Random) -> None:
-        name = random.choice(members)
-        changed, manifest = signed(_texts(random, files[name])), json.loads(files["manifest.json"])
-        manifest["files"][name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
-        put({name: changed, "manifest.json": json.dumps(manifest).encode()})
+        member = random.choice(members)
+        changed, plain = signed(_texts(random, files[member])), json.loads(files[manifest])
+        plain["files"][member.name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+        put({member: changed, manifest: json.dumps(plain).encode()})
 
     def write_member(random: Random) -> None:
-        name = random.choice(members)
-        put({name: mutated(random, files[name])})
+        member = random.choice(members)
+        put({member: mutated(random, files[member])})
 
     ways: list[tuple[str, Callable[[Random], None], bool]] = [
-        ("manifest", lambda random: put({"manifest.json": mutated(random, files["manifest.json"])}), True),
+        ("manifest", lambda random: put({manifest: mutated(random, files[manifest])}), True),
         ("member", write_member, True),
-        ("member, signed", write_signed, False),
+        ("signed member", write_signed, False),
     ]
     found = [Loader(name, write, load, is_sealed) for name, write, is_sealed in ways]
     return [*found, *(of_values(name, folder) for name in ("dqn_prioritized", *RUNS))]

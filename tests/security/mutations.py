@@ -5,6 +5,7 @@ import json
 import re
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -32,6 +33,24 @@ def mutated(random: Random, data: bytes) -> bytes:
 def signed(data: bytes) -> bytes:
     """Return a state file whose last bytes are the right checksum of the others."""
     return data[:-32] + hashlib.sha256(data[:-32]).digest()
+
+
+def in_place_of(files: dict[Path, bytes]) -> Callable[[dict[Path, bytes]], None]:
+    """Return what puts some files in the place of these, and those back that it put there the last time."""
+    written: set[Path] = set()
+
+    def put(changed: dict[Path, bytes]) -> None:
+        for path in written - set(changed):
+            if path in files:
+                path.write_bytes(files[path])
+            else:
+                path.unlink()
+        for path, data in changed.items():
+            path.write_bytes(data)
+        written.clear()
+        written.update(changed)
+
+    return put
 
 
 def with_other_text(random: Random, data: bytes) -> bytes:

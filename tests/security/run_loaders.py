@@ -11,7 +11,7 @@ from rltrainer.checkpoint import CheckpointStore, read_checkpoint
 from rltrainer.checkpoint.manifest import _checksum
 from rltrainer.checkpoint.store import live_state
 from rltrainer.data import ring_blocks
-from tests.security.mutations import mutated, signed, with_other_text
+from tests.security.mutations import in_place_of, mutated, signed, with_other_text
 
 
 def write_run(trainer: Any, directory: Path) -> Path:
@@ -36,13 +36,8 @@ def ways_to_damage(checkpoint: Path) -> dict[str, tuple[Callable[[Random], None]
     """Return by name what damages one file of it, and whether a checksum gives that away."""
     folder = checkpoint.parent / "segments"
     files = {path: path.read_bytes() for path in (*checkpoint.iterdir(), *folder.iterdir())}
+    put = in_place_of(files)
     manifest, names = checkpoint / "manifest.json", sorted(path.name for path in folder.iterdir())
-
-    def put(changed: dict[Path, bytes]) -> None:
-        for path in set(folder.iterdir()) - set(files):
-            path.unlink()
-        for path, data in (files | changed).items():
-            path.write_bytes(data)
 
     def with_segment(old: str, data: bytes) -> dict[Path, bytes]:
         """Put another segment into the place of one, in a manifest made anew."""
@@ -69,10 +64,10 @@ def ways_to_damage(checkpoint: Path) -> dict[str, tuple[Callable[[Random], None]
         put({manifest: _signed_manifest(plain)})
 
     return {
-        "manifest of a run": (lambda random: put({manifest: mutated(random, files[manifest])}), True),
-        "segment": (change_segment, True),
-        "segment, signed": (change_and_sign_segment, False),
-        "segments, in another order": (change_order, False),
+        "manifest, of a run": (lambda random: put({manifest: mutated(random, files[manifest])}), True),
+        "member, segment": (change_segment, True),
+        "signed member, segment": (change_and_sign_segment, False),
+        "signed member, segments in another order": (change_order, False),
     }
 
 

@@ -11,8 +11,8 @@ from tests.security.loaders import RUNS, Loader, make_loaders
 
 NAMES = [
     *(f"{kind}{way}" for kind in ("algorithm", "policy", "buffer", "batch") for way in ("", ", signed", ", values")),
-    "manifest", "member", "member, signed", *(f"{name} run" for name in ("dqn_prioritized", *RUNS)),
-    "manifest of a run", "segment", "segment, signed", "segments, in another order",
+    "manifest", "member", "signed member", *(f"signed member, values of {name}" for name in ("dqn_prioritized", *RUNS)),
+    "manifest, of a run", "member, segment", "signed member, segment", "signed member, segments in another order",
     "log.jsonl", "log.csv", "log", "params JSON",
 ]  # fmt: skip
 
@@ -28,7 +28,7 @@ def test_every_loader_is_tried(loaders: dict[str, Loader]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_is_damaged_is_refused_or_harmless(name: str, loaders: dict[str, Loader]) -> None:
-    before, num = peak(), 20 if name.endswith(" run") else 100  # which writes a checkpoint and trains on
+    before, num = peak(), 20 if "values of" in name else 100  # which writes a checkpoint and trains on
 
     @settings(derandomize=True, database=None, deadline=None, max_examples=num, suppress_health_check=list(HealthCheck))
     @given(random=st.randoms(use_true_random=False))
@@ -39,7 +39,7 @@ def test_whatever_is_damaged_is_refused_or_harmless(name: str, loaders: dict[str
     assert peak() - before < MAX_GROWTH
 
 
-@pytest.mark.parametrize("name", ["algorithm", "buffer", "dqn_prioritized run"])
+@pytest.mark.parametrize("name", ["algorithm", "buffer", "signed member, values of dqn_prioritized"])
 def test_the_slow_fuzz_counts(name: str, loaders: dict[str, Loader]) -> None:
     counts, num_wrong = fuzz(loaders[name], 0, 20, seed=1, seconds=60)
     assert (sum(counts.values()), num_wrong) == (20, 0)
