@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.faults.checkpoints import Checkpoint, checkpoints_in, newest_intact, strangers_in
 from benchmarks.faults.fault import Fault
+from benchmarks.faults.legs import INEXACT
 from benchmarks.faults.life import Plan
 from benchmarks.faults.process import Life, processes_of
 
@@ -67,7 +68,7 @@ class Run:
         self, leg: str, folder: Path, saved: Path, max_epochs: int, way: dict[int, list[str]], tally: Tally
     ) -> None:
         self.leg, self.folder, self.saved, self.max_epochs = leg, folder, saved, max_epochs
-        self.way, self.tally, self.is_exact = way, tally, bool(way) and "restarts" not in leg
+        self.way, self.tally, self.is_exact = way, tally, bool(way) and leg not in INEXACT
         self.is_over = False
         self.at_start: list[Checkpoint] = []
         self.known: dict[tuple[Path, int], bytes] = {}  # by file and what number its folder has: names come again
@@ -149,7 +150,7 @@ class Run:
             yield f"an exception had nowhere to go: {life.stderr[-1000:]}"
         # A second signal may come while the interpreter ends, to whom a traceback is all that is left to say.
         is_late = "twice" in fault.name
-        if "Traceback" in life.stderr and life.status in (143, 0) and self.is_exact and not is_late:
+        if "Traceback" in life.stderr and life.status in (143, 0) and "restarts" not in self.leg and not is_late:
             yield f"a traceback of nothing that ended the run: {life.stderr[-3000:]}"
         yield from self._way_problems(life, fault)
         yield from self._saved_problems(life, fault)

@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarks.faults.fault import IN_PROCESS, WORKERS, Fault, failed, stopped
+from benchmarks.faults.fault import ASYNC, BATCHED, IN_PROCESS, WORKERS, Fault, failed, stopped
 from benchmarks.faults.legs import MAX_RESTARTS, STEP_TIMEOUT, EnvTrouble
 from benchmarks.faults.process import Life, processes_of
 
 if TYPE_CHECKING:
     from benchmarks.faults.conductor import Run
 
-DEAD = r"WorkerLostError: envs? [\d, ]+ \(pid \d+\) (was|were) killed by SIGKILL during "
+DEAD = r"WorkerLostError: (envs? [\d, ]+|worker \d) \(pid \d+\) (was|were) killed by SIGKILL during "
+WITH_ENVS = (*IN_PROCESS, ASYNC, BATCHED)
+WITH_PROCESSES = (WORKERS[0], ASYNC, BATCHED)
 
 
 class EnvFault(Fault):
-    """A fault within an env: of training, or of the tests."""
+    """A fault within an env: of training, or of the tests.
+
+    Attributes:
+        promise: how the life ends: a pattern, with the number of the env and a worker that tells of it.
+    """
 
     trouble: str
     promise: str
@@ -27,39 +33,57 @@ class EnvFault(Fault):
         super().__init__(draw, leg)
         self.env = draw.randrange(4)
         is_of_test = leg == "offline" or (self.trouble not in ("kill", "hang") and draw.random() < 0.2)
-        self.env %= 2 if is_of_test else 4
+        self.env %= 2 if is_of_test or leg == ASYNC else 4  # each asynchronous worker has the first two
+        self.worker = r"worker \d \(pid \d+\), during .*: " if leg == ASYNC and not is_of_test else ""
         trouble = EnvTrouble(self.trouble, self.env, draw.randint(1, 18))
         self.plan = replace(self.plan, **{"test_trouble" if is_of_test else "trouble": trouble})
         self.shared = trouble
 
     def after(self, life: Life, run: "Run") -> Iterator[str]:
         self.struck = self.shared.num_strikes > 0
-        yield from failed(life, self.promise.format(env=self.env)) if self.struck else stopped(life)
+        yield from failed(life, self.promise.format(env=self.env, worker=self.worker)) if self.struck else stopped(life)
 
 
 class EnvRaises(EnvFault):
-    name, trouble, legs = "env raises", "exception", IN_PROCESS
-    promise = "EnvError: env {env} failed during .*: ValueError: the wheel is off"
+    name, trouble, legs = "env raises", "exception", WITH_ENVS
+    promise = "EnvError: {worker}env {env} failed during .*: ValueError: the wheel is off"
 
 
 class WorkerDies(EnvFault):
-    name, trouble, legs = "worker killed in a step", "kill", WORKERS[:1]
-    promise = DEAD + r".*, in env {env}$"
+    name, trouble, legs = "worker killed in a step", "kill", WITH_PROCESSES
+    promise = DEAD
+
+    def __init__(self, draw: random.Random, leg: str) -> None:
+        super().__init__(draw, leg)
+        if leg not in (ASYNC, BATCHED):  # whose processes have several envs, and tell in which it was
+            self.promise = DEAD + r".*, in env {env}$"
 
 
 class EnvHangs(EnvFault):
-    name, trouble, legs = "env hangs", "hang", WORKERS[:1]
-    promise = rf"WorkerLostError: env {{env}} \(pid \d+\) hung: .* took longer than step_timeout={STEP_TIMEOUT} seconds"
+    name, trouble, legs = "env hangs", "hang", WITH_PROCESSES
+
+    def __init__(self, draw: random.Random, leg: str) -> None:
+        super().__init__(draw, leg)
+        who = r"worker \d" if leg == ASYNC else "env {env}"
+        self.promise = rf"WorkerLostError: {who} \(pid \d+\) hung: .* longer than step_timeout={STEP_TIMEOUT} seconds"
+        if leg == BATCHED:  # the other envs go on meanwhile
+            self.plan = replace(self.plan, limit=100)
+
+    def after(self, life: Life, run: "Run") -> Iterator[str]:
+        if self.leg == BATCHED and life.status in (143, 0):  # nobody had waited for it for so long
+            yield from stopped(life)
+        else:
+            yield from super().after(life, run)
 
 
 class RewardIsNaN(EnvFault):
-    name, trouble, legs = "NaN reward", "NaN reward", IN_PROCESS
-    promise = r"NonFiniteError: env {env}, step \d+: reward = nan"
+    name, trouble, legs = "NaN reward", "NaN reward", WITH_ENVS
+    promise = r"NonFiniteError: {worker}env {env}, step \d+: reward = nan"
 
 
 class ObservationIsNaN(EnvFault):
-    name, trouble, legs = "NaN observation", "NaN observation", IN_PROCESS
-    promise = r"NonFiniteError: env {env}, step \d+: obs = nan"
+    name, trouble, legs = "NaN observation", "NaN observation", WITH_ENVS
+    promise = r"NonFiniteError: {worker}env {env}, step \d+: obs = nan"
 
 
 class HookRaises(Fault):
@@ -77,7 +101,7 @@ class HookRaises(Fault):
 class WorkerIsKilled(Fault):
     """A worker is killed from outside, at any time."""
 
-    name, legs = "worker killed from outside", WORKERS[:1]
+    name, legs = "worker killed from outside", WITH_PROCESSES
 
     def during(self, life: Life, run: "Run") -> None:
         life.wait(lambda: bool(life.steps))

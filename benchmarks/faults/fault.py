@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from benchmarks.faults.conductor import Run
 
 WORKERS = ("off-policy, workers", "off-policy, restarts")
+ASYNC, BATCHED = "off-policy, async", "off-policy, batched"
 IN_PROCESS = ("off-policy, workers", "on-policy", "offline")
 """Legs with test envs of ours in the trainer's process."""
 

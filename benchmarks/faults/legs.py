@@ -24,8 +24,13 @@ QUIET: dict[str, Any] = {"seed": 5, "show_progress": False, "verbose": False}
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32), gym.spaces.Discrete(2)
 
 
+_troubles: list["EnvTrouble"] = []
+
+
 class EnvTrouble:
     """A fault of one env, in its step of some number after `arm` was called; in workers that were forked too.
+
+    Pickled, it is itself, for whoever has it by a fork.
 
     Args:
         kind: a key of `STRIKES`.
@@ -37,6 +42,10 @@ class EnvTrouble:
     def __init__(self, kind: str, env: int, at: int, times: int = 1) -> None:
         self.kind, self.env, self.at, self.times = kind, env, at, times
         self._shared = mmap.mmap(-1, 3)  # armed, steps since then, strikes
+        _troubles.append(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _trouble, (_troubles.index(self),)
 
     def arm(self) -> None:
         self._shared[0] = 1
@@ -54,6 +63,10 @@ class EnvTrouble:
                 shared[2] += 1
                 return STRIKES[self.kind](*result)
         return result
+
+
+def _trouble(number: int) -> EnvTrouble:
+    return _troubles[number]
 
 
 def _raise(*result: Any) -> Any:
@@ -145,30 +158,57 @@ class Setting:
 
 
 def make_envs(
-    in_workers: bool, num_envs: int, action_space: Any, trouble: EnvTrouble | None = None, on_env_error: Any = "raise"
+    in_workers: bool,
+    num_envs: int,
+    action_space: Any,
+    trouble: EnvTrouble | None = None,
+    on_env_error: Any = "raise",
+    num_workers: int = 2,
 ) -> Any:
     """Return envs that know their numbers. Workers are forked: a life then starts in a tenth of a second."""
     factories = [partial(RestlessEnv, action_space, number, trouble) for number in range(num_envs)]
     if not in_workers:
         return SyncVectorEnv(factories)
     options = {"on_env_error": on_env_error, "max_restarts": MAX_RESTARTS, "step_timeout": STEP_TIMEOUT}
-    return WorkerVectorEnv(factories, num_workers=2, start_method="fork", **options)
+    return WorkerVectorEnv(factories, num_workers=num_workers, start_method="fork", **options)
 
 
-def off_policy(setting: Setting, on_env_error: str = "raise") -> Any:
-    """Return SAC with two workers and a buffer that wraps around."""
+def off_policy(setting: Setting, make_collector: Callable[[Any, EnvTrouble | None], Any]) -> Any:
+    """Return SAC with four envs and a buffer that wraps around.
+
+    Args:
+        setting: of the life.
+        make_collector: from a policy and the trouble of the envs to a collector.
+    """
     rl.seed(1)
-    envs = make_envs(True, 4, BOX, setting.trouble, on_env_error)
+    envs = make_envs(False, 4, BOX)
     algorithm = rl.SAC(
         rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,), normalize_obs=True), rl.SACParams(n_step=2)
     )
-    buffer = rl.ReplayBuffer(400, envs.single_observation_space, envs.single_action_space, num_envs=4)
+    collector = make_collector(algorithm.policy, setting.trouble)
+    collector.attach_buffer(rl.ReplayBuffer(400, envs.single_observation_space, envs.single_action_space, num_envs=4))
     params = rl.OffPolicyTrainerParams(
-        training_collector=rl.Collector(algorithm.policy, envs, buffer), epoch_num_steps=80,
+        training_collector=collector, epoch_num_steps=80,
         collection_step_num_env_steps=20, update_step_num_gradient_steps_per_sample=0.1, batch_size=8,
         warmup_num_env_steps=40, **setting.common(algorithm, make_envs(False, 2, BOX, setting.test_trouble)),
     )  # fmt: skip
     return rl.OffPolicyTrainer(algorithm, params)
+
+
+def in_step(policy: Any, trouble: EnvTrouble | None, on_env_error: str = "raise") -> Any:
+    """Return a collector with two workers."""
+    return rl.Collector(policy, make_envs(True, 4, BOX, trouble, on_env_error))
+
+
+def batched(policy: Any, trouble: EnvTrouble | None) -> Any:
+    """Return a collector that lets its policy decide for the envs that are ready."""
+    return rl.BatchedCollector(policy, make_envs(True, 4, BOX, trouble, num_workers=4))
+
+
+def asynchronous(policy: Any, trouble: EnvTrouble | None) -> Any:
+    """Return a collector whose two workers act while the learner updates."""
+    make = partial(make_envs, False, 2, BOX, trouble)
+    return rl.AsyncCollector(policy, make, 2, step_timeout=STEP_TIMEOUT, start_method="fork")
 
 
 def on_policy(setting: Setting) -> Any:
@@ -215,10 +255,13 @@ def offline(setting: Setting) -> Any:
 
 
 LEGS: dict[str, Callable[[Setting], Any]] = {
-    "off-policy, workers": off_policy,
+    "off-policy, workers": partial(off_policy, make_collector=in_step),
     "on-policy": on_policy,
     "on-policy, native": native,
     "offline": offline,
-    "off-policy, restarts": partial(off_policy, on_env_error="restart"),
+    "off-policy, restarts": partial(off_policy, make_collector=partial(in_step, on_env_error="restart")),
+    "off-policy, async": partial(off_policy, make_collector=asynchronous),
+    "off-policy, batched": partial(off_policy, make_collector=batched),
 }
-"""By name; the last does not promise the bits of an undisturbed run, as envs begin anew after their faults."""
+INEXACT = ("off-policy, restarts", "off-policy, async", "off-policy, batched")
+"""Those that do not promise the bits of an undisturbed run: envs begin anew, or what is collected depends on time."""

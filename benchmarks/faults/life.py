@@ -153,7 +153,7 @@ def weights(trainer: Any) -> str:
 def num_restarts(trainer: Any) -> int:
     """Return how often a training env was made anew."""
     collector = getattr(trainer.params, "training_collector", None)
-    return 0 if collector is None else getattr(collector.envs, "num_restarts", 0)
+    return getattr(getattr(collector, "envs", None), "num_restarts", 0)
 
 
 def num_wrong(trainer: Any) -> int:

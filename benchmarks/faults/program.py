@@ -21,11 +21,14 @@ from benchmarks.faults.conductor import AS_PROMISED, BROKEN, TOO_LATE, Run, Tall
 from benchmarks.faults.disk_faults import DiskFull
 from benchmarks.faults.fault import Fault
 from benchmarks.faults.kinds import KINDS
-from benchmarks.faults.legs import LEGS
+from benchmarks.faults.legs import INEXACT, LEGS
 from benchmarks.faults.process import Born
 
 REPORT = Path(__file__).parents[1] / "chaos.md"
-SHARES = {"off-policy, workers": 8, "on-policy": 5, "on-policy, native": 3, "offline": 4, "off-policy, restarts": 3}
+SHARES = {
+    "off-policy, workers": 8, "on-policy": 5, "on-policy, native": 3, "offline": 4, "off-policy, restarts": 3,
+    "off-policy, async": 4, "off-policy, batched": 4,
+}  # fmt: skip
 """Of the faults, by leg."""
 NOTES = """Each fault strikes one life of a run, which the next life goes on with. Looked at after each: exit status;
 error or warning, and what it names; every training step and the end, against those of an undisturbed run (weights at
@@ -134,7 +137,7 @@ def report(tallies: dict[str, Tally], arguments: argparse.Namespace) -> str:
             t.length,
             t.steps,
             t.finished,
-            t.equal if "restarts" not in leg else "-",
+            t.equal if leg not in INEXACT else "-",
             f"{t.seconds:.0f}",
         ]
         for leg, t in tallies.items()
