@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -20,7 +21,7 @@ from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import RLTrainerError
 from rltrainer.hooks import BatchRecorder
 from rltrainer.state_file import read_state, write_state
-from tests.resume.runs import build, digest
+from tests.resume.runs import BOX, build, digest, short_episodes
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text, with_other_value
 from tests.security.run_loaders import ways_to_damage, write_run
 
@@ -147,13 +148,24 @@ def _texts(random: Random, data: bytes) -> bytes:
     return with_other_text(random, data) if random.random() < 0.7 else mutated(random, data)
 
 
-RUNS = ["ppo", "recurrent_ppo", "sac_mixed", "c51", "offline_sac_prioritized"]
+RUNS = ["ppo", "recurrent_ppo", "sac_mixed", "c51", "offline_sac_prioritized", "sac_async", "sac_batched"]
+
+
+def other_collector(name: str, params: Any) -> Any:
+    """Return an asynchronous or a batched collector for a run whose params have a plain one."""
+    policy = params.training_collector.policy
+    buffer = rl.ReplayBuffer(34, policy.observation_space, policy.action_space, num_envs=2)
+    if name.endswith("_batched"):
+        return rl.BatchedCollector(policy, short_episodes(2, BOX), buffer)
+    return rl.AsyncCollector(policy, functools.partial(short_episodes, 1, BOX), 2, buffer, start_method="fork")
 
 
 def make_run(name: str, folder: Path) -> Any:
     """Return a trainer after an epoch; that of "ppo" has a logger and hooks."""
-    trainer: Any = build(name)
+    trainer: Any = build(name.removesuffix("_async").removesuffix("_batched"))
     more: dict[str, Any] = {"runtime": rl.RuntimeParams(compile=False)}
+    if name.endswith(("_async", "_batched")):
+        more["training_collector"] = other_collector(name, trainer.params)
     if name == "ppo":
         more["hooks"] = [rl.LogScalar("reward"), rl.RewardNormalizer(), rl.EarlyStopping("loss")]
         more["logger"] = rl.JSONLinesLogger(folder / "ppo.jsonl", training_interval=1)
@@ -179,8 +191,9 @@ def restoring(trainer: Any, path: Path) -> Callable[[], str]:
         found = now = digest(trainer)
         whole = whole or found
         if found != whole:
-            with contextlib.suppress(RLTrainerError):
-                trainer.execute_epoch()
+            for go_on in (trainer.execute_epoch, trainer.algorithm.check_faults):
+                with contextlib.suppress(RLTrainerError):
+                    go_on()
             now = digest(trainer)
         return found
 
