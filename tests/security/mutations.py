@@ -65,7 +65,7 @@ def with_other_text(random: Random, data: bytes) -> bytes:
             header = json.dumps(found).encode()
         else:
             header = other_word(random, header)
-    except (ValueError, struct.error, LookupError, TypeError, AttributeError):
+    except (ValueError, struct.error, LookupError, TypeError, AttributeError, RecursionError):
         return data
     return struct.pack("<Q", len(header)) + header + rest
 
