@@ -75,11 +75,12 @@ def test_an_interval_is_that_of_all_resamples() -> None:
     assert bootstrap_interval(mean_score, [0.0, 1.0]) == (0.0, 1.0)
 
 
-def test_resamples_are_drawn_as_often_as_chance_says() -> None:
+@pytest.mark.parametrize("confidence", [0.5, 0.9])
+def test_resamples_are_drawn_as_often_as_chance_says(confidence: float) -> None:
     scores = np.array([0.0, 1.0, 5.0])
     means = [np.mean(drawn) for drawn in itertools.product(scores, repeat=3)]  # all 27
-    low, high = bootstrap_interval(mean_score, scores, confidence=0.9, num_resamples=100_000)
-    expected = np.quantile(means, [0.05, 0.95], method="inverted_cdf")
+    low, high = bootstrap_interval(mean_score, scores, confidence=confidence, num_resamples=100_000)
+    expected = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
     np.testing.assert_allclose([low, high], expected)
 
 

@@ -173,7 +173,7 @@ def test_many_names_are_drawn_up_to_a_number(make_run: MakeRun, monkeypatch: pyt
     assert len(figure.axes) == 2
 
 
-@pytest.mark.parametrize("name", ["$\\frac{", "a\x07b\nc", "$x_1$", "%d {} <b>&", "_hidden", "n" * 500])
+@pytest.mark.parametrize("name", ["$\\frac{$", "a\x07b\nc", "$x_1$", "%d {} <b>&", "_hidden", "n" * 500])
 def test_names_are_shown_as_they_are(name: str, make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(returns(1.0, 2.0))
     axes = drawn(learning_curves({name: [run, run]}), tmp_path)
