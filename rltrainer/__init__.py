@@ -1,6 +1,6 @@
 """rltrainer: trains reinforcement-learning agents with PyTorch. The public names."""
 
-from rltrainer import datasets, errors, plots, registry
+from rltrainer import datasets, errors, plots, recipes, registry
 from rltrainer.algorithms import *
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.collect import *
@@ -31,6 +31,7 @@ from rltrainer.loggers import *
 from rltrainer.nets import *
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.profiler_params import ProfilerParams
+from rltrainer.recipes import Recipe, Training, train
 from rltrainer.registry import register
 from rltrainer.runs import *
 from rltrainer.schedules import CosineSchedule, LinearSchedule
@@ -55,15 +56,16 @@ __all__ = [
     "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams", "OnPolicyAlgorithm", "OnPolicyTrainer",
     "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams", "Optimizer", "OrnsteinUhlenbeckNoise",
     "PPOParams", "PixelObservation", "Policy", "PrecisionParams", "PrioritizedReplayBuffer", "ProfilerParams",
-    "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams", "RecurrentActorCritic",
-    "RecurrentPPO", "ReplayBuffer", "ReplayedStep", "RewardNormalizer", "Rollout", "RolloutBuffer", "Run",
-    "RunFolder", "RuntimeParams", "SACParams", "Samples", "SaveableEnv", "ScheduledValue", "SeedRun", "SelectKeys",
-    "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params",
-    "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook",
-    "TrainerParams", "Transitions", "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult",
-    "VideoRecorder", "WandbLogger", "datasets", "errors", "evaluate_policy", "export_onnx", "export_torch",
-    "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy", "make_vec", "open_run", "plots",
-    "record", "register", "replay_episode", "rms_prop", "run_seeds", "scores", "seed", "watch",
+    "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams", "REINFORCEParams", "Recipe",
+    "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "ReplayedStep", "RewardNormalizer", "Rollout",
+    "RolloutBuffer", "Run", "RunFolder", "RuntimeParams", "SACParams", "Samples", "SaveableEnv", "ScheduledValue",
+    "SeedRun", "SelectKeys", "SequenceSummaryStats", "Sequences", "SquashedActorCritic", "SystemStats",
+    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer",
+    "TrainerContext", "TrainerHook", "TrainerParams", "Training", "Transitions", "UpdateCallbacks", "UpdateParams",
+    "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets", "errors", "evaluate_policy",
+    "export_onnx", "export_torch", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy",
+    "make_vec", "open_run", "plots", "recipes", "record", "register", "replay_episode", "rms_prop", "run_seeds",
+    "scores", "seed", "train", "watch",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

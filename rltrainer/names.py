@@ -54,6 +54,15 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f" Did you mean {meant[0]!r}?" if meant else ""
 
 
+def argument_names(called: type[Any]) -> tuple[list[str], bool]:
+    """Return the names that a constructor's arguments have, and whether it takes any other too."""
+    parameters = inspect.signature(called.__init__).parameters
+    known, others = list(parameters)[1:], [p.annotation for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+    if others and get_origin(others[0]) is Unpack:  # options of a parent's, which a TypedDict names
+        return known[:-1] + list(get_type_hints(get_args(others[0])[0])), False
+    return known, bool(others)
+
+
 def check_arguments(
     owner: str,
     called: type[Any],
@@ -74,12 +83,9 @@ def check_arguments(
         ArgumentError: Python would raise a `TypeError`.
     """
     signature = inspect.signature(called.__init__)
-    known = list(signature.parameters)[1:]
-    others = [p.annotation for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
-    if others and get_origin(others[0]) is Unpack:  # options of a parent's, which a TypedDict names
-        known, others = known[:-1] + list(get_type_hints(get_args(others.pop())[0])), []
+    known, takes_any = argument_names(called)
     for name in values:
-        if name not in known and not others:
+        if name not in known and not takes_any:
             hint = did_you_mean(name, known) or elsewhere(name)
             raise ArgumentError(f"{owner}: unknown {what} {name!r}.{hint}")
     try:

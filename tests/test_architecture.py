@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "rltrainer"
 FLOORS = {
     "plots": 7,
     "runs": 6,
+    "recipes": 6,
     "trainers": 5,
     "hooks": 4,
     "checkpoint": 4,

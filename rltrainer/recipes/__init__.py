@@ -1,0 +1,8 @@
+"""Recipes: settings that train well in an env, as data; and `train`, which picks one."""
+
+from rltrainer.recipes.cookbook import get, names
+from rltrainer.recipes.recipe import Recipe
+from rltrainer.recipes.recipe_file import recipe_of
+from rltrainer.recipes.training import Training, run_recipe, train
+
+__all__ = ["Recipe", "Training", "get", "names", "recipe_of", "run_recipe", "train"]

@@ -1,0 +1,207 @@
+"""A recipe: all that makes a training in an env, as data; and the trainer that it makes."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Self, cast
+
+import gymnasium as gym
+
+from rltrainer.algorithms import AlgorithmParams, OnPolicyAlgorithm
+from rltrainer.collect import Collector
+from rltrainer.data import ReplayBuffer
+from rltrainer.envs import make_vec
+from rltrainer.envs.make_vec import Backend
+from rltrainer.errors import ParamsError
+from rltrainer.field_rules import (
+    AnyText,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Rule,
+    checked,
+    field_hints,
+    instance_of,
+)
+from rltrainer.names import argument_names, did_you_mean
+from rltrainer.params import Params
+from rltrainer.recipes.algorithms import algorithm_named
+from rltrainer.seeding import seed as seed_everything
+from rltrainer.trainers import OffPolicyTrainerParams, OnlineTrainer, OnlineTrainerParams, OnPolicyTrainerParams
+
+AnyEnv = Annotated[
+    str | Callable[[], gym.Env[Any, Any]],
+    Rule("a gymnasium id or a factory of envs", lambda v: callable(v) or (isinstance(v, str) and v.strip() != "")),
+]
+Options = Annotated[
+    Mapping[str, Any],
+    Rule("a dict of options by name", lambda v: isinstance(v, dict) and all(isinstance(name, str) for name in v)),
+]
+MAX_CAPACITY = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Recipe(Params):
+    """All that makes a training, as data: `recipe.make_trainer().run()`.
+
+    Raises:
+        ParamsError: a value breaks its field's rule, or an option is none of the policy's or trainer's.
+    """
+
+    algorithm: str
+    """Name of the algorithm, such as "ppo"."""
+    env: AnyEnv
+    """The env: a gymnasium id, or a factory."""
+    num_env_steps: PositiveInt
+    """Env steps of the whole training, roughly: whole collections."""
+    num_envs: PositiveInt = 1
+    """Copies of the env that are stepped together."""
+    env_kwargs: Options = dataclasses.field(default_factory=dict)
+    """Arguments of the env; only with an id."""
+    backend: Backend = "auto"
+    """The way envs are stepped; see `make_vec`."""
+    num_epochs: PositiveInt = 20
+    """Number of test steps, spread evenly over the training."""
+    num_test_episodes: PositiveInt = 10
+    """Episodes of a test step, each in an env of its own."""
+    params: Annotated[AlgorithmParams, instance_of(AlgorithmParams)]
+    """Hyperparameters of the algorithm."""
+    policy: Options = dataclasses.field(default_factory=dict)
+    """Options of the policy, as its class's `for_envs` takes them."""
+    trainer: Options = dataclasses.field(default_factory=dict)
+    """Fields of the trainer's params; epochs follow from `num_env_steps` and `num_epochs`."""
+    capacity: PositiveInt | None = None
+    """Transitions in the replay buffer, off policy; None takes all of the run, up to a million."""
+    seed: NonNegativeInt = 0
+    """Seed of networks, envs and all that is drawn."""
+    source: AnyText = "own"
+    """Origin of the settings."""
+    published_score: FiniteFloat | None = None
+    """Mean return that the source reports; None where it does not."""
+    published_as: str = ""
+    """Conditions of the published score: the env's version, runs, steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cls = algorithm_named("Recipe", self.algorithm)
+        if type(self.params) is not cls.params_class:
+            self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
+        policy_names, trainer_fields = self.policy_names(), self.trainer_fields()
+        for name, value in {**self.policy, **self.trainer}.items():
+            known: Any = policy_names if name in self.policy else trainer_fields
+            if name not in known:
+                field = "policy" if name in self.policy else "trainer"
+                self.raise_invalid(field, f"has no option {name!r}", did_you_mean(name, list(known)).strip())
+            if name in self.trainer:
+                params_class: Any = self.trainer_params_class
+                checked(params_class.__name__, name, value, field_hints(params_class)[name])
+
+    @property
+    def name(self) -> str:
+        """The name of the recipe, such as "ppo/CartPole-v1"."""
+        return f"{self.algorithm}/{self.env_name}"
+
+    @property
+    def env_name(self) -> str:
+        """The env's id, or the name of its factory."""
+        return self.env if isinstance(self.env, str) else getattr(self.env, "__name__", type(self.env).__name__)
+
+    @property
+    def trainer_params_class(self) -> type[OnlineTrainerParams]:
+        """The class of the trainer's params."""
+        is_on_policy = issubclass(algorithm_named("Recipe", self.algorithm), OnPolicyAlgorithm)
+        return OnPolicyTrainerParams if is_on_policy else OffPolicyTrainerParams
+
+    def with_fields(self, **fields: Any) -> Self:
+        """Return a copy in which fields differ: the recipe's own, the algorithm's, the trainer's, the policy's.
+
+        Args:
+            fields: each by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`.
+
+        Raises:
+            ParamsError: a name is none of these, or a value breaks its field's rule.
+        """
+        changes: dict[str, dict[str, Any]] = {"": {}, "params": {}, "trainer": {}, "policy": {}}
+        for name, value in fields.items():
+            changes[self._owner_of(name)][name] = value
+        return dataclasses.replace(
+            self,
+            params=dataclasses.replace(self.params, **changes["params"]),
+            trainer={**self.trainer, **changes["trainer"]},
+            policy={**self.policy, **changes["policy"]},
+            **changes[""],
+        )
+
+    def make_trainer(self, **live: Any) -> OnlineTrainer[Any, Any]:
+        """Return the trainer of this training, with networks and envs from its seed.
+
+        Args:
+            live: further fields of the trainer's params: `run_folder`, `logger`, `hooks`, callbacks.
+        """
+        seed_everything(self.seed)
+        cls = algorithm_named("Recipe", self.algorithm)
+        make: Any = make_vec
+        envs = make(self.env, self.num_envs, backend=self.backend, **self.env_kwargs)
+        test_envs = make(self.env, self.num_test_episodes, backend=self.backend, **self.env_kwargs)
+        policy = cast(Any, cls.policy_class).for_envs(envs, **self.policy)
+        buffer = None
+        if self.trainer_params_class is OffPolicyTrainerParams:
+            spaces = envs.single_observation_space, envs.single_action_space
+            capacity = self.capacity or min(self.num_env_steps, MAX_CAPACITY)
+            buffer = ReplayBuffer(max(capacity, self.num_envs), *spaces, num_envs=self.num_envs)
+        fields: dict[str, Any] = {
+            "training_collector": Collector(policy, envs, buffer),
+            "test_collector": Collector(policy, test_envs),
+            "test_step_num_episodes": self.num_test_episodes,
+            "seed": self.seed,
+            **self._epochs(),
+            **self.trainer,
+            **live,
+        }
+        algorithm = cast(Any, cls)(policy, self.params)
+        trainer: OnlineTrainer[Any, Any] = self.trainer_params_class(**fields).create_trainer(algorithm)
+        return trainer
+
+    def _epochs(self) -> dict[str, int]:
+        """Return epochs of equally many whole collections, as near to `num_env_steps` in all as can be."""
+        fields = {field.name: field.default for field in dataclasses.fields(self.trainer_params_class)}
+        per_collection = {**fields, **self.trainer}["collection_step_num_env_steps"]
+        if per_collection is None:  # whole episodes
+            return {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_env_steps // self.num_epochs)}
+        collection = math.ceil(per_collection / self.num_envs) * self.num_envs
+        num_collections = max(1, round(self.num_env_steps / collection))
+        per_epoch = max(1, num_collections // self.num_epochs)
+        return {"max_epochs": max(1, round(num_collections / per_epoch)), "epoch_num_steps": per_epoch * collection}
+
+    def _owner_of(self, name: str) -> str:
+        """Return the field that an option is in; "" for fields of the recipe."""
+        own = {field.name for field in dataclasses.fields(self)} - {"params", "policy", "trainer"}
+        known = {
+            "": own,
+            "params": {field.name for field in dataclasses.fields(self.params)},
+            "trainer": set(self.trainer_fields()),
+            "policy": set(self.policy_names()),
+        }
+        for owner, names in known.items():
+            if name in names:
+                return owner
+        every = sorted(set().union(*known.values()))
+        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{did_you_mean(name, every)}")
+
+    def policy_names(self) -> list[str]:
+        """Return the names of the policy's options."""
+        cls = algorithm_named("Recipe", self.algorithm).policy_class
+        return [name for name in argument_names(cls)[0] if name not in ("observation_space", "action_space")]
+
+    def trainer_fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """Return the fields of the trainer's params that are data, and not given otherwise."""
+        given = ("seed", "test_step_num_episodes", "checkpoint")
+        fields = dataclasses.fields(self.trainer_params_class)
+        return {field.name: field for field in fields if field.compare and field.name not in given}
+
+
+def live_fields(recipe: Recipe) -> set[str]:
+    """Return the names of the trainer's fields that are no data: callbacks, hooks, logger, checkpoints."""
+    made = {"training_collector", "test_collector", "test_step_num_episodes", "seed", "run_folder"}
+    every = {field.name for field in dataclasses.fields(recipe.trainer_params_class)}
+    return every - set(recipe.trainer_fields()) - made

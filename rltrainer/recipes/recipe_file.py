@@ -1,0 +1,42 @@
+"""The recipe in the folder of a run, `recipe.json`: what lets a command go on with the run, or play its env."""
+
+from rltrainer.atomic_write import replaced_file, write_errors
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.loggers import RunFolder
+from rltrainer.recipes.recipe import Recipe
+from rltrainer.regular_file import open_regular
+
+NAME = "recipe.json"
+
+
+def write_recipe(recipe: Recipe, folder: RunFolder) -> None:
+    """Write the recipe of a run that begins; one that goes on keeps its own."""
+    path = folder.path / NAME
+    if path.exists():
+        return
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with write_errors(path, CheckpointError), replaced_file(path) as file:
+        file.write((recipe.to_json() + "\n").encode())
+
+
+def recipe_of(folder: RunFolder, **live: object) -> Recipe:
+    """Return the recipe of a run.
+
+    Args:
+        folder: of the run.
+        live: what the file can only name, such as `env`, a factory.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged, or names what must be passed.
+    """
+    path = folder.path / NAME
+    try:
+        with open_regular(path) as file:
+            return Recipe.from_json(file.read().decode(errors="replace"), **live)
+    except FileNotFoundError:
+        hint = "Runs of rl.train and of recipes have one; make the trainer of another as its program does."
+        raise CheckpointError(f"{path}: is not there, so nothing says how the run was made. {hint}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except ParamsError as error:
+        raise CheckpointError(f"{path}: {error}") from error

@@ -1,0 +1,149 @@
+"""The recipes that come with the package: whole, checked, buildable, and found by their names."""
+
+import dataclasses
+import re
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError
+from rltrainer.recipes.algorithms import ALGORITHMS
+from rltrainer.recipes.cookbook import find, read_recipe
+
+NAMES = rl.recipes.names()
+
+
+def test_there_are_many_for_the_usual_envs() -> None:
+    assert len(NAMES) >= 40
+    envs = {name.partition("/")[2] for name in NAMES}
+    assert {"CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5"} <= envs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_of_an_env_that_gymnasium_has_and_says_where_it_comes_from(name: str) -> None:
+    recipe = rl.recipes.get(name)
+    assert recipe.name == name
+    assert isinstance(recipe.env, str)
+    assert gym.spec(recipe.env).id == recipe.env
+    assert recipe.source != "own" or recipe.published_score is None
+    assert (recipe.published_score is None) == (recipe.published_as == "")
+    assert rl.Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_makes_its_trainer(name: str) -> None:
+    recipe = rl.recipes.get(name)
+    if recipe.env.startswith(("LunarLander", "Bipedal")):  # type: ignore[union-attr]  # an id
+        pytest.importorskip("Box2D")
+    if recipe.env.endswith("-v5"):  # type: ignore[union-attr]  # an id
+        pytest.importorskip("mujoco")
+    trainer = recipe.with_fields(num_test_episodes=1, capacity=recipe.num_envs * 2).make_trainer()
+    assert type(trainer.algorithm) is ALGORITHMS[recipe.algorithm]
+    assert trainer.algorithm.params == recipe.params
+    for field, value in recipe.trainer.items():
+        assert getattr(trainer.params, field) == value
+    planned = trainer.params.planned_num_steps
+    assert abs(planned - recipe.num_env_steps) <= 0.06 * recipe.num_env_steps
+    assert 10 <= trainer.params.max_epochs <= 30
+    for collector in trainer.params.collectors().values():
+        collector.close()
+
+
+def test_what_a_recipe_says_is_what_the_source_says() -> None:
+    """RL Zoo's ppo.yml, CartPole-v1, and its qrdqn.yml: n_steps 32 of 8 envs; 10 env steps at half a gradient step."""
+    recipe = rl.recipes.get("ppo", "CartPole-v1")
+    assert isinstance(recipe.params, rl.PPOParams)
+    assert recipe.params.lr == rl.LinearSchedule(1e-3)
+    assert recipe.params.clip == rl.LinearSchedule(0.2)
+    assert (recipe.params.gamma, recipe.params.gae_lambda) == (0.98, 0.8)
+    assert recipe.trainer["collection_step_num_env_steps"] == 32 * 8
+    qrdqn = rl.recipes.get("qrdqn/CartPole-v1")
+    assert isinstance(qrdqn.params, rl.QRDQNParams)
+    assert (qrdqn.params.target_update_interval, qrdqn.params.max_grad_norm) == (5, None)
+    assert qrdqn.params.adam_eps == 0.01 / 64
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("ppo", "CartPole-v2"), "recipes.get: there is no recipe 'ppo/CartPole-v2'. Did you mean 'ppo/CartPole-v1'?"),
+        (("impala", "x"), "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
+        (("PPO", "CartPole-v1"), "recipes.get.algorithm: must be one of a2c, c51, "),
+        (("ppo",), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 'ppo' (str)"),
+        ((3,), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 3 (int)"),
+    ],
+)
+def test_a_name_that_is_none_is_an_error(args: Any, text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        rl.recipes.get(*args)
+    assert str(caught.value).startswith(text)
+    assert "PPO" not in args or str(caught.value).endswith("Did you mean 'ppo'?")
+
+
+def test_the_best_recipe_for_an_env_is_found() -> None:
+    found = {env: found.name for env in ("CartPole-v1", "Pendulum-v1", "MountainCar-v0") if (found := find(env))}
+    assert found == {
+        "CartPole-v1": "ppo/CartPole-v1", "Pendulum-v1": "sac/Pendulum-v1", "MountainCar-v0": "ppo/MountainCar-v0"
+    }  # fmt: skip
+    for env, algorithm, name in (
+        ("HalfCheetah-v4", None, "sac/HalfCheetah-v5"),
+        ("CartPole-v0", "dqn", "dqn/CartPole-v1"),
+    ):
+        recipe = find(env, algorithm)
+        assert recipe is not None
+        assert recipe.name == name
+    assert find("Nothing-v1") is None
+    assert find("CartPole-v1", "td3") is None
+
+
+TABLE = {"num_env_steps": 1000, "params": {"gamma": 0.9}, "trainer": {"batch_size": "none"}}
+
+
+def test_a_table_is_read_by_the_fields_of_the_dataclasses() -> None:
+    recipe = read_recipe("ppo", "CartPole-v1", TABLE)
+    assert recipe.params.gamma == 0.9
+    assert recipe.trainer == {"batch_size": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"params": {"gama": 0.9}}, "PPOParams: unknown field 'gama'. Did you mean 'gamma'?"),
+        ({"params": {"gamma": 2.0}}, "PPOParams.gamma: must be "),
+        ({"trainer": {"batch_sise": 1}}, "Recipe.trainer: has no option 'batch_sise'; got "),
+        ({"trainer": {"batch_size": 0}}, "OnPolicyTrainerParams.batch_size: must be a positive integer or None; got 0"),
+        ({"trainer": {"hooks": []}}, "Recipe.trainer: has no option 'hooks'; got "),
+        ({"policy": {"hiden_sizes": [1]}}, "Recipe.policy: has no option 'hiden_sizes'; got "),
+        ({"num_env": 2}, "Recipe: unknown field 'num_env'. Did you mean 'num_envs'?"),
+        ({"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
+        (
+            {"params": {"optimizer": {"known": "os.system"}}},
+            "ppo/x.params.optimizer: this release of rltrainer knows no",
+        ),
+        ({"params": {"optimizer": {"live": "f"}}}, "ppo/x.params.optimizer: a recipe holds data only, not 'f'"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        read_recipe("ppo", "x", TABLE | change)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_name_has_two_meanings(name: str) -> None:
+    """`with_fields` finds each by its name alone."""
+    cls = ALGORITHMS[name]
+    recipe = rl.Recipe(algorithm=name, env="CartPole-v1", num_env_steps=1, params=cls.params_class())
+    own = {field.name for field in dataclasses.fields(recipe)} - {"params", "policy", "trainer"}
+    groups = [own, {field.name for field in dataclasses.fields(cls.params_class)}]
+    groups += [set(recipe.trainer_fields()), set(recipe.policy_names())]
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+def test_every_file_is_of_an_algorithm() -> None:
+    from rltrainer.recipes.cookbook import FOLDER
+
+    assert {path.stem for path in FOLDER.glob("*.toml")} <= set(ALGORITHMS)
+    assert all(re.fullmatch(r"[a-z0-9_]+/[\w-]+", name) for name in NAMES)
