@@ -1,6 +1,6 @@
 # `make train` and `make test` are all a fresh machine needs; each first makes the virtual environment if it is not there.
 #
-# PYTHON  the interpreter that the virtual environment is made from: 3.11 or 3.12
+# PYTHON  the interpreter that the virtual environment is made from: 3.11 to 3.13
 # TORCH   the PyTorch build, as pip takes it; the environment remembers it, and naming another one makes a new environment
 #           make train TORCH="torch==2.13.0 --index-url ..."
 #           make train TORCH=installed     (the one in the site-packages of PYTHON)

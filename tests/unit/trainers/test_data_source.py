@@ -25,10 +25,14 @@ class Elsewhere:
     def shares_an_env(self, other: Any) -> bool:
         return self._collector.shares_an_env(other._collector)
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ASKED:
-            raise AttributeError(f"a trainer asked for {name}")
-        return getattr(self._collector, name)
+
+def handed_on(name: str) -> Any:
+    return property(lambda source: getattr(source._collector, name))
+
+
+# No __getattr__: from Python 3.12 on, isinstance looks for what a protocol names without it.
+for name in set(ASKED) - vars(Elsewhere).keys():
+    setattr(Elsewhere, name, handed_on(name))
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
