@@ -20,6 +20,16 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 # Third-party packages that are needed at once and take milliseconds.
 LIGHT = {"rltrainer", "safetensors", "sensai", "tqdm"}
 
+# What extras, and loggers, bring: nothing of it is imported before it is used.
+EXTRAS = {
+    "ale_py", "cv2", "envpool", "fastapi", "h5py", "imageio_ffmpeg", "matplotlib", "minari", "mlflow", "mujoco", "onnx",
+    "onnxruntime", "onnxscript", "optuna", "pandas", "pettingzoo", "PIL", "psutil", "pyarrow", "pygame", "tensorboard",
+    "tyro", "uvicorn", "wandb", "yaml",
+}  # fmt: skip
+
+# Modules of Python, torch and gymnasium that the two have not loaded themselves; 11 when this was written.
+MAX_OTHERS = 20
+
 # Parts of torch and gymnasium that take tenths of a second, and that torch and gymnasium leave out themselves.
 HEAVY = (
     "torch._dynamo",
@@ -46,6 +56,15 @@ def test_no_heavy_third_party_package_is_loaded(added: list[str]) -> None:
     assert "rltrainer" in packages
     third_party = {name for name in packages if name not in sys.stdlib_module_names and not name.startswith("_")}
     assert third_party - {"torch", "gymnasium", "numpy"} <= LIGHT
+
+
+def test_nothing_of_an_extra_is_loaded(added: list[str]) -> None:
+    assert {name.partition(".")[0] for name in added} & EXTRAS == set()
+
+
+def test_few_modules_of_python_torch_and_gymnasium_are_loaded_beside(added: list[str]) -> None:
+    others = [name for name in added if name.partition(".")[0] not in LIGHT]
+    assert len(others) <= MAX_OTHERS, others
 
 
 @pytest.mark.parametrize("heavy", HEAVY)
