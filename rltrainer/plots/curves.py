@@ -13,6 +13,7 @@ from rltrainer.plots.run_data import (
     Runs,
     as_run,
     curve,
+    env_name,
     grouped,
     needed_curve,
     on_common_steps,
@@ -71,7 +72,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
             grouped by algorithm and params, all but the seed.
         value: which number of the log, with its kind.
         confidence: of the interval, which is the stratified bootstrap's (`rl.scores.bootstrap_interval`).
-        title: of the picture, such as the name of the env.
+        title: of the picture; without one, the name of the env, where all runs tell it (those of `rl.train` do).
 
     Raises:
         ParamsError: there is no run, or a log has no such number.
@@ -82,8 +83,9 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
     groups = grouped(owner, runs)
     curves = {name: [needed_curve(owner, run, value) for run in of_name] for name, of_name in groups.items()}
     units = dict.fromkeys(step_unit(run) for of_name in groups.values() for run in of_name)
+    envs = {env_name(run) for of_name in groups.values() for run in of_name}
     with drawing():
-        figure, [axes] = new_figure(title)
+        figure, [axes] = new_figure(title or (envs.pop() if len(envs) == 1 else "") or "")
         for index, (name, of_name) in enumerate(curves.items()):
             _draw_group(axes, index, name, of_name, confidence)
         _finish(axes, " or ".join(units), value.replace("/", " "))

@@ -18,7 +18,7 @@ from rltrainer.field_rules import AnyPath, checked, is_finite
 from rltrainer.plots.curves import learning_curve
 from rltrainer.plots.drawing import drawing
 from rltrainer.plots.metric_panels import draw_panels
-from rltrainer.plots.run_data import AnyRun, algorithm_name, as_run, curve, curves, step_unit
+from rltrainer.plots.run_data import AnyRun, algorithm_name, as_run, curve, curves, env_name, step_unit
 from rltrainer.runs import Run
 from rltrainer.state_file import read_state
 
@@ -105,6 +105,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what is to be seen at a glance."""
     if algorithm := algorithm_name(run):
         yield "algorithm", algorithm
+    if env := env_name(run):
+        yield "env", env
     epochs = [row.values for row in run.log if row.kind == "epoch"]
     last = epochs[-1] if epochs else {}
     if (best := last.get("best_score")) is not None:

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.recipes import recipe_of
 from rltrainer.runs import Run, open_run
 
 Array: TypeAlias = NDArray[np.float64]
@@ -148,7 +149,16 @@ def _settings(run: Run) -> dict[str, str]:
     found |= {f"algorithm.{name}": value for name, value in run.algorithm.items()}
     found = {name: value for name, value in found.items() if not (isinstance(value, dict) and "live" in value)}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
-    return {"algorithm": algorithm_name(run) or run.name, **texts}
+    env = {} if (name := env_name(run)) is None else {"env": name}
+    return {"algorithm": algorithm_name(run) or run.name, **env, **texts}
+
+
+def env_name(run: Run) -> str | None:
+    """Return the name of a run's env, which only runs of recipes tell."""
+    try:
+        return recipe_of(run.folder).env_name
+    except CheckpointError:  # there is no recipe, or it names a factory
+        return None
 
 
 def algorithm_name(run: Run) -> str | None:

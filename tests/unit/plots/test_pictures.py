@@ -11,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import rltrainer as rl
 from rltrainer.errors import MissingExtraError, ParamsError
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
 from rltrainer.plots import (
@@ -22,6 +23,7 @@ from rltrainer.plots import (
     performance_profiles,
 )
 from rltrainer.plots.drawing import COLORS, label
+from rltrainer.recipes.recipe_file import write_recipe
 from tests.unit.plots.conftest import MakeRun, returns
 
 
@@ -255,3 +257,11 @@ def test_pictures_have_titles(make_run: MakeRun) -> None:
         aggregate_scores(scores, num_resamples=10, title="CartPole-v1"),
     ]
     assert [figure.get_suptitle() for figure in figures] == ["CartPole-v1"] * 3
+
+
+def test_the_env_of_recipes_is_the_title(make_run: MakeRun) -> None:
+    runs = [make_run(returns(1.0, 2.0)), make_run(returns(1.0, 2.0))]
+    write_recipe(rl.recipes.get("ppo", "CartPole-v1"), runs[0].folder)
+    assert learning_curves(runs[0]).get_suptitle() == "CartPole-v1"
+    assert learning_curves(runs[0], title="mine").get_suptitle() == "mine"
+    assert learning_curves(runs).get_suptitle() == ""  # the other run says nothing of its env

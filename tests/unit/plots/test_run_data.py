@@ -1,5 +1,6 @@
 """Curves of logs, on common steps; groups of runs; scores of tasks: by numbers worked out by hand."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,17 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.plots import run_data
-from rltrainer.plots.run_data import Curve, curve, grouped, needed_curve, on_common_steps, run_scores, step_unit
+from rltrainer.plots.run_data import (
+    Curve,
+    curve,
+    env_name,
+    grouped,
+    needed_curve,
+    on_common_steps,
+    run_scores,
+    step_unit,
+)
+from rltrainer.recipes.recipe_file import write_recipe
 from tests.unit.plots.conftest import MakeRun, returns
 
 
@@ -69,6 +80,18 @@ def test_runs_are_grouped_by_algorithm_and_params_but_not_by_seed(make_run: Make
         "PPO, lr 0.2": ["run-3"],
         "A2C": ["run-4"],
     }
+
+
+def test_runs_of_recipes_are_grouped_by_env_too(make_run: MakeRun) -> None:
+    runs = [make_run({}), make_run({}), make_run({})]
+    for run, env in zip(runs, ("CartPole-v1", "CartPole-v1", "Acrobot-v1"), strict=True):
+        write_recipe(dataclasses.replace(rl.recipes.get("ppo", "CartPole-v1"), env=env), run.folder)
+    groups = grouped("learning_curves", runs)
+    assert {name: len(of_name) for name, of_name in groups.items()} == {
+        "PPO, env CartPole-v1": 2,
+        "PPO, env Acrobot-v1": 1,
+    }
+    assert env_name(make_run({})) is None
 
 
 def test_groups_may_be_named_and_runs_opened_by_their_folder(make_run: MakeRun) -> None:
