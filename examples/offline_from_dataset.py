@@ -66,13 +66,14 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     rl.plots.buffer(buffer, name).savefig(args.folder / "data.png")
 
-    # Whoever learned while logging was bad at first: a clone of the best tenth has not seen that.
+    # Whoever learned while logging was bad at first: a clone of the better half has not seen that. Fewer would not be
+    # better: Pendulum's best tenth are the episodes that happened to begin upright, and show no swing.
     spaces = (buffer.observation_space, buffer.action_space)
-    best = rl.datasets.best_episodes(buffer, share=0.1)
+    best = rl.datasets.best_episodes(buffer, share=0.5)
     iql = train(rl.IQL(rl.GaussianActorCritic.for_spaces(*spaces, normalize_obs=True)), buffer, args.short)
     clone = train(rl.BC(rl.GaussianActorCritic.for_spaces(*spaces, normalize_obs=True)), best, args.short)
     print(f"mean return of the data: {found.score:.0f}")
-    for label, algorithm in (("IQL on all of it", iql), ("a clone of its best tenth", clone)):
+    for label, algorithm in (("IQL on all of it", iql), ("a clone of its better half", clone)):
         stats = rl.evaluate_policy(algorithm, args.env, episodes=2 if args.short else 20, seed=1001)
         print(f"{label}: {stats.returns.mean():.0f}")
 
