@@ -1,6 +1,7 @@
 """The batched collector: nobody waits for the slowest env, and the policy decides for those that are ready."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import torch
 from rltrainer.collect.collector import Collector
 from rltrainer.collect.collector_state import StreamState
 from rltrainer.collect.episode_counter import EpisodeCounter
+from rltrainer.collect.episode_infos import InfoReader, checked_keys
 from rltrainer.collect.held_cells import HeldCells
 from rltrainer.collect.inference import InferenceParams, WaitingEnvs
 from rltrainer.collect.stream_watch import StreamWatch
@@ -43,10 +45,10 @@ class BatchedCollector(Collector):
     for on-policy training does, so that all of it was chosen by the same weights.
 
     The transitions of an env depend on its seed and its actions only; which env takes how many steps depends on how
-    fast they are. Infos are not read: it has no `info_keys`.
+    fast they are.
 
     Args:
-        policy, buffer, exploration, device, sync_every: see `Collector`.
+        policy, buffer, exploration, device, sync_every, info_keys: see `Collector`.
         envs: `make_vec(..., num_envs=n, backend="workers", num_workers=n)`.
         inference: which envs the policy decides for, and when; None takes the defaults.
         min_trajectory_length: shorter episodes are neither stored nor counted. On policy, the cells of an episode that
@@ -74,6 +76,7 @@ class BatchedCollector(Collector):
         max_trajectory_length: int | None = None,
         device: torch.device | str | None = None,
         sync_every: Every | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         name = "BatchedCollector"
         inference = checked(name, "inference", inference, AnyInference | None)
@@ -84,6 +87,8 @@ class BatchedCollector(Collector):
             raise ParamsError(field_error_text(name, "max_trajectory_length", text, longest))
         self.inference = inference or InferenceParams()
         self.min_trajectory_length, self.max_trajectory_length = shortest, longest
+        keys = checked_keys(name, info_keys)
+        self._reader = InfoReader(self._last_info, keys) if keys else None
         # What was chosen for the steps that are under way [N, ...]: actions as they are stored, and further columns.
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
@@ -225,5 +230,8 @@ class BatchedCollector(Collector):
         self._held.hand_on(buffer, envs, cells, valid, terminated | truncated)
 
     def _count_episodes(self) -> None:
-        self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length)
+        self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length, self._reader)
         self._watch = StreamWatch(self.adapter, self._episodes)
+
+    def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        return self.adapter.last_info(env)

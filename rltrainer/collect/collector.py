@@ -23,7 +23,7 @@ from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
-from rltrainer.collect.episode_infos import infos_of, with_infos
+from rltrainer.collect.episode_infos import reader_of, with_infos
 from rltrainer.collect.unbroken_run import UnbrokenRun
 from rltrainer.collect.watch import Watch
 from rltrainer.collect.weight_sync import Counts, acting_policy
@@ -374,7 +374,7 @@ class Collector:
                 self._watch.warn_of_long_episode(self.num_rows - first)
 
     def _count_episodes(self) -> None:
-        self._episodes = EpisodeCounter(self.num_envs, infos=infos_of(self.envs))
+        self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs))
         self._watch = Watch(self.adapter, self._episodes)
 
     def _store(self, num_rows_before: int, process: Process | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rltrainer.collect.collect_stats import CollectStats
-from rltrainer.collect.episode_infos import EpisodeInfos
+from rltrainer.collect.episode_infos import InfoReader
 from rltrainer.errors import CheckpointError
 from rltrainer.types import Load
 
@@ -35,7 +35,7 @@ class EpisodeCounter:
         num_dropped: how many were shorter, ever.
     """
 
-    def __init__(self, num_envs: int, min_length: int = 1, infos: EpisodeInfos | None = None) -> None:
+    def __init__(self, num_envs: int, min_length: int = 1, infos: InfoReader | None = None) -> None:
         self.num_envs, self.min_length, self.num_dropped = num_envs, min_length, 0
         self._infos = infos
         self.restart()

@@ -1,7 +1,7 @@
 """What envs tell of their episodes at the end, such as whether they succeeded: numbers of their infos."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import gymnasium as gym
@@ -13,6 +13,7 @@ from rltrainer.names import did_you_mean
 
 Array = np.ndarray[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+LastInfo = Callable[[int], tuple[dict[str, Any], int]]
 
 OF_SUCCESS = ("is_success", "success")
 """Keys by which envs tell whether an episode succeeded."""
@@ -28,11 +29,11 @@ def _are_keys(value: Any) -> bool:
 Keys = Annotated[Sequence[str], Rule("a sequence of keys, such as ('is_success',)", _are_keys)]
 
 
-class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Passes everything through, and reads keys of the infos with which episodes ended, in any autoreset mode.
+class InfoReader:
+    """Reads keys of the infos with which episodes end.
 
     Args:
-        envs: any vector env.
+        last_info: returns the infos that an env's last step came with, gathered as gymnasium does, and its row there.
         keys: of numbers or flags in the infos of single envs. An episode whose last info lacks one has NaN.
         optional: further keys, which are left out where no episode has a number there.
 
@@ -40,27 +41,13 @@ class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         told: the keys that infos had where one was missing.
     """
 
-    is_stateless = True
-
-    def __init__(self, envs: VectorEnv, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
-        super().__init__(envs)
+    def __init__(self, last_info: LastInfo, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
+        self._last_info, self._optional = last_info, frozenset(optional)
         self.keys, self.told = (*keys, *optional), set[str]()
-        self._optional = frozenset(optional)
-        self._infos: dict[str, Any] = {}
         self._has_warned = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the last infos: they may hold what cannot be copied."""
-        return vars(self) | {"_infos": {}}
-
-    def step(self, actions: Any) -> Any:
-        """Step, and remember the infos."""
-        result = self.env.step(actions)
-        self._infos = result[4]
-        return result
-
     def of_ended(self, rows: Array) -> Array:
-        """Return the values of envs [K] whose episode ended with the last step [K, keys], float64.
+        """Return the values of envs [K] whose episode ended with their last step [K, keys], float64.
 
         Raises:
             EnvError: a value is no number.
@@ -80,22 +67,52 @@ class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
             warnings.warn(f"info_keys: {text}.{did_you_mean(wanted[0], self.told)}", stacklevel=4)
         return {key: told for key, told in by_key.items() if key not in self._optional.intersection(missing)}
 
-    def _value(self, key: str, n: int) -> float:
-        infos = self._infos
-        if "final_info" in infos and infos["_final_info"][n]:  # the others are those of the next episode's reset
-            infos = infos["final_info"]
-        has = key in infos and (f"_{key}" not in infos or infos[f"_{key}"][n])
-        if not has or infos[key][n] is None:
+    def _value(self, key: str, env: int) -> float:
+        infos, row = self._last_info(env)
+        has = key in infos and (f"_{key}" not in infos or infos[f"_{key}"][row])
+        if not has or infos[key][row] is None:
             self.told.update(name for name in infos if name[:1] != "_")
             return np.nan
-        value = infos[key][n]
+        value = infos[key][row]
         value = as_python(value.item() if getattr(value, "shape", None) == () else value)
         if isinstance(value, bool | float) or is_int(value):
             return float(value)
         if key in self._optional:
             return np.nan
         found = f"{readable(value)} ({type(value).__name__})"
-        raise EnvError(f"env {n} info[{key!r}]: expected a number at the end of an episode, found {found}")
+        raise EnvError(f"env {env} info[{key!r}]: expected a number at the end of an episode, found {found}")
+
+
+class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Passes everything through, and reads the infos of a vector env in any autoreset mode.
+
+    Args:
+        envs: any vector env.
+        keys, optional: see `InfoReader`.
+    """
+
+    is_stateless = True
+
+    def __init__(self, envs: VectorEnv, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
+        super().__init__(envs)
+        self.reader = InfoReader(self._last_info, keys, optional)
+        self._infos: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the last infos: they may hold what cannot be copied."""
+        return vars(self) | {"_infos": {}}
+
+    def step(self, actions: Any) -> Any:
+        """Step, and remember the infos."""
+        result = self.env.step(actions)
+        self._infos = result[4]
+        return result
+
+    def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        infos = self._infos
+        if "final_info" in infos and infos["_final_info"][env]:  # the others are those of the next episode's reset
+            return infos["final_info"], env
+        return infos, env
 
 
 def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
@@ -122,6 +139,6 @@ def with_success(envs: VectorEnv, keys: Sequence[str]) -> EpisodeInfos:
     return EpisodeInfos(envs, keys, optional=[key for key in OF_SUCCESS if key not in keys])
 
 
-def infos_of(envs: VectorEnv) -> EpisodeInfos | None:
+def reader_of(envs: VectorEnv) -> InfoReader | None:
     """Return what reads the infos of a collector's envs; None if nothing does."""
-    return envs if isinstance(envs, EpisodeInfos) else None
+    return envs.reader if isinstance(envs, EpisodeInfos) else None

@@ -59,6 +59,9 @@ class EnvStreams(Protocol):
             SpaceError: an env returned what does not fit its spaces, or the rewards of several agents.
         """
 
+    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        """Return the infos that an env's last step came with, gathered as gymnasium does, and its row there."""
+
     def drain(self) -> None:
         """Wait until all have answered, and forget it; errors are those of `receive`."""
 

@@ -150,6 +150,10 @@ class StreamAdapter(EnvAdapter):
             now.upload()
         return np.concatenate([stepped, begun]), begun
 
+    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        """Return the infos that an env's last step came with; see `EnvStreams`."""
+        return self._streams.last_info(env)
+
     def _break_off(self, result: EnvStep, restarted: list[int]) -> None:
         """End the episodes of envs that were made anew in a step: as a truncation, without a transition."""
         assert self._now is not None, "a collector resets first"

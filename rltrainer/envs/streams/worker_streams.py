@@ -1,10 +1,11 @@
 """Envs of worker processes as streams, one in each."""
 
 from collections import deque
+from typing import Any
 
 from rltrainer.envs.streams.env_streams import Answers, Array, several_agents
 from rltrainer.envs.workers.worker import Worker
-from rltrainer.envs.workers.worker_envs import RESET, STEP, StepResult
+from rltrainer.envs.workers.worker_envs import INFOS, RESET, STEP, StepResult
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 
 
@@ -19,6 +20,8 @@ class WorkerStreams:
         self._pool, arrays = envs._pool, envs._arrays
         self.obs, self._action, self._skipped = arrays.obs, arrays.action, arrays.skipped
         self.reward, self.terminated, self.truncated = arrays.reward, arrays.terminated, arrays.truncated
+        self._info = arrays.info
+        self._results: list[Any] = [None] * envs.num_envs  # of each env's last step
         self._stepped: deque[tuple[int, bool]] = deque()  # who has answered and was not told of, and was it restarted
         self._due: dict[int, tuple[int | None, int]] = {}  # the resets under way: seed and number of steps
 
@@ -42,6 +45,7 @@ class WorkerStreams:
                 if env not in self._due:
                     if isinstance(result, StepResult) and result.rewards is not None:
                         raise several_agents(env, result.rewards.shape[1:])
+                    self._results[env] = result
                     self._stepped.append((env, is_new))
                 elif is_new:  # with the same seed again
                     self.reset(env, *self._due[env])
@@ -50,6 +54,13 @@ class WorkerStreams:
                     begun.append(env)
         heard = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
         return Answers([env for env, _ in heard], [env for env, is_new in heard if is_new], begun)
+
+    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        """Return the infos of a worker's last step, from its answer or from shared memory, and the row there."""
+        result, schema = self._results[env], self._pool.workers[env].schema
+        if isinstance(result, StepResult):
+            return result.infos, 0
+        return (schema.read(self._info[env : env + 1]) if result == INFOS and schema is not None else {}), 0
 
     def drain(self) -> None:
         """Hear all that are busy."""

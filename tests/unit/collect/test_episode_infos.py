@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
+from rltrainer.envs.workers.worker_envs import INFOS
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.trainers.epoch_record import LastEpisodes
 from tests.fakes import CountingEnv, ScriptedOnPolicy, tiny_actor_critic
@@ -186,6 +187,51 @@ def trainer_of(folder: Path | None, *hooks: rl.TrainerHook) -> rl.OnPolicyTraine
         show_progress=False,
     )
     return rl.OnPolicyTrainer(ScriptedOnPolicy(policy), params)
+
+
+class Talkative(TellingEnv):
+    """Tells a text beside the numbers, so that infos of workers travel through a pipe."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, info | {"verdict": "good"}
+
+
+@pytest.mark.parametrize("env", [TellingEnv, Talkative])
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_envs_that_are_stepped_each_by_itself(backend: Any, env: Any) -> None:
+    options = {"num_workers": 2} if backend == "workers" else {}
+    envs = rl.make_vec(functools.partial(env, length=3), 2, backend=backend, seed=1, **options)
+    policy = tiny_actor_critic(envs)
+    collector = rl.BatchedCollector(policy, envs, info_keys=INFO_KEYS)
+    try:
+        stats = collector.collect(num_episodes=5)
+        assert sorted(stats.infos["number"].tolist()) == [1, 1, 2, 2, 3]
+        assert stats.infos["steps"].tolist() == [3] * 5
+        assert stats.infos["is_success"].tolist() == (stats.infos["number"] % 2 == 1).tolist()
+        with pytest.raises(ParamsError, match="BatchedCollector.info_keys: must be a sequence of keys"):
+            rl.BatchedCollector(policy, envs, info_keys="steps")
+    finally:
+        collector.close()
+
+
+def test_streams_of_numbers_that_come_through_shared_memory() -> None:
+    envs = rl.make_vec(functools.partial(Steady, length=3), 2, backend="workers", num_workers=2, seed=1)
+    collector = rl.BatchedCollector(tiny_actor_critic(envs), envs, info_keys=["steps"])
+    streams: Any = collector.adapter._streams
+    try:
+        assert lists(collector.collect(num_episodes=4)) == {"steps": [3] * 4}
+        assert streams._results == [INFOS, INFOS]
+    finally:
+        collector.close()
+
+
+class Steady(TellingEnv):
+    """Tells the same keys with each step."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, {"steps": info["steps"]}
 
 
 def test_a_trainer_logs_them_beside_returns(tmp_path: Path) -> None:
