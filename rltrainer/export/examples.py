@@ -1,16 +1,19 @@
 """Observations to try a policy with, drawn from its space, and what they are called in files."""
 
 import copy
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from rltrainer.errors import ExportError, readable
 from rltrainer.nets.policy import Policy
 from rltrainer.spaces import ACTION_MASK, Array, Space, leaf_spaces, num_choices, numpy_dtype
 from rltrainer.tree import Tree, map_tree
 
+PLAIN_NAME = re.compile(r"[\w./:-]+")
 LARGEST = 10.0
 """Numbers that are drawn lie in [-10, 10] where their Box allows it: some are said to go to 3e38."""
 
@@ -48,6 +51,21 @@ def seen_part(policy: Policy, tree: Tree) -> Tree:
 def to_tensors(tree: Tree) -> Tree:
     """Return the arrays of a tree as tensors."""
     return map_tree(torch.from_numpy, tree)
+
+
+def check_keys(owner: str, observation_space: Space) -> None:
+    """Check that what inputs are named by is a name: PyTorch writes it into code of its own, and it may be a file's.
+
+    Raises:
+        ExportError: a key of a Dict holds another character, or two leaves have one name; the text names `owner`.
+    """
+    tree = leaf_spaces(observation_space)
+    for name in (names := list(dotted_names(tree))):
+        if not PLAIN_NAME.fullmatch(name):
+            rule = "keys must consist of letters, digits and ._-/:"
+            raise ExportError(f"{owner}: {readable(name)}: {rule}. Rename them in a wrapper of the env.")
+        if names.count(name) > 1:
+            raise ExportError(f"{owner}: two parts of an observation are called {name!r}. Rename one in a wrapper.")
 
 
 def dotted_names(tree: Tree, name: str = "obs") -> Iterator[str]:

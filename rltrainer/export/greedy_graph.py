@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rltrainer.algorithms import Algorithm, load_policy
 from rltrainer.errors import ExportError, ParamsError, field_error_text, without_addresses
-from rltrainer.export.examples import draw_observations, draw_state, to_tensors
+from rltrainer.export.examples import check_keys, draw_observations, draw_state, to_tensors
 from rltrainer.export.quiet import quiet
 from rltrainer.nets.linear import large_products_by
 from rltrainer.nets.policy import Policy
@@ -93,8 +93,10 @@ def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:
         policy: in eval mode, on the CPU.
 
     Raises:
-        ExportError: some code of its networks is more than a graph of tensors.
+        ExportError: some code of its networks is more than a graph of tensors, or a key of its observations cannot be
+            in the name of an input.
     """
+    check_keys(owner, policy.observation_space)
     example = to_tensors(draw_observations(policy, NUM_EXAMPLES))
     args = (example, *(to_tensors(state) for state in draw_state(policy, NUM_EXAMPLES)))
     batch = torch.export.Dim("batch", min=1)

@@ -187,6 +187,36 @@ def test_what_is_no_graph(encoder: type[nn.Module], text: str, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "key", ['c"d', "a b", "x']); __import__('os')._exit(3)  #", "two\nlines", "back\\slash", "(", ";", "é\u2028x"]
+)
+@each_export
+def test_keys_that_are_no_names(name: str, export: Export, key: str, tmp_path: Path) -> None:
+    # PyTorch writes them into Python code that it runs; a policy's file may hold any.
+    policy = rl.ActorCritic(spaces.Dict(a=spaces.Dict({key: OBS})), BOX, hidden_sizes=(4,))
+    policy.save(tmp_path / "file.safetensors")
+    rule = "keys must consist of letters, digits and ._-/:. Rename them in a wrapper of the env."
+    with pytest.raises(ExportError, match=f"^{export.__name__}: .*: {re.escape(rule)}$"):
+        export(tmp_path / "file.safetensors", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@each_export
+def test_keys_of_other_kinds(name: str, export: Export, tmp_path: Path) -> None:
+    keys = ["robot0/eef-pos", "ärm:1", "class", "0", "x.y", "self", "obs", "__import__"]
+    space = spaces.Dict({key: OBS for key in keys})
+    export(rl.ActorCritic(space, BOX, hidden_sizes=(4,)), tmp_path / name)
+    assert (tmp_path / name).exists()
+
+
+@each_export
+def test_two_leaves_of_one_name(name: str, export: Export, tmp_path: Path) -> None:
+    policy = rl.ActorCritic(spaces.Dict({"a.b": OBS, "a": spaces.Dict(b=OBS)}), BOX)
+    text = f"^{export.__name__}: two parts of an observation are called 'obs.a.b'. Rename one in a wrapper.$"
+    with pytest.raises(ExportError, match=text):
+        export(policy, tmp_path / name)
+
+
 class Bessel(Flat):
     """An operation that ONNX lacks."""
 
