@@ -1,5 +1,6 @@
 """Train in an env, and be told all that was chosen: `rl.train("CartPole-v1")`."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,7 +87,12 @@ def run_recipe(recipe: Recipe, folder: RunFolder, **live: Any) -> Training:
         folder: of this run, and no other.
         live: further fields of the trainer's params, such as `hooks`.
     """
-    trainer = recipe.make_trainer(run_folder=folder, **live)
+    try:
+        trainer = recipe.make_trainer(run_folder=folder, **live)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.path.rmdir()  # if it is empty: nothing came of it
+        raise
     write_recipe(recipe, folder)
     try:
         info = trainer.run()

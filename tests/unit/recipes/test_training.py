@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError, RLTrainerError
 from tests.fakes import CountingEnv
 
 SHORT: dict[str, Any] = {"num_env_steps": 1024, "num_epochs": 2, "num_test_episodes": 2, "show_progress": False}
@@ -133,11 +133,12 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
         (("CartPole-v1",), {"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
         (("CartPole-v1", "pppo"), {}, "train.algorithm: must be one of a2c, "),
         ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
+        (("CartPole-v3",), {}, "make_vec.env: "),
         (("CartPole-v1",), {"directory": 3}, "train.directory: must be a path; got 3 (int)"),
     ],
 )
 def test_what_is_wrong_is_named_before_anything_is_made(args: Any, fields: Any, text: str, tmp_path: Path) -> None:
-    with pytest.raises(ParamsError) as caught:
+    with pytest.raises(RLTrainerError) as caught:
         rl.train(*args, **{"directory": tmp_path} | fields)
     assert str(caught.value).startswith(text)
     assert list(tmp_path.iterdir()) == []

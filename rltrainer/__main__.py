@@ -1,0 +1,8 @@
+"""`python -m rltrainer`: the command line."""
+
+import sys
+
+from rltrainer.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

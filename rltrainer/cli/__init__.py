@@ -1,0 +1,35 @@
+"""The command line: `rltrainer ...`, or `python -m rltrainer ...`, of the extra `cli`."""
+
+import sys
+from collections.abc import Sequence
+
+from rltrainer.errors import RLTrainerError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status: 0, 1 if it failed, 2 if it was given wrongly, 130 after Ctrl-C.
+
+    Args:
+        arguments: those of the command; None takes the program's.
+    """
+    try:
+        import click
+    except ImportError:
+        print(
+            'The command line needs a package that is not installed. Run: pip install "rltrainer[cli]"', file=sys.stderr
+        )
+        return 1
+    from rltrainer.cli.commands import commands
+
+    args = None if arguments is None else list(arguments)
+    try:  # click returns the status of a command that ends early
+        return commands.main(args=args, prog_name="rltrainer", standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except RLTrainerError as error:
+        print(f"rltrainer: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        print("rltrainer: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,18 @@
+"""All commands."""
+
+import click
+
+from rltrainer.cli.doctor import doctor
+from rltrainer.cli.listing import list_command
+from rltrainer.cli.run_commands import evaluate, export, plot, record, resume
+from rltrainer.cli.train_command import train
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="rltrainer")
+def commands() -> None:
+    """Train, evaluate, film and draw reinforcement-learning agents."""
+
+
+for command in (train, resume, evaluate, record, plot, export, list_command, doctor):
+    commands.add_command(command)

@@ -1,0 +1,128 @@
+"""Every field of a training as an option, made from the dataclasses: nothing of it is written twice."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from rltrainer.checkpoint import CheckpointParams
+from rltrainer.cli.field_texts import field_texts, option_texts
+from rltrainer.cli.values import read_value
+from rltrainer.interval import Every
+from rltrainer.params import Params
+from rltrainer.recipes import Recipe
+from rltrainer.recipes.algorithms import ALGORITHMS
+from rltrainer.schedules import LinearSchedule
+
+OF_COMMAND = {"algorithm", "env", "env_kwargs", "params", "policy", "trainer", "seed", "source"}
+"""Fields of a recipe that the command names itself, or that are none of a user's."""
+NOT_AS_WORDS = {"net", "critic_net", "profiler", "optimizer_factory", "directory"}
+"""Fields whose values no words can say."""
+
+
+@dataclass(frozen=True)
+class FieldOption:
+    """A field as an option.
+
+    Args:
+        group: "run", "algorithm", "trainer", "policy", or a group of the trainer's: "update", "runtime", ...
+        name: of the field.
+        default: its default, as text.
+        text: its docstring.
+    """
+
+    group: str
+    name: str
+    default: str
+    text: str
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line: `--batch-size`, `--runtime.compile`."""
+        prefix = f"{self.group}." if self.group in NESTED else ""
+        return f"--{prefix}{self.name.replace('_', '-')}"
+
+    @property
+    def key(self) -> str:
+        """The name among the command's arguments."""
+        return f"{self.group}__{self.name}"
+
+    def to_click(self) -> click.Option:
+        """Return the option; it is listed by group, not line by line."""
+        return click.Option([self.flag, self.key], metavar="VALUE", hidden=True)
+
+
+NESTED = ("update", "precision", "runtime", "checkpoint")
+"""Groups of params within the trainer's."""
+
+
+def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
+    """Yield the options of a training with the recipe's values as defaults."""
+    own = field_texts(Recipe)
+    for field in dataclasses.fields(recipe):
+        if field.name not in OF_COMMAND and not field.name.startswith("published"):
+            yield FieldOption("run", field.name, _shown(getattr(recipe, field.name)), own[field.name])
+    yield from _of_params("algorithm", recipe.params)
+    policy_class = ALGORITHMS[recipe.algorithm].policy_class
+    words = option_texts(policy_class)
+    for name in recipe.policy_names():
+        if name not in NOT_AS_WORDS:
+            default = _shown(recipe.policy[name]) if name in recipe.policy else ""
+            yield FieldOption("policy", name, default, words.get(name, ""))
+    trainer_class: Any = recipe.trainer_params_class
+    words = field_texts(trainer_class)
+    for name, field in recipe.trainer_fields().items():
+        if name not in NESTED:
+            yield FieldOption("trainer", name, _shown(recipe.trainer.get(name, field.default)), words[name])
+    for name in NESTED[:-1]:
+        yield from _of_params(name, recipe.trainer.get(name, recipe.trainer_fields()[name].default))
+    yield from _of_params("checkpoint", CheckpointParams("unused"))
+
+
+def with_values(recipe: Recipe, given: dict[str, str]) -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe with the values of options, and those of its checkpoints.
+
+    Args:
+        recipe: the training.
+        given: words by the keys of options.
+
+    Raises:
+        ParamsError: a value breaks its field's rule.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for key, text in given.items():
+        group, _, name = key.partition("__")
+        groups.setdefault(group, {})[name] = read_value(text)
+    checkpoint = groups.pop("checkpoint", {})
+    CheckpointParams("unused", **checkpoint)
+    fields: dict[str, Any] = {}
+    for name in NESTED[:-1]:
+        if name in groups:
+            default: Any = recipe.trainer.get(name, recipe.trainer_fields()[name].default)
+            fields[name] = dataclasses.replace(default, **groups.pop(name))
+    return recipe.with_fields(
+        **{name: value for each in groups.values() for name, value in each.items()}, **fields
+    ), checkpoint
+
+
+def _of_params(group: str, params: Params) -> Iterator[FieldOption]:
+    words = field_texts(type(params))
+    for field in dataclasses.fields(params):
+        if field.name not in NOT_AS_WORDS:
+            yield FieldOption(group, field.name, _shown(getattr(params, field.name)), words.get(field.name, ""))
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a command would have it."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(_shown, value))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, LinearSchedule):  # and CosineSchedule, which is one
+        kind = type(value).__name__.removesuffix("Schedule").lower()
+        return f"{kind}:{value.start:g}:{value.end:g}:{value.until:g}"
+    if isinstance(value, Every):
+        return f"{value.n}:{value.unit}"
+    return getattr(value, "__name__", None) or str(value)

@@ -1,0 +1,44 @@
+"""`rltrainer list`: what there is to train, and by which recipes."""
+
+import click
+import gymnasium as gym
+
+from rltrainer.errors import SpaceError
+from rltrainer.recipes import get, names
+from rltrainer.recipes.algorithms import ALGORITHMS
+
+KINDS = {
+    "Discrete": gym.spaces.Discrete(2),
+    "MultiDiscrete": gym.spaces.MultiDiscrete([2, 2]),
+    "Box": gym.spaces.Box(-1.0, 1.0, (1,)),
+}
+"""Actions that an algorithm takes or not, as its policy says."""
+
+
+@click.command("list")
+@click.argument("what", required=False, type=click.Choice(["algorithms", "recipes"]))
+def list_command(what: str | None) -> None:
+    """List algorithms with the actions that they take, and recipes with steps and published scores."""
+    if what != "recipes":
+        click.echo("algorithms, and the actions that they take")
+        for name in ALGORITHMS:
+            click.echo(f"  {name:15}{', '.join(actions_of(name))}")
+    if what != "algorithms":
+        click.echo("recipes, their env steps, and the score that their source reports")
+        for name in names():
+            recipe = get(name)
+            score = "" if recipe.published_score is None else f"{recipe.published_score:10g}"
+            click.echo(f"  {name:32}{recipe.num_env_steps:>10,}{score}".rstrip())
+
+
+def actions_of(algorithm: str) -> list[str]:
+    """Return the kinds of actions that an algorithm takes."""
+    options = {"v_min": 0.0, "v_max": 1.0} if algorithm == "c51" else {}
+    policy_class, taken = ALGORITHMS[algorithm].policy_class, []
+    for kind, space in KINDS.items():
+        try:
+            policy_class.for_spaces(gym.spaces.Box(-1.0, 1.0, (2,)), space, **options)
+        except SpaceError:
+            continue
+        taken.append(kind)
+    return taken

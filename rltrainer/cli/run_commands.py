@@ -1,0 +1,107 @@
+"""Commands on runs that are there: go on with one, evaluate it, film it, draw several."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rltrainer.cli.env_names import env_named
+from rltrainer.cli.train_command import train_in
+from rltrainer.evaluation import evaluate_policy
+from rltrainer.evaluation import record as record_policy
+from rltrainer.export import export_onnx
+from rltrainer.loggers import RunFolder
+from rltrainer.recipes import Recipe, recipe_of
+from rltrainer.runs import open_run
+
+ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
+RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@click.command()
+@RUN
+@ENV
+@click.option(
+    "--max-epochs", type=int, metavar="N", help="Train for so many epochs in all, for more than were planned."
+)
+def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
+    """Go on with a run where its newest checkpoint is: bit for bit as if it had never ended."""
+    recipe = _recipe(run, env)
+    if max_epochs is not None:
+        recipe = recipe.with_fields(max_epochs=max_epochs)
+    train_in(RunFolder(run), recipe, {})
+
+
+@click.command()
+@RUN
+@ENV
+@click.option("--episodes", default=20, show_default=True, metavar="N")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
+    """Play episodes with the best algorithm of a run, greedily, and say what they came to."""
+    stats = evaluate_policy(run, _factory(_recipe(run, env)), episodes, seed=seed)
+    for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
+        if summary is not None:
+            click.echo(f"{name} {summary.mean:.6g} +- {summary.std:.4g} (from {summary.min:.6g} to {summary.max:.6g})")
+    if stats.success_rate is not None:
+        click.echo(f"success rate {stats.success_rate:.3g}")
+
+
+@click.command()
+@RUN
+@ENV
+@click.option("--episodes", default=1, show_default=True, metavar="N")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+@click.option(
+    "--path", type=click.Path(path_type=Path), help="An .mp4 or .gif; best.mp4 of the run's videos by default."
+)
+def record(run: Path, env: str | None, episodes: int, seed: int, path: Path | None) -> None:
+    """Film the best algorithm of a run."""
+    path = RunFolder(run).videos / "best.mp4" if path is None else path
+    recipe = _recipe(run, env)
+    factory = _factory(recipe, render_mode="rgb_array")
+    stats = record_policy(run, factory, path, episodes=episodes, seed=seed)
+    click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--path", default="curves.png", show_default=True, type=click.Path(path_type=Path), help="Of the picture."
+)
+@click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
+def plot(runs: tuple[Path, ...], path: Path, value: str) -> None:
+    """Draw learning curves: seeds of one algorithm and params together; of a single run its page too."""
+    from rltrainer import plots
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plots.learning_curves([open_run(run) for run in runs], value).savefig(path)
+    click.echo(f"{path}")
+    if len(runs) == 1:
+        click.echo(f"{plots.page(runs[0])}")
+
+
+@click.command()
+@RUN
+@click.option("--path", type=click.Path(path_type=Path), help="An .onnx; best.onnx in the run's folder by default.")
+def export(run: Path, path: Path | None) -> None:
+    """Write the best policy of a run as an ONNX graph, which runs without Python, PyTorch or rltrainer."""
+    folder = open_run(run).folder
+    path = folder.path / "best.onnx" if path is None else path
+    export_onnx(folder.best, path)
+    click.echo(f"{path}")
+
+
+def _recipe(run: Path, env: str | None) -> Recipe:
+    live: dict[str, Any] = {} if env is None else {"env": env_named(env)}
+    return recipe_of(open_run(run).folder, **live)
+
+
+def _factory(recipe: Recipe, **more: Any) -> Any:
+    """Return what makes one env as the run's; an id with no arguments stays an id."""
+    import gymnasium as gym
+
+    if not isinstance(recipe.env, str):
+        return recipe.env
+    kwargs = {**recipe.env_kwargs, **more}
+    return (lambda: gym.make(recipe.env, **kwargs)) if kwargs else recipe.env

@@ -1,0 +1,168 @@
+"""`rltrainer train`: an algorithm in an env, or a recipe; every field is an option; several seeds at once."""
+
+import dataclasses
+import functools
+import itertools
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rltrainer.checkpoint import CheckpointParams
+from rltrainer.cli.env_names import env_named
+from rltrainer.cli.fields import FieldOption, fields_of, with_values
+from rltrainer.cli.values import SYNTAX, read_seeds
+from rltrainer.loggers import RunFolder
+from rltrainer.names import did_you_mean
+from rltrainer.recipes import Recipe, get, run_recipe
+from rltrainer.recipes.recipe_file import write_recipe
+from rltrainer.recipes.training import choose_recipe
+from rltrainer.runs import run_seeds
+
+DEFAULT_ENV = "CartPole-v1"
+"""Whose recipe `--help` shows where no env is named."""
+
+
+class TrainCommand(click.Command):
+    """A command whose options are the fields of what it is about to train."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find out what is meant, of which the options are, and read them."""
+        ctx.meta["recipe"], ctx.meta["words"] = _meant(args)
+        ctx.meta["fields"] = list(fields_of(ctx.meta["recipe"]))
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's own options and those of fields."""
+        if "options" not in ctx.meta:
+            ctx.meta["options"] = [field.to_click() for field in ctx.meta.get("fields", [])]
+        return [*super().get_params(ctx), *ctx.meta["options"]]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the fields by group: names only, as `--explain` says more."""
+        fields: list[FieldOption] = ctx.meta["fields"]
+        formatter.write_paragraph()
+        formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME says what one is:")
+        for group in dict.fromkeys(field.group for field in fields):
+            names = " ".join(field.flag.removeprefix("--") for field in fields if field.group == group)
+            text = textwrap.fill(names, formatter.width - 14, break_on_hyphens=False)
+            formatter.write(textwrap.indent(text, " " * 14).replace(" " * 14, f"  {group:12}", 1) + "\n")
+        formatter.write_paragraph()
+        formatter.write_text(SYNTAX)
+
+
+def _explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Print what fields are, and end."""
+    if value is None:
+        return
+    fields: list[FieldOption] = ctx.meta["fields"]
+    name = value.removeprefix("--")
+    meant = [field for field in fields if field.group == name or field.flag == f"--{name.replace('_', '-')}"]
+    if not meant:
+        known = [field.flag.removeprefix("--") for field in fields] + [field.group for field in fields]
+        raise click.BadParameter(f"there is no field or group {value!r}.{did_you_mean(name, known)}", ctx, param)
+    for field in meant:
+        default = f" [{field.default}]" if field.default else ""
+        click.echo(f"{field.flag}{default}")
+        click.echo(textwrap.fill(field.text, 100, initial_indent="    ", subsequent_indent="    "))
+    ctx.exit()
+
+
+@click.command("train", cls=TrainCommand)
+@click.argument("algorithm", required=False, metavar="[ALGORITHM]")
+@click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
+@click.option("--recipe", metavar="NAME", help="A recipe, such as ppo/LunarLander-v3; see `rltrainer list`.")
+@click.option(
+    "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
+)
+@click.option(
+    "--directory", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True
+)
+@click.option(
+    "--explain", metavar="NAME", callback=_explain, expose_value=False, help="Explain a field, or a group of them."
+)
+@click.pass_context
+def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe: str | None, seed: str, directory: str,
+          **values: str | None) -> None:  # fmt: skip
+    """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
+
+    The best recipe for the env is taken, or else recommended settings; options change fields of it. A run has a folder
+    of its own with log, best algorithm and checkpoints. Ctrl-C ends it saved; `rltrainer resume` goes on.
+    """
+    if env is None and recipe is None:
+        raise click.UsageError("name an env (--env CartPole-v1) or a recipe (--recipe ppo/CartPole-v1)", ctx)
+    try:
+        seeds = read_seeds(seed)
+    except ValueError:
+        raise click.BadParameter(f"{seed!r} is no seed: 3, 1..5, or 1,2,7", ctx, param_hint="--seed") from None
+    meant, words = ctx.meta["recipe"], ctx.meta["words"]
+    try:
+        made, checkpoint = with_values(meant, {key: text for key, text in values.items() if text is not None})
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error), ctx) from error
+    click.echo(f"rltrainer: {words}; {made.num_env_steps:,} env steps")
+    if len(seeds) > 1:
+        _train_seeds(made, seeds, directory, checkpoint)
+        return
+    made = dataclasses.replace(made, seed=seeds[0])
+    folder = RunFolder.new(made.name.replace("/", "_"), directory)
+    train_in(folder, made, checkpoint)
+
+
+def train_in(folder: RunFolder, recipe: Recipe, checkpoint: dict[str, Any]) -> None:
+    """Train, or go on, in a folder, and say what came of it."""
+    click.echo(f"rltrainer: to {folder.path}")
+    try:
+        info = run_recipe(recipe, folder, **_checkpoint(folder, checkpoint)).info
+    except KeyboardInterrupt:
+        click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+        raise
+    click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
+
+
+def _train_seeds(recipe: Recipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> None:
+    name = recipe.name.replace("/", "_")
+    folders = {seed: RunFolder.new(f"{name}_seed{seed}", directory) for seed in seeds}
+    make = functools.partial(
+        make_trainer, recipe, {seed: str(folder.path) for seed, folder in folders.items()}, checkpoint
+    )
+    for run in run_seeds(make, seeds):
+        score = "failed" if run.result is None else f"best score {run.result.best_score}"
+        click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")
+
+
+def make_trainer(recipe: Recipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:
+    """Return the trainer of a seed, whose folder holds its recipe."""
+    folder, recipe = RunFolder(Path(folders[seed])), dataclasses.replace(recipe, seed=seed)
+    write_recipe(recipe, folder)
+    return recipe.make_trainer(run_folder=folder, **_checkpoint(folder, checkpoint))
+
+
+def _checkpoint(folder: RunFolder, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"checkpoint": CheckpointParams(folder.checkpoints, **fields)} if fields else {}
+
+
+def _meant(args: list[str]) -> tuple[Recipe, str]:
+    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are."""
+    given = {option: _value_of(option, args) for option in ("--env", "--recipe")}
+    algorithm = args[0] if args and not args[0].startswith("-") else None
+    name, env = given["--recipe"], given["--env"]
+    if name is not None:
+        recipe = get(name)
+        if algorithm not in (None, recipe.algorithm):
+            raise click.UsageError(f"the recipe {name} is of {recipe.algorithm}, not of {algorithm}")
+        recipe = recipe if env is None else recipe.with_fields(env=env_named(env))
+        return recipe, f"recipe {name} ({recipe.source})"
+    num_envs = _value_of("--num-envs", args) or ""
+    shape = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
+    return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
+
+
+def _value_of(option: str, args: list[str]) -> str | None:
+    for arg, following in itertools.zip_longest(args, args[1:]):
+        if arg == option:
+            return following
+        if arg.startswith(f"{option}="):
+            return arg.removeprefix(f"{option}=")
+    return None

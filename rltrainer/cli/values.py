@@ -1,0 +1,57 @@
+"""The words of a command as values of fields; whether a field takes them, its own rule says."""
+
+import re
+from typing import Any, get_args
+
+from rltrainer import registry
+from rltrainer.interval import Every, Unit
+from rltrainer.schedules import CosineSchedule, LinearSchedule
+
+_SCHEDULES = {"linear": LinearSchedule, "cosine": CosineSchedule}
+_WORDS = {"none": None, "true": True, "false": False}
+SYNTAX = (
+    "Values: 3, 1e-3, true, none, 64,64 (a list), linear:1e-3 or linear:1.0:0.05:0.2 (a schedule from, to, until which "
+    "share of the training; cosine too), ReLU (a name of rltrainer's), 600:second (an interval)."
+)
+
+
+def read_value(text: str) -> Any:
+    """Return what a word stands for; text that is nothing else, as it is."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if "," in text:
+        return tuple(read_value(part.strip()) for part in text.strip(",()[]").split(","))
+    name, _, rest = text.partition(":")
+    if name in _SCHEDULES and rest:
+        return _SCHEDULES[name](*(float(number) for number in rest.split(":")))
+    if rest in get_args(Unit) and name.isdecimal():
+        return Every(int(name), rest)  # type: ignore[arg-type]  # one of its units
+    known = registry.value_named(text)
+    return _number(text) if known is None else known
+
+
+def read_seeds(text: str) -> list[int]:
+    """Return the seeds of `3`, `1..5` or `1,2,7`.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        seeds = list(range(int(match[1]), int(match[2]) + 1))
+    else:
+        seeds = [int(part) for part in text.split(",")]
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError(text)
+    return seeds
+
+
+def _number(text: str) -> Any:
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        # 1e5 env steps are as good a number of them as 100000.
+        is_whole = isinstance(number, float) and "e" in text.lower() and number.is_integer()
+        return int(number) if is_whole else number
+    return text

@@ -1,0 +1,251 @@
+"""Commands as a user gives them: what they do, what they say, how they end."""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.cli import main
+from rltrainer.cli.field_texts import field_texts, option_texts
+from rltrainer.cli.fields import fields_of
+from rltrainer.recipes.algorithms import ALGORITHMS
+
+pytest.importorskip("click")
+ROOT = Path(__file__).parents[3]
+SHORT = shlex.split("--num-env-steps 600 --num-epochs 2 --num-test-episodes 2 --show-progress false")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_command_of_the_page_runs(tmp_path: Path, capfd: Capture) -> None:
+    page = (ROOT / "docs" / "guides" / "command_line.md").read_text()
+    block = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    for line in block[1].splitlines():
+        arguments = shlex.split(line)[1:] + (SHORT if " train " in line else [])
+        assert main(arguments) == 0, (line, capfd.readouterr())
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "ppo_CartPole-v1_seed1", "ppo_CartPole-v1_seed2", "ppo_CartPole-v1_seed3", "sac_Pendulum-v1", "ppo_Acrobot-v1"
+    }  # fmt: skip
+    assert (tmp_path / "ppo.png").stat().st_size > 1000
+    assert (tmp_path / "runs" / "sac_Pendulum-v1" / "videos" / "best.mp4").stat().st_size > 1000
+    assert (tmp_path / "runs" / "sac_Pendulum-v1" / "best.onnx").stat().st_size > 1000
+    acrobot = rl.open_run("runs/ppo_Acrobot-v1")
+    assert acrobot.algorithm["clip"] == {"schedule": "LinearSchedule", "start": 0.2, "end": 0.0, "until": 1.0}
+    assert json.loads((acrobot.folder.path / "recipe.json").read_text())["fields"]["num_envs"] == 8
+
+
+def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
+    assert main(["train", "ppo", "--env", "CartPole-v1", "--lr", "1e-3", "--seed", "4", *SHORT]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 600 env steps\nrltrainer: to runs/ppo_CartPole-v1\n"
+    )
+    assert out.endswith("rltrainer: the best algorithm is runs/ppo_CartPole-v1/best.safetensors\n")
+    run = rl.open_run("runs/ppo_CartPole-v1")
+    assert (run.algorithm["lr"], run.trainer["seed"], run.trainer["max_epochs"]) == (1e-3, 4, 2)
+    assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
+    assert rl.open_run(run.folder.path).rows("epoch")["epoch"].tolist() == [1, 2, 3]
+    assert main(["evaluate", str(run.folder.path), "--episodes", "3"]) == 0
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert re.fullmatch(r"return [\d.]+ \+- [\d.]+ \(from [\d.]+ to [\d.]+\)", last[0])
+
+
+def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) -> None:
+    for seed in ("1,2", "2"):
+        assert main(["train", "ppo", "--env", "CartPole-v1", "--seed", seed, *SHORT]) == 0
+    assert re.search(r"^seed 2: best score [\d.]+, runs/ppo_CartPole-v1_seed2$", capsys.readouterr().out, re.MULTILINE)
+    several, alone = (rl.open_run(f"runs/ppo_CartPole-v1{end}").rows("update")["loss"] for end in ("_seed2", ""))
+    assert several.tolist() == alone.tolist()
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "text"),
+    [
+        ("train ppo --env CartPole-v1 --lrr 3", 2, "No such option '--lrr'. Did you mean '--lr'?"),
+        (
+            "train ppo --env CartPole-v1 --batch-size 0",
+            2,
+            "OnPolicyTrainerParams.batch_size: must be a positive integer",
+        ),
+        ("train ppo --env CartPole-v1 --lr linear:a", 2, "could not convert string to float: 'a'"),
+        ("train ppo --env CartPole-v1 --checkpoint.every 0", 2, "CheckpointParams.every: must be a positive integer"),
+        ("train ppo --env CartPole-v1 --runtime.compile maybe", 2, "RuntimeParams.compile: must be "),
+        ("train ppo --env CartPole-v1 --explain lrr", 2, "there is no field or group 'lrr'. Did you mean 'lr'?"),
+        ("train ppo --env CartPole-v1 --seed 2..1", 2, "'2..1' is no seed: 3, 1..5, or 1,2,7"),
+        ("train pppo --env CartPole-v1", 1, "train.algorithm: must be one of a2c, "),
+        ("train --recipe ppo/CartPole-v7", 1, "there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
+        ("train dqn --recipe ppo/CartPole-v1", 2, "the recipe ppo/CartPole-v1 is of ppo, not of dqn"),
+        ("train", 2, "name an env (--env CartPole-v1) or a recipe (--recipe ppo/CartPole-v1)"),
+        ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
+        ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
+        ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
+        ("evaluate nowhere", 2, "Directory 'nowhere' does not exist"),
+        ("evaluate .", 1, "expected the folder of a run"),
+        ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
+        ("doctor env Nothing-v0", 1, "BAD making"),
+    ],
+)
+def test_a_wrong_command_ends_with_one_sentence(
+    command: str, status: int, text: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(shlex.split(command)) == status
+    captured = capsys.readouterr()
+    assert text in " ".join((captured.err + captured.out).split())
+    assert "Traceback" not in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_field_is_an_option_with_its_docstring(algorithm: str) -> None:
+    cls = ALGORITHMS[algorithm]
+    recipe = rl.Recipe(algorithm=algorithm, env="CartPole-v1", num_env_steps=1, params=cls.params_class())
+    fields = list(fields_of(recipe))
+    assert len({field.flag for field in fields}) == len({field.key for field in fields}) == len(fields)
+    assert [field.flag for field in fields if not field.text] == []
+    names = {field.name for field in fields}
+    of_trainer = {f.name for f in dataclasses.fields(recipe.trainer_params_class) if f.compare}
+    groups = {"seed", "test_step_num_episodes", "update", "precision", "runtime", "checkpoint"}
+    assert {f.name for f in dataclasses.fields(cls.params_class)} | (of_trainer - groups) <= names
+
+
+def test_texts_are_read_from_the_source() -> None:
+    texts = field_texts(rl.PPOParams)
+    assert texts["gamma"] == field_texts(rl.A2CParams)["gamma"] != ""
+    assert "Separate value" not in option_texts(rl.QNetwork)["num_outputs"]
+    assert option_texts(rl.QNetwork)["dueling"] == "separate value and advantage streams (Wang et al. 2016)."
+
+
+def test_help_stays_on_a_screen(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for command in (
+        "",
+        "train",
+        "train sac --env Pendulum-v1",
+        "resume",
+        "evaluate",
+        "record",
+        "plot",
+        "export",
+        "list",
+        "doctor",
+    ):
+        assert main([*shlex.split(command), "--help"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) <= 45, command
+    assert main(["train", "--env", "CartPole-v1", "--explain", "lr"]) == 0
+    assert capsys.readouterr().out == (
+        "--lr [linear:0.001:0:1]\n    Learning rate, or a schedule of it over progress.\n"
+    )
+    assert main(["train", "--env", "CartPole-v1", "--explain", "runtime"]) == 0
+    assert capsys.readouterr().out.count("--runtime.") == 6
+
+
+MODULE = """
+import gymnasium as gym, numpy as np
+
+class Mine(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.num_steps = 0
+        return self.observe(), {}
+    def step(self, action):
+        self.num_steps += 1
+        return self.observe(), 1.0, self.num_steps >= 10, False, {}
+    def observe(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+class Careless(Mine):
+    def observe(self):
+        return np.random.uniform(-1, 1, 2).astype(np.float32)
+
+class Wrong(Mine):
+    def observe(self):
+        return np.full(2, np.nan, np.float32)
+"""
+
+
+def test_an_env_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "my_envs.py").write_text(MODULE)
+    assert main(["train", "ppo", "--env", "my_envs:Mine", *SHORT]) == 0
+    assert "no recipe for Mine, so the recommended settings of ppo" in capsys.readouterr().out
+    assert main(["evaluate", "runs/ppo_Mine"]) == 1
+    assert "pass env=" in capsys.readouterr().err
+    assert main(["evaluate", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 0
+    assert "return 10 +- 0" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's own, of the envs that are wrong
+def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "their_envs.py").write_text(MODULE)
+    assert main(["doctor", "env", "their_envs:Mine"]) == 0
+    good = capsys.readouterr().out
+    assert "BAD" not in good
+    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each$", good, re.MULTILINE)
+    assert main(["doctor", "env", "their_envs:Careless"]) == 1
+    assert re.search(r"^BAD determinism +the same seed and actions give another", capsys.readouterr().out, re.MULTILINE)
+    assert main(["doctor", "env", "their_envs:Wrong"]) == 1
+    assert re.search(r"^BAD steps +NonFiniteError: ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_doctor_knows_the_machine(capsys: Capture) -> None:
+    assert main(["doctor"]) == 0
+    found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert {"python", "torch", "processor", "AVX-512", "bf16", "compiler", "CUDA", "ffmpeg", "envpool"} <= set(found)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rltrainer", "train", "ppo", "--env", "CartPole-v1", "--runtime.compile", "false"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    log = tmp_path / "runs" / "ppo_CartPole-v1" / "logs" / "log.jsonl"
+    deadline = time.monotonic() + 60
+    while not (log.exists() and b'"update"' in log.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "rltrainer: saved; go on with: rltrainer resume runs/ppo_CartPole-v1" in err
+    assert "Traceback" not in err
+    run = rl.open_run("runs/ppo_CartPole-v1")
+    assert run.newest_checkpoint is not None
+    assert not run.is_finished
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert main(["list"]) == 1
+    assert 'pip install "rltrainer[cli]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("1e-3", 1e-3), ("1e5", 100_000), ("1.0", 1.0), ("true", True), ("False", False), ("none", None),
+        ("64,64", (64, 64)), ("64,", (64,)), ("auto", "auto"), ("linear:1e-3", rl.LinearSchedule(1e-3)),
+        ("cosine:1.0:0.5", rl.CosineSchedule(1.0, 0.5)), ("600:second", rl.Every(600, "second")),
+        ("rms_prop", rl.rms_prop),
+    ],
+)  # fmt: skip
+def test_words_are_values(text: str, value: Any) -> None:
+    from rltrainer.cli.values import read_value
+
+    found = read_value(text)
+    assert found == value
+    assert type(found) is type(value)
