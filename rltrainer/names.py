@@ -93,4 +93,5 @@ def check_arguments(
     except TypeError as error:
         by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY][:2]
         hint = f" Give each {what} by name: {', '.join(f'{name}=...' for name in by_name)}." if by_name else ""
-        raise ArgumentError(f"{owner}: {error}.{hint}") from None
+        problem = str(error).replace("keyword-only ", "")  # which Python 3.12 and later add
+        raise ArgumentError(f"{owner}: {problem}.{hint}") from None

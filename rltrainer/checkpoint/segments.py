@@ -44,8 +44,8 @@ class SegmentFolder:
         if not self._is_whole(name, entry):
             temporary = self.path / f".{name}.new"
             try:
-                with open(temporary, "wb") as stream:
-                    stream.write(content.getbuffer())
+                with open(temporary, "wb") as stream, content.getbuffer() as view:
+                    stream.write(view)
                     stream.flush()
                     os.fsync(stream.fileno())
                 os.replace(temporary, self.path / name)

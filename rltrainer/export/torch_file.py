@@ -62,5 +62,5 @@ def export_torch(policy: Source, path: str | os.PathLike[str]) -> None:
     packed = io.BytesIO()
     with quiet():
         torch.export.save(program, packed, extra_files={DESCRIPTION: json.dumps(describe(policy))})
-    with write_errors(path, ExportError), replaced_file(path) as file:
-        file.write(packed.getbuffer())
+    with write_errors(path, ExportError), replaced_file(path) as file, packed.getbuffer() as view:
+        file.write(view)
