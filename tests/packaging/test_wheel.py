@@ -47,7 +47,9 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     about = {name for name in names if name.startswith(f"rltrainer-{rl.__version__}.dist-info/")}
     assert names - about == package
     assert {"rltrainer/py.typed", "rltrainer/__init__.py"} <= package
-    assert {name.partition("/")[2] for name in about} == {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE"}
+    assert {name.partition("/")[2] for name in about} == {
+        "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"
+    }  # fmt: skip
 
 
 def test_it_says_what_pyproject_says(wheel: Path) -> None:
