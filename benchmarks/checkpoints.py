@@ -97,13 +97,13 @@ def add(buffer: Any, num_transitions: int) -> None:
         buffer.extend(part)
 
 
-def cost(store: CheckpointStore, state: State, step: int) -> Cost:
-    """Save once, and return what it took."""
+def cost(store: CheckpointStore, capture: Callable[[], State], step: int) -> Cost:
+    """Save once, and return what it took; training stops until its state is captured, too."""
     before = files(store.directory)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     resident = memory("VmRSS")
     started = time.perf_counter()
-    store.save(state, step, None)
+    store.save(capture(), step, None)
     stopped = time.perf_counter()
     store.wait()
     done = time.perf_counter()
@@ -139,11 +139,11 @@ def costs_of_one(
     with tempfile.TemporaryDirectory(dir=".") as folder:
         store = CheckpointStore(Path(folder) / "run", keep_last=3, keep_best=0)
         store.open()
-        first = cost(store, capture(), 0)
+        first = cost(store, capture, 0)
         later = []
         for step in range(1, num_saves + 1):
             go_on()
-            later.append(cost(store, capture(), step))
+            later.append(cost(store, capture, step))
         store.close()
     mean = Cost(
         round(statistics.mean(each.nbytes for each in later)),
