@@ -104,10 +104,13 @@ class EpisodeCounter:
 
         Returns:
             which cells count [N], or None if all do: valid, and of an env whose quota is not used up.
+
+        Raises:
+            CheckpointError: the running episodes were read from a file, and are of other agents.
         """
         counted = valid if self.open is None else self.open.copy() if valid is None else self.open & valid
-        if reward.ndim > self._return.ndim:
-            self._return = np.zeros(reward.shape)
+        if reward.shape != self._return.shape:
+            self._begin_with(reward.shape)
         if counted is None:
             self._return += reward
             self._length += 1
@@ -130,6 +133,13 @@ class EpisodeCounter:
                 self._quota[ended] -= 1
                 self.open = self._quota > 0
         return counted
+
+    def _begin_with(self, shape: tuple[int, ...]) -> None:
+        """Begin with the first rewards of this shape, which say how many agents there are."""
+        if self._length.any():
+            text = f"expected those of rewards {shape}, found {self._return.shape}"
+            raise CheckpointError(f"collector.episodes.returns: {text}")
+        self._return = np.zeros(shape)
 
     def _drop_short(self, ended: Array) -> Array:
         """Return the envs [K] whose episode was long enough, and count the others."""
