@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos")
     parser.add_argument("inside", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--faults", type=int, default=500)
-    parser.add_argument("--epochs", type=int, default=100, help="of a run, undisturbed")
+    parser.add_argument("--epochs", type=int, default=30, help="of a run, undisturbed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--leg", choices=LEGS, action="append", help="only this leg; may be repeated")
     parser.add_argument(
