@@ -1,4 +1,4 @@
-"""What envs tell of their episodes at the end, such as whether they succeeded: numbers of their infos."""
+"""Numbers of infos that envs tell at the end of episodes, such as whether they succeeded."""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Buffers: where collected and logged transitions are kept, and the files they are saved in."""
 
-from rltrainer.data.description import BufferDescription
+from rltrainer.data.buffer_description import BufferDescription
 from rltrainer.data.hindsight import HindsightReplayBuffer
 from rltrainer.data.mixed import MixedBuffer
 from rltrainer.data.prioritized import PrioritizedReplayBuffer

@@ -1,4 +1,4 @@
-"""How much of an action space the actions of a buffer use."""
+"""The share of an action space that the actions of a buffer use."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from rltrainer.spaces import num_choices
 
 @dataclass(frozen=True, slots=True)
 class ActionCoverage:
-    """How much of the action space the actions use.
+    """The share of the action space that the actions use.
 
     Attributes:
         shares: of each choice, for each number of a discrete action; None for a Box.

@@ -9,8 +9,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from rltrainer.data.buffer_description import BufferDescription, describe
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
-from rltrainer.data.description import BufferDescription, describe
 from rltrainer.data.drawing import Drawing
 from rltrainer.data.finite_transitions import check_finite
 from rltrainer.data.frame_stack import FrameStack

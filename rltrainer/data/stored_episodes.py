@@ -36,7 +36,7 @@ class StoredEpisodes:
 
     @property
     def is_finished(self) -> Array:
-        """Which traces are episodes from their beginning to their end [E] bool."""
+        """Traces that are episodes from their beginning to their end [E] bool."""
         return self.is_whole & (self.terminated | self.truncated)
 
     def warn_of_lost_beginnings(self, caller: str) -> None:

@@ -1,4 +1,4 @@
-"""What files of data sets claim, compared with how long they are, and how their damage is told."""
+"""Claims of data sets' files, compared with their length, and errors that tell of their damage."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from rltrainer.errors import ReplayBufferError, RLTrainerError, readable
 MAX_RATIO = 1032
 """Bytes that deflate makes of one byte at most; what other compressions make of data sets is less."""
 FREE_NBYTES = 1 << 20
-"""What a file may claim however short it is."""
+"""Bytes that a file may claim however short it is."""
 USUAL_ERRORS: tuple[type[Exception], ...] = (
     OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError,
 )  # fmt: skip
-"""What packages raise about damaged files, besides classes of their own."""
+"""Errors that packages raise about damaged files, besides classes of their own."""
 
 
 def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:

@@ -29,7 +29,7 @@ NAMES = {
     "truncations": ("truncations", "timeouts"),
     "next_observations": ("next_observations",),
 }
-"""What the columns are called in files: as `from_arrays` has them, or as D4RL has them."""
+"""Names of the columns in files: as `from_arrays` has them, or as D4RL has them."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""How good a policy is: whole episodes of it, and what they came to."""
+"""Evaluation of a policy: whole episodes of it, and their statistics."""
 
 from collections.abc import Callable, Sequence
 

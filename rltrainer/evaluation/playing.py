@@ -1,4 +1,4 @@
-"""Who plays, in which envs: what users pass, and the episodes that are played."""
+"""The policy that plays and the envs, as users pass them, and the episodes that are played."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

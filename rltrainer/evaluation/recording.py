@@ -1,4 +1,4 @@
-"""What a policy does, as a video."""
+"""A film of what a policy does."""
 
 import os
 from collections.abc import Callable

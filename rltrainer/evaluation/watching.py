@@ -1,4 +1,4 @@
-"""What a policy does, in a window."""
+"""A window in which a policy plays."""
 
 import os
 import sys

@@ -25,7 +25,7 @@ from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree
 
 Source = Policy | Algorithm | str | os.PathLike[str]
-"""What is exported: a policy, that of an algorithm, or that of a file."""
+"""A policy to export, that of an algorithm, or that of a file."""
 NUM_EXAMPLES = 2
 """Observations that a graph is traced with: PyTorch would take a number of 0 or 1 for a constant."""
 
@@ -46,7 +46,7 @@ def policy_of(owner: str, source: Source) -> Policy:
 
 
 class GreedyGraph(nn.Module):
-    """What `policy.predict` does, from tensor to tensor."""
+    """The work of `policy.predict`, from tensor to tensor."""
 
     low: Tensor
     high: Tensor

@@ -8,7 +8,7 @@ import torch
 
 from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import ExportError, MissingExtraError
-from rltrainer.export.description import describe, input_names, output_names, version
+from rltrainer.export.graph_metadata import describe, input_names, output_names, version
 from rltrainer.export.greedy_graph import Source, cause_of, policy_of, trace
 from rltrainer.export.parity import compare
 from rltrainer.export.quiet import quiet

@@ -10,8 +10,8 @@ import torch
 
 from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import ExportError
-from rltrainer.export.description import describe
 from rltrainer.export.examples import to_tensors
+from rltrainer.export.graph_metadata import describe
 from rltrainer.export.greedy_graph import Source, policy_of, trace
 from rltrainer.export.parity import compare
 from rltrainer.export.quiet import quiet

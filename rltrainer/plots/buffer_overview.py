@@ -7,7 +7,7 @@ import numpy as np
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.action_coverage import ActionCoverage
 from rltrainer.data.chosen_episodes import episodes_of
-from rltrainer.plots.drawing import COLORS, GREY, drawing, new_figure
+from rltrainer.plots.figures import COLORS, GREY, drawing, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from rltrainer.functional.scores import (
     optimality_gap,
     performance_profile,
 )
-from rltrainer.plots.drawing import GREY, drawing, label, line, new_figure
+from rltrainer.plots.figures import GREY, drawing, label, line, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
-from rltrainer.plots.drawing import GREY, count_steps, drawing, label, line, new_figure
+from rltrainer.plots.figures import GREY, count_steps, drawing, label, line, new_figure
 from rltrainer.plots.run_data import (
     AnyRun,
     Curve,

@@ -16,7 +16,7 @@ from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import AnyPath, checked, is_finite
 from rltrainer.plots.curves import learning_curve
-from rltrainer.plots.drawing import drawing
+from rltrainer.plots.figures import drawing
 from rltrainer.plots.metric_panels import draw_panels
 from rltrainer.plots.run_data import AnyRun, algorithm_name, as_run, curve, curves, env_name, step_unit
 from rltrainer.runs import Run

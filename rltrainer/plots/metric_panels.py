@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.plots.drawing import count_steps, drawing, label, line, new_figure
+from rltrainer.plots.figures import count_steps, drawing, label, line, new_figure
 from rltrainer.plots.run_data import AnyRun, Curve, as_run, curves, step_unit
 
 if TYPE_CHECKING:

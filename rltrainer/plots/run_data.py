@@ -1,4 +1,4 @@
-"""What pictures show, as arrays: curves of runs, several runs on common steps, the scores they ended with.
+"""The data of pictures as arrays: curves of runs, several runs on common steps, the scores they ended with.
 
 NumPy only; knows the rows of a run, and no picture.
 """

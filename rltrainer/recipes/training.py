@@ -26,7 +26,7 @@ SHAPES = {"num_envs", "env_kwargs"}
 
 @dataclass(frozen=True)
 class Training:
-    """What `rl.train` came to.
+    """The outcome of `rl.train`.
 
     Args:
         algorithm: as it was at the best test step.

@@ -105,7 +105,7 @@ class Run:
 
     @property
     def stop_reason(self) -> str | None:
-        """What ended the run: "max_epochs" of its beginning, "stop_fn", or what a hook said; None while it may go on.
+        """The reason of its end: "max_epochs" of its beginning, "stop_fn", or a hook's word; None while it may go on.
 
         A hook's reason is in checkpoints only.
         """
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended; see `stop_reason`."""
+        """True if the run has ended; see `stop_reason`."""
         return self.stop_reason is not None
 
     def _text(self, name: str) -> str | None:

@@ -30,7 +30,7 @@ SECONDS_TO_END = 60.0
 
 
 class Report(NamedTuple):
-    """What a process tells: how far it is, in [0, 1] with its best score; its result; or why there is none."""
+    """A word of a process: how far it is, in [0, 1] with its best score; its result; or why there is none."""
 
     kind: Literal["progress", "done", "failed", "no travel"]
     value: Any

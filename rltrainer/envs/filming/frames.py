@@ -1,4 +1,4 @@
-"""What an env renders, and what helps where it cannot."""
+"""Frames that an env renders, and hints where it cannot."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _HEADLESS = {
     r"GL|gl[A-Z]|OSMesa": "Set MUJOCO_GL=egl (a GPU) or MUJOCO_GL=osmesa (none; libosmesa6) before Python starts.",
     "video|pygame": "Set SDL_VIDEODRIVER=dummy before Python starts.",
 }
-"""What makes libraries draw where there is no display, by what their errors speak of."""
+"""Hints that make libraries draw where there is no display, by words of their errors."""
 
 
 def require_frames(owner: str, env: Any) -> None:

@@ -20,7 +20,7 @@ FORMATS: dict[str, dict[str, Any]] = {
         "output_params": ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"],
     },
 }
-"""How ffmpeg writes files, by how their names end."""
+"""Arguments with which ffmpeg writes files, by the ends of their names."""
 
 
 def require_encoder(owner: str) -> Any:

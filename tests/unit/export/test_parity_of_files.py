@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 
 import rltrainer as rl
-from rltrainer.export.description import input_names, output_names
 from rltrainer.export.examples import draw_observations, draw_state, seen_part, to_tensors
+from rltrainer.export.graph_metadata import input_names, output_names
 from rltrainer.spaces import ACTION_MASK, leaf_spaces, num_choices, numpy_dtype
 from rltrainer.tree import leaves, map_tree
 

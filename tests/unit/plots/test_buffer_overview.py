@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import MissingExtraError, ReplayBufferError
 from rltrainer.plots import buffer_overview
-from rltrainer.plots.drawing import COLORS
+from rltrainer.plots.figures import COLORS
 from tests.unit.data.reference import Cell, add_step, make_buffer
 
 

@@ -22,7 +22,7 @@ from rltrainer.plots import (
     metrics,
     performance_profiles,
 )
-from rltrainer.plots.drawing import COLORS, label
+from rltrainer.plots.figures import COLORS, label
 from rltrainer.recipes.recipe_file import write_recipe
 from tests.unit.plots.conftest import MakeRun, returns
 

@@ -1,4 +1,4 @@
-"""What a file of a graph says of itself: texts by name, which any language can read."""
+"""Texts by name in which a graph's file describes itself, for any language to read."""
 
 import json
 from importlib import metadata

@@ -1,4 +1,4 @@
-"""How pictures look: sizes, colours that colour-blind people can tell apart, labels. The only file that makes figures.
+"""The look of pictures: sizes, colours that colour-blind people can tell apart, labels. Figures are made here only.
 
 Matplotlib is imported when the first figure is made, and never `pyplot`: nothing of it is global, no window opens, and
 settings of the user's stay as they are.
@@ -54,7 +54,7 @@ _STYLE: dict[Any, Any] = {
 
 
 class Line(TypedDict):
-    """What tells one line of a picture from the others."""
+    """The style that tells one line of a picture from the others."""
 
     color: str
     linestyle: Any

@@ -1,4 +1,4 @@
-"""What a replay buffer holds, in numbers that a person looks at before training on it."""
+"""The contents of a replay buffer, in numbers that a person looks at before training on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ ReferenceScores = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """How numbers are spread."""
+    """The spread of numbers."""
 
     mean: float
     std: float
@@ -63,7 +63,7 @@ class ObservationRange:
 
 @dataclass(frozen=True, slots=True)
 class BufferDescription:
-    """What a replay buffer holds; `print` shows it as a table.
+    """The contents of a replay buffer; `print` shows them as a table.
 
     An episode counts if its beginning and its end are there. The behaviour score is the mean return of the episodes:
     what whoever collected the data achieved, which a policy that learns from it should reach.
