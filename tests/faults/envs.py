@@ -33,6 +33,15 @@ class SilentError(Exception):
         raise RuntimeError("no text")
 
 
+def makes_file(path: str) -> bool:
+    """Make an empty file and return True; False if it exists. Of several processes at once, one makes it."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def hang() -> None:
     time.sleep(600)
 
@@ -90,10 +99,8 @@ class FaultyEnv(gym.Env[Any, Any]):
     def fail(self) -> None:
         if self.fault is None or self.step_count != self.at or self.fault_seed not in (None, self.number):
             return
-        if self.once:
-            if Path(self.once).exists():
-                return
-            Path(self.once).touch()
+        if self.once and not makes_file(self.once):
+            return
         FAULTS[self.fault]()
 
     def obs(self) -> Any:

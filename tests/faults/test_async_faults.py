@@ -16,7 +16,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import EnvError, NonFiniteError
-from tests.faults.envs import FaultyEnv, StuckEnv, hang, refuse_to_make
+from tests.faults.envs import FaultyEnv, StuckEnv, hang, makes_file, refuse_to_make
 from tests.faults.test_worker_faults import AlarmTimeoutError, alarm, terminate, wait_until_gone
 
 
@@ -210,17 +210,14 @@ def test_what_a_users_signal_handler_raises_arrives(kind: Any) -> None:
 
 def first_hangs(path: str) -> Any:
     """Make envs, of which the first that are made hang in a step, and the others die in one."""
-    Path(path).touch() if (is_first := not Path(path).exists()) else None
-    return envs_of(fault="hang" if is_first else "kill", at=3, length=50)
+    return envs_of(fault="hang" if makes_file(path) else "kill", at=3, length=50)
 
 
 @pytest.mark.parametrize("counts", [{"num_steps": 20}, {"num_episodes": 2}])
 def test_a_dead_worker_is_found_while_another_one_hangs(counts: Any, tmp_path: Path) -> None:
     collector = collector_of(partial(first_hangs, str(tmp_path / "first")), 2)
-    started = time.monotonic()
     with pytest.raises(EnvError, match=r"^worker [01] \(pid \d+\) was killed by SIGKILL during the collection of "):
-        collector.collect(**counts)
-    assert time.monotonic() - started < 4.0  # a second, and the end of the one that hangs
+        collector.collect(**counts)  # would wait for the one that hangs as long as this test may take
 
 
 def test_transitions_around_a_restart(tmp_path: Path) -> None:
