@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types tests resume learning chaos fuzz examples docs bench format install clean FORCE
+.PHONY: help train test lint types tests resume learning chaos fuzz examples docs pictures bench format install clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -59,6 +59,10 @@ examples: $(STAMP) ## every example in its short form
 # No --quiet: it would hide the warnings from --strict too.
 docs: $(STAMP) ## the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(STAMP) ## the pictures of the docs that show runs; some minutes
+	$(BIN)/python -m pictures.symptoms
+	$(BIN)/python -m pictures.lander
 
 bench: $(STAMP) ## speed beside peers, each in a virtual environment of its own: ARGS="--quick", "--write", "--case sac"
 	$(BIN)/python benchmarks/speed.py $(ARGS)

@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +23,18 @@ if "forkserver" in multiprocessing.get_all_start_methods():
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the docs' pages, built as `make docs` builds them: once for all tests that look at them."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    root = Path(__file__).parents[1]
+    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return folder
 
 
 # A user's machine may lack a compiler or an extra; CI must not, as nobody would notice what is never run.

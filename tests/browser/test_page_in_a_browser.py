@@ -1,7 +1,6 @@
 """The page of a run, looked at in Chromium: everything on it is drawn, nothing is fetched, and nothing runs."""
 
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,8 @@ from rltrainer.plots import page
 
 playwright = pytest.importorskip("playwright.sync_api")
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""What distributions call it; Debian's packages are `chromium-headless-shell` and `chromium`."""
 NAME = "<script>document.title = 'ran'<b>"
 COLOR = "#12ab34"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"needs a browser: one of {', '.join(BROWSERS)}")
-    with playwright.sync_playwright() as driver:
-        # As root, and in most containers, Chromium has no sandbox; what it is shown here is ours.
-        running = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,12 @@
 import importlib
 import inspect
 import json
-import os
 import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-
-import pytest
 
 import rltrainer as rl
 from rltrainer import functional, nets
@@ -25,17 +20,6 @@ NOT_EXPLAINED = {
     "rltrainer.nets.policy.no_progress": "a default",
 }
 """Parts of networks that have no place on the API page, and why."""
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the pages, built as `make docs` builds them."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return folder
 
 
 class Loaded(HTMLParser):

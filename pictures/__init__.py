@@ -1,0 +1,4 @@
+"""The pictures of the docs that show runs, each made by one command: `make pictures`.
+
+`symptoms` trains healthy and sick runs for the page "It does not learn", `lander` films what the docs open with.
+"""

@@ -1,0 +1,44 @@
+"""What README opens with: LunarLander before and after training by its recipe.
+
+    python -m pictures.lander                  trains until ten test episodes return 230, some two minutes
+    python -m pictures.lander --run FOLDER     films a run that is there
+
+Writes docs/images/lander.gif.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+
+import rltrainer as rl
+from pictures.films import beside, film, read, write
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+ENV = "LunarLander-v3"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="folder of a trained run")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        run = args.run or train(Path(temporary))
+        rl.seed(1)
+        before, after = Path(temporary) / "before.gif", Path(temporary) / "after.gif"
+        film(rl.ActorCritic.for_envs(rl.make_vec(ENV, 1)), ENV, before, every=4, seed=1)
+        film(rl.load(run / "best.safetensors"), ENV, after, every=4, seed=1)
+        frames = [read(path) for path in (before, after)]
+        write(IMAGES / "lander.gif", beside([each for each, _ in frames]), frames[0][1])
+
+
+def train(folder: Path) -> Path:
+    """Train, and return the folder of the run."""
+    training = rl.train(ENV, directory=folder, stop_fn=lambda score: score >= 230, num_epochs=50, seed=1)
+    return training.folder.path
+
+
+if __name__ == "__main__":
+    main()
