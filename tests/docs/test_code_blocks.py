@@ -26,6 +26,9 @@ PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sor
 LANGUAGES = {"python", "sh", "text"}
 """What a block may say it is; those of commands, and of formulas and output, are not run."""
 
+WIDEST = 88
+"""Columns of code, as docs/ruff.toml formats it."""
+
 NOT_RUN = {("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra"}
 """Python blocks that cannot run here, by page and first line, with the reason."""
 
@@ -114,6 +117,21 @@ def test_every_block_says_what_it_is(page: str) -> None:
     assert 2 * len(found) == sum(line.lstrip().startswith(("```", "~~~")) for line in text.splitlines())
     for block in found:
         assert block.language == "python" or "import rltrainer" not in block.code, "Python that is not run"
+
+
+def too_wide(page: str) -> list[str]:
+    """Return the lines of code that a page has no room for."""
+    return [line for block in blocks(page) for line in block.code.splitlines() if len(line) > WIDEST]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_is_as_narrow_as_a_page(page: str) -> None:
+    assert too_wide(PAGES[page].read_text()) == []
+
+
+def test_a_wide_line_is_found() -> None:
+    wide = "x = 1  # " + "very " * 16
+    assert too_wide(f"{wide}\n```python\n{wide[:WIDEST]}\n{wide}\n```") == [wide]
 
 
 def test_what_is_not_run_exists() -> None:
