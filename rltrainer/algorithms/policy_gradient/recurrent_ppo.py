@@ -108,8 +108,10 @@ class RecurrentPPO(PPO):
         if size == num_envs:
             yield from itertools.repeat(sequences.flatten(), repeat)
             return
-        for index, is_real in shuffled(num_envs, size, self.generator, repeat):
-            for k, envs in enumerate(index):
+        # Of an env without a cell that counts, there is no mean.
+        counted = sequences.weight.any(0).nonzero().squeeze(1)
+        for index, is_real in shuffled(len(counted), size, self.generator, repeat) if len(counted) else ():
+            for k, envs in enumerate(counted[index]):
                 batch = sequences.of_envs(envs)
                 if is_real is not None:
                     batch.weight = batch.weight * is_real[k].repeat(num_rows)

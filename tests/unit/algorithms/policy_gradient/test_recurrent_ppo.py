@@ -141,6 +141,21 @@ def test_a_padded_minibatch_is_the_smaller_one() -> None:
     assert padded == pytest.approx(third.gradient_step(alone).floats(), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(8, 2), (16, 1), (32, 1)])
+def test_envs_in_which_nothing_happened_are_left_out(batch_size: int, num_steps: int) -> None:
+    """As rows of agents that are gone: a minibatch without a cell that counts would have no mean."""
+    algorithm, rollout = collected()
+    rollout.extra["env"] = torch.arange(4.0).repeat(8, 1)
+    rollout.valid[:, [0, 2]] = False
+    result = algorithm.update(rollout, batch_size, 3)
+    assert result.num_gradient_steps == 3 * num_steps
+    assert all(torch.isfinite(value) for value in result.metrics.values())
+    counted = [n for batch in algorithm.seen[:num_steps] for n in _envs_of(batch, rollout)]
+    assert sorted(counted) == [1, 3]
+    rollout.valid[:] = False
+    assert algorithm.update(rollout, 8, 3).num_gradient_steps == 0
+
+
 def params(collector: rl.Collector, **options: Any) -> rl.OnPolicyTrainerParams:
     return rl.OnPolicyTrainerParams(training_collector=collector, max_epochs=1, epoch_num_steps=40, **options)
 
