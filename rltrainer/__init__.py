@@ -5,7 +5,17 @@ from rltrainer.algorithms import *
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.collect import *
 from rltrainer.data import *
-from rltrainer.envs import ActionMask, PixelObservation, ReplayedStep, SaveableEnv, frame_skip, make_vec, replay_episode
+from rltrainer.envs import (
+    ActionMask,
+    AgentsAsEnvs,
+    JointEnv,
+    PixelObservation,
+    ReplayedStep,
+    SaveableEnv,
+    frame_skip,
+    make_vec,
+    replay_episode,
+)
 from rltrainer.evaluation import *
 from rltrainer.export import export_onnx, export_torch
 from rltrainer.functional import scores
@@ -43,14 +53,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
-    "TD3BC", "TQC", "TRPO", "A2CParams", "ActionMask", "Actor", "ActorCritic", "Algorithm", "AlgorithmParams",
-    "AsyncCollector", "BCParams", "BatchRecorder", "BatchSubSampler", "BatchedCollector", "BufferDescription",
-    "C51Params", "CQLParams", "CSVLogger", "CategoricalQNetwork", "CheckpointParams", "ClearCudaCache",
-    "CollectStats", "Collector", "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams", "DataSource",
-    "Decision", "DeterministicActorCritic", "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams",
+    "TD3BC", "TQC", "TRPO", "A2CParams", "ActionMask", "Actor", "ActorCritic", "AgentsAsEnvs", "Algorithm",
+    "AlgorithmParams", "AsyncCollector", "BCParams", "BatchRecorder", "BatchSubSampler", "BatchedCollector",
+    "BufferDescription", "C51Params", "CQLParams", "CSVLogger", "CategoricalQNetwork", "CheckpointParams",
+    "ClearCudaCache", "CollectStats", "Collector", "ConsoleLogger", "CosineSchedule", "DDPGParams", "DQNParams",
+    "DataSource", "Decision", "DeterministicActorCritic", "DiscreteActorCritic", "DiscreteCQL", "DiscreteCQLParams",
     "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "EarlyStopping", "EpochStats", "EpsilonGreedy", "Evaluate",
     "Every", "Exploration", "FunctionHook", "GaussianActorCritic", "GaussianNoise", "HindsightReplayBuffer",
-    "IMPALAParams", "IQLParams", "IncompatibleKeys", "InferenceParams", "InfoStats", "JSONLinesLogger",
+    "IMPALAParams", "IQLParams", "IncompatibleKeys", "InferenceParams", "InfoStats", "JSONLinesLogger", "JointEnv",
     "LinearSchedule", "LogScalar", "LogTiming", "Logger", "MLflowLogger", "MaxEpisodes", "MixedBuffer",
     "MultiLogger", "NetParams", "OffPolicyAlgorithm", "OffPolicyParams", "OffPolicyTrainer",
     "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams", "OnPolicyAlgorithm", "OnPolicyTrainer",

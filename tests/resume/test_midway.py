@@ -22,6 +22,7 @@ from rltrainer.state_file import read_state, write_state
 from rltrainer.tree import leaves
 from rltrainer.types import State
 from tests.resume.wanderers import BOX, Fragile, Moody, Saveable, Stranger, Wanderer
+from tests.unit.envs.agents.teams import Strangers, Visitors
 
 MakeEnvs = Callable[[], Any]
 
@@ -37,6 +38,8 @@ def of_gymnasium(
 
 
 ASYNC = gym.vector.AsyncVectorEnv
+SIX = {"a": (0, 6), "b": (0, 6)}
+COMING_AND_GOING = partial(Visitors, {"a": (2, 9), "b": (0, 13), "c": (0, 5)}, ("c",))
 ENVS: dict[str, MakeEnvs] = {
     "one": partial(rl.make_vec, Wanderer, 1, backend="sync"),
     "four": partial(rl.make_vec, Wanderer, 4, backend="sync"),
@@ -55,6 +58,10 @@ ENVS: dict[str, MakeEnvs] = {
     **{f"sync {m.value}": partial(of_gymnasium, 3, m) for m in AutoresetMode},
     **{f"sync {m.value}, views": partial(of_gymnasium, 3, m, copy=False) for m in AutoresetMode},
     **{f"async {m.value}": partial(of_gymnasium, 2, m, ASYNC, shared_memory=True) for m in AutoresetMode},
+    "agents": partial(rl.AgentsAsEnvs, Visitors, 2),
+    "agents who come and go": partial(rl.AgentsAsEnvs, COMING_AND_GOING, 2, agent_id=True, seed=4),
+    "agents in workers": partial(rl.AgentsAsEnvs, COMING_AND_GOING, 3, backend="workers", num_workers=2),
+    "joint": partial(rl.make_vec, lambda: rl.JointEnv(COMING_AND_GOING()), 2),
     "clipped": lambda: ClipReward(of_gymnasium(2, AutoresetMode.NEXT_STEP), -1.0, 1.0),
 }  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -65,7 +72,7 @@ def collector_in(make_envs: MakeEnvs, replays: bool = True) -> Iterator[rl.Colle
     envs = make_envs()
     try:
         rl.seed(3)
-        discrete = isinstance(envs.single_action_space, gym.spaces.Discrete)
+        discrete = not isinstance(envs.single_action_space, gym.spaces.Box)
         policy_class: Any = rl.ActorCritic if discrete or not replays else rl.SquashedActorCritic
         policy = policy_class.for_envs(envs, hidden_sizes=(4,))
         spaces = (envs.single_observation_space, envs.single_action_space)
@@ -226,6 +233,45 @@ def test_only_the_env_that_does_not_come_back_starts_anew(tmp_path: Path) -> Non
         assert other._episodes.running_length[1] == 1
         rows(one, [1])
         assert torch.equal(one.rollout().obs[:, [0, 2]], other.rollout().obs[:, [0, 2]])
+
+
+def test_agents_of_a_copy_that_does_not_come_back_start_anew(tmp_path: Path) -> None:
+    def make() -> Any:
+        envs = iter([Visitors(SIX), Strangers(SIX)])
+        return rl.AgentsAsEnvs(lambda: next(envs), 2)
+
+    with collector_in(make) as one, collector_in(make) as other:
+        rows(one, [3])
+        cut(one, other, tmp_path)
+        with pytest.warns(UserWarning, match=r"envs \[1\] did not come back") as warned:
+            rows(other, [1])
+        assert len(warned) == 1
+        rollout = other.rollout()
+        assert rollout.valid.tolist() == [[True, True, False, False]]
+        assert rollout.truncated.tolist() == [[False, False, True, True]]  # a boundary, and no episode's end
+        rows(one, [1])
+        assert torch.equal(one.rollout().obs[:, :2], other.rollout().obs[:, :2])
+        rows(other, [1])
+        assert other.rollout().valid.all()
+        assert other._episodes.running_length.tolist() == [5, 5, 1, 1]
+
+
+def test_a_copy_that_lost_its_episode_comes_back_in_the_next_resume(tmp_path: Path) -> None:
+    """Its new episode has one step more than its agents' cells say."""
+    make = partial(rl.AgentsAsEnvs, partial(Strangers, SIX), 1)
+    with collector_in(make) as one, collector_in(make) as other, collector_in(make) as third:
+        rows(one, [3])
+        cut(one, other, tmp_path)
+        Strangers.is_strange = False
+        try:
+            with pytest.warns(UserWarning, match=r"envs \[0\] did not come back"):
+                rows(other, [3])
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                cut(other, third, tmp_path)
+                assert_equal(rows(other, [9]), rows(third, [9]))
+        finally:
+            Strangers.is_strange = True
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class RecurrentPPO(PPO):
             return
         # Of an env without a cell that counts, there is no mean.
         counted = sequences.weight.any(0).nonzero().squeeze(1)
-        for index, is_real in shuffled(len(counted), size, self.generator, repeat) if len(counted) else ():
+        for index, is_real in shuffled(len(counted), size, self.generator, repeat):
             for k, envs in enumerate(counted[index]):
                 batch = sequences.of_envs(envs)
                 if is_real is not None:

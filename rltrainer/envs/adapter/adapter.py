@@ -19,7 +19,7 @@ from rltrainer.envs.adapter.closing import close_envs
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
-from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
+from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
 from rltrainer.envs.episodes.recorder import EpisodeRecorder
 from rltrainer.envs.resuming.action_trail import ActionTrail
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState
@@ -208,8 +208,8 @@ class EnvAdapter:
         result.valid = None
         if reset_rows is not None:
             result.void(reset_rows)
-        if RESTARTED in info:  # as a truncation; no transition took place
-            result.valid = ~info[RESTARTED]
+        if NO_TRANSITION in info:
+            result.valid = ~info[NO_TRANSITION]
         done = result.terminated | result.truncated
         if self._env_device is not None:
             done = done.cpu().numpy()

@@ -16,8 +16,9 @@ from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
 
-RESTARTED = "rltrainer_restarted"
-"""The info that tells [N] bool which envs failed in a step and were made anew: their cells hold no transition."""
+NO_TRANSITION = "rltrainer_no_transition"
+"""The info that tells [N] bool in which envs a step was no transition: they failed and were made anew, or stood for an
+agent that is not there."""
 
 
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces, copy_rows
-from rltrainer.envs.backends.masked_resets import RESTARTED, MaskedVectorEnv
+from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
 from rltrainer.envs.workers import worker_envs
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import Worker
@@ -31,7 +31,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
     instead, and with it the other envs of a process that died or was killed:
 
     - In the step in which an episode broke off, the env reports `truncated=True`, reward 0 and its last observation
-      once more, and `infos["rltrainer_restarted"]` marks it. No transition took place: the adapter marks the cell
+      once more, and `infos["rltrainer_no_transition"]` marks it. No transition took place: the adapter marks the cell
       `valid=False`, and the trace ends with the transition before it. The episode is not counted.
     - The next episode begins as after any other end, with the next seed of the env.
     - A reset that fails is done again with the same seed.
@@ -98,7 +98,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             rows = sorted(broken)
             copy_rows(obs, self._obs, rows)
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, True
-            infos[RESTARTED] = np.isin(np.arange(self.num_envs), rows)
+            infos[NO_TRANSITION] = np.isin(np.arange(self.num_envs), rows)
             self._lost = set()
         return obs, reward, terminated, truncated, infos
 

@@ -1,0 +1,298 @@
+"""The agents of parallel envs as the rows of a vector env, so that every algorithm trains one policy for all of them.
+
+```
+TeamEnv       a parallel env's agents as one gymnasium env: observations [A, ...], rewards [A], who is there [A]
+make_vec      n of them, in this process or in workers
+EnvAdapter    seeds each, resets it when nobody is left, brings it back when a run is resumed
+AgentsAsEnvs  [n, A] as n * A rows; where an agent is gone, its row is marked as no transition
+```
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from rltrainer.envs.adapter.adapter import EnvAdapter
+from rltrainer.envs.agents.parallel_env import Array, ParallelEnv, Space
+from rltrainer.envs.agents.team_env import HERE, OBS, TERMINATED, TRUNCATED, make_team
+from rltrainer.envs.backends.masked_resets import NO_TRANSITION
+from rltrainer.envs.make_vec import make_vec
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
+from rltrainer.seeding import derive_seed
+from rltrainer.spaces import ACTION_MASK, leaf_spaces
+from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.typed_state import from_state, to_state
+from rltrainer.types import Load, State
+
+AGENT, TEAM_RETURN = "agent", "team_return"
+
+
+@dataclass
+class TeamsState:
+    """State of `AgentsAsEnvs`: of the adapter of its teams, and the returns of their agents so far [n, A]."""
+
+    adapter: dict[str, Any]
+    returns: Array
+
+
+class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
+    """A vector env whose rows are the agents of parallel envs: a policy that is trained on it is shared by them all.
+
+    Rows are ordered by copy, then by agent: row `c * A + a` is agent a of copy c. An agent's episode ends with its own
+    `terminated` or `truncated`. While other agents of its copy go on, its row waits: nothing happens there, so its
+    cells have `valid=False` and are never sampled, summed or trained on. (A state in which the agent does nothing, for
+    reward 0, would be learned from as if it were asked to act there.) When nobody is left, the copy begins its next
+    episode with the next seed, all rows at once. An agent that comes later, or again, begins an episode then.
+
+    Returns and lengths are those of single agents. The last step of a copy's episode has `infos["team_return"]` in one
+    of its rows: the sum over all agents; `Collector(info_keys=("team_return",))` reads it. Numbers in the agents' own
+    infos are in their rows.
+
+    The autoreset mode is SAME_STEP. A run that is resumed repeats the copies' episodes, as `make_vec`'s envs do.
+
+    Args:
+        env: a factory that returns a new PettingZoo parallel env at each call, all of whose agents have equal spaces.
+            A Dict observation may have the leaf `action_mask`.
+        num_copies: how many envs; `num_envs` is this times the number of agents.
+        agent_id: whether an observation says whose it is: then it is a Dict with a further leaf `agent`, the index of
+            the agent, which networks see as a one-hot vector. What is no Dict becomes its leaf `observation`.
+        seed: what the seeds of all episodes derive from; None leaves that to the collector.
+        backend: where the copies are stepped, `"sync"` or `"workers"`.
+        worker_options: see `make_vec`: `num_workers`, `step_timeout`, ...
+
+    Attributes:
+        agents: the names of the agents of a copy [A].
+        num_agents: A.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or the env is no parallel env, or has no agents.
+        SpaceError: the agents' spaces are not equal, or not supported.
+        MissingExtraError: the factory needs PettingZoo, which is not installed.
+        EnvError: an env cannot be made.
+    """
+
+    def __init__(
+        self,
+        env: Callable[[], ParallelEnv],
+        num_copies: int,
+        *,
+        agent_id: bool = False,
+        seed: int | None = None,
+        backend: Literal["sync", "workers"] = "sync",
+        **worker_options: Any,
+    ) -> None:
+        owner = type(self).__name__
+        if not callable(env):
+            rule, hint = "must be a factory of PettingZoo parallel envs", "Each copy is an env of its own."
+            raise ParamsError(field_error_text(owner, "env", rule, env, hint))
+        num_copies = checked(owner, "num_copies", num_copies, PositiveInt)
+        self._tells_agent = checked(owner, "agent_id", agent_id, Flag)
+        self.base_seed = checked(owner, "seed", seed, NonNegativeInt | None)
+        backend = checked(owner, "backend", backend, Literal["sync", "workers"])
+        self._teams = _LastInfos(make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options))
+        self.agents: tuple[Any, ...] = self._ask("agents")
+        self._adapter = EnvAdapter(self._teams)
+        self.num_agents, self.num_envs = len(self.agents), num_copies * len(self.agents)
+        agent_space, self.single_action_space = self._ask("agent_spaces")
+        self._obs_spaces = leaf_spaces(agent_space)
+        self.single_observation_space = self._space_of(agent_space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {**self._teams.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = self._teams.render_mode
+        self._here: Array = np.zeros((num_copies, self.num_agents), np.bool_)
+        self._returns: Array = np.zeros((num_copies, self.num_agents))
+        self._lost: Array = np.zeros(num_copies, np.bool_)  # copies that did not come back when a run was resumed
+        self._is_first_reset = True
+        self._require_new_envs()
+
+    @property
+    def num_restarts(self) -> int:
+        """How many failures of copies led to a restart."""
+        return getattr(self._teams.unwrapped, "num_restarts", 0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Begin the episodes of all copies, each with a seed of its own that derives from this one.
+
+        Raises:
+            ParamsError: `seed` is no integer, or there are `options`, which single copies cannot be given.
+        """
+        seed = checked(f"{type(self).__name__}.reset", "seed", seed, NonNegativeInt | None)
+        if options:
+            rule = "must be None: all rows are reset together"
+            raise ParamsError(field_error_text(f"{type(self).__name__}.reset", "options", rule, options))
+        if seed is None and self.base_seed is not None and self._is_first_reset:
+            seed = derive_seed(self.base_seed, "reset", 0)
+        if seed is not None:
+            self._adapter.seed(seed)
+        self._is_first_reset = False
+        self._adapter.reset(first_episode=seed is not None)
+        self._returns[:], self._lost[:] = 0.0, False
+        return self._begin(), {}
+
+    def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+        """Step all copies with one action per row; those of rows that wait are not looked at.
+
+        Returns:
+            observations, rewards, terminated, truncated, infos; `infos["final_obs"]` where an episode ended.
+
+        Raises:
+            EnvError: a copy fails, or does not tell what an agent is given.
+            SpaceError: an agent is given something else than its spaces, a number and two flags.
+            ParamsError: not one action per row.
+        """
+        acted = self._here
+        step = self._adapter.step(self._by_team(actions))
+        here, terminated, truncated = (step.next_obs[name] != 0 for name in (HERE, TERMINATED, TRUNCATED))
+        restarted = np.zeros_like(self._lost) if step.valid is None else ~step.valid
+        is_over, broken = ~here.any(1) | restarted, self._lost | restarted
+        valid = acted & ~broken[:, None]
+        # The episode of a row that waited ends without a transition, where the next one begins.
+        truncated = np.where(valid, truncated, (is_over | broken)[:, None] | (here & ~acted))
+        terminated &= valid
+        reward = np.where(valid, step.reward, 0.0).astype(np.float64)
+        self._returns += step.reward
+        infos = self._infos_of(valid, is_over & ~broken)
+        if not valid.all():
+            infos[NO_TRANSITION] = ~valid.reshape(-1)
+        if (terminated | truncated).any():
+            infos["final_obs"] = self._rows(step.next_obs[OBS])
+        self._returns[is_over], self._lost[:] = 0.0, False
+        self._adapter.advance()
+        return self._begin(), reward.reshape(-1), terminated.reshape(-1), truncated.reshape(-1), infos
+
+    def state_dict(self) -> State:
+        """Return where the copies are: the seeds and actions of their episodes."""
+        return dict(to_state(TeamsState(self._adapter.state_dict(), self._returns.copy())))
+
+    def load_state_dict(self, state: State) -> None:
+        """Do what `prepare_load` prepares."""
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a state, and return what brings the copies there: their episodes are repeated.
+
+        A copy that does not come there begins a new episode, with a warning; the next step is no transition of its
+        rows, and ends their episodes.
+
+        Raises:
+            CheckpointError: the state is of other envs, or none.
+        """
+        found = from_state(TeamsState, state, "adapter.envs")
+        if found.returns.shape != self._returns.shape or found.returns.dtype != np.float64:
+            expected = f"expected float64 {self._returns.shape}, found {found.returns.dtype} {found.returns.shape}"
+            raise CheckpointError(f"adapter.envs.returns: {expected}")
+        load_adapter = self._adapter.prepare_load(found.adapter)
+
+        def load() -> None:
+            load_adapter()
+            lost = self._adapter.resume(found.returns)
+            self._returns, self._lost[:] = found.returns.copy(), False
+            self._returns[lost], self._lost[lost] = 0.0, True
+            self._begin()
+
+        return load
+
+    def render(self) -> tuple[Any, ...]:
+        """Return a frame for each row: that of its copy."""
+        return tuple(frame for frame in self._teams.render() or () for _ in self.agents)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close all copies."""
+        self._adapter.close()
+
+    def _ask(self, name: str) -> Any:
+        """Return an attribute of the first team, wherever it is."""
+        envs: Any = self._teams.unwrapped
+        return envs.call(name)[0]
+
+    def _by_team(self, actions: Any) -> Array:
+        """Return actions [n, A, ...] of those of the rows."""
+        rows, shape = np.asarray(actions), self.action_space.shape
+        if rows.shape != shape:
+            name = f"{type(self).__name__}.step"
+            raise ParamsError(field_error_text(name, "actions", f"must have shape {shape}", actions))
+        return rows.reshape(-1, self.num_agents, *rows.shape[1:])
+
+    def _begin(self) -> Tree:
+        """Look at who acts next; return what each row observes: zeros, and all actions allowed, where nobody is."""
+        self._here = self._adapter.obs[HERE] != 0
+        return self._rows(self._adapter.obs[OBS], None if self._here.all() else ~self._here.reshape(-1))
+
+    def _rows(self, obs: Tree, blank: Array | None = None) -> Tree:
+        """Return copies of observations [n, A, ...] as rows [N, ...]; some of them [N] blank."""
+
+        def as_rows(space: Space, leaf: Array) -> Array:
+            return leaf.reshape(self.num_envs, *leaf.shape[2:]).astype(space.dtype)
+
+        rows = map_tree(as_rows, self._obs_spaces, obs)
+        if blank is not None:
+            for leaf in leaves(rows):
+                leaf[blank] = 0
+            if isinstance(rows, dict) and ACTION_MASK in rows:
+                rows[ACTION_MASK][blank] = 1
+        return self._with_agent(rows, np.tile(np.arange(self.num_agents), len(self._here)))
+
+    def _with_agent(self, obs: Any, agent: Any) -> Any:
+        """Return observations, or the parts of their space, that say whose they are, if they shall."""
+        if not self._tells_agent:
+            return obs
+        return {**(obs if isinstance(obs, dict) else {"observation": obs}), AGENT: agent}
+
+    def _space_of(self, agent_space: Space) -> Space:
+        """Return the space of a row's observations."""
+        parts = dict(agent_space.spaces) if isinstance(agent_space, spaces.Dict) else agent_space
+        if self._tells_agent and isinstance(parts, dict) and AGENT in parts:
+            rule = f"must be False, as observations have a leaf {AGENT!r} already"
+            raise SpaceError(field_error_text(type(self).__name__, "agent_id", rule, True))
+        return (
+            spaces.Dict(self._with_agent(parts, spaces.Discrete(self.num_agents))) if self._tells_agent else agent_space
+        )
+
+    def _infos_of(self, valid: Array, is_over: Array) -> dict[str, Any]:
+        """Return what the agents told, and the return of each team that is done, in its first row that acted."""
+        infos: dict[str, Any] = {}
+        for key, values in self._teams.infos.items():
+            if key[:1] != "_" and getattr(values, "shape", None) == valid.shape:
+                told = np.where(self._teams.infos[f"_{key}"][:, None], values, np.nan).reshape(-1)
+                infos |= {key: told, f"_{key}": ~np.isnan(told)}
+        if is_over.any():
+            rows = np.flatnonzero(is_over) * self.num_agents + valid.argmax(1)[is_over]
+            infos[TEAM_RETURN], infos[f"_{TEAM_RETURN}"] = (
+                np.full(self.num_envs, np.nan),
+                np.zeros(self.num_envs, np.bool_),
+            )
+            infos[TEAM_RETURN][rows], infos[f"_{TEAM_RETURN}"][rows] = self._returns[is_over].sum(1), True
+        return infos
+
+    def _require_new_envs(self) -> None:
+        """Raise a `ParamsError` if copies in this process are one and the same env."""
+        teams = getattr(self._teams.unwrapped, "envs", [])
+        if len({id(team.parallel_env) for team in teams}) < len(teams):
+            self.close()
+            rule = "must return a new env at each call; it returned one twice"
+            raise ParamsError(f"{type(self).__name__}.env: {rule}")
+
+
+class _LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Passes everything through, and remembers the infos of the last step."""
+
+    is_stateless = True
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(envs)
+        self.infos: dict[str, Any] = {}
+
+    def step(self, actions: Any) -> Any:
+        """Step, and remember the infos."""
+        result = self.env.step(actions)
+        self.infos = result[4]
+        return result
