@@ -15,7 +15,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
-from rltrainer.trainers.program import describe_program
 from rltrainer.trainers.progress_bar import ProgressBar
 from tests.resume.runs import build
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
@@ -316,11 +315,6 @@ def test_versions_and_command_are_logged_once(tmp_path: Path) -> None:
     told = ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command"]
     assert list(first) == ["kind", "step", *told]
     assert all("versions" not in row and "command" not in row for row in others)
-
-
-def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.trainers.program.PACKAGES", ("a_package_that_is_not_there",))
-    assert describe_program()["versions"] == {"python": platform.python_version(), "a_package_that_is_not_there": None}
 
 
 def test_a_second_run_has_a_log_of_its_own(tmp_path: Path) -> None:
