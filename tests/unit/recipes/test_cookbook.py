@@ -52,7 +52,7 @@ def test_each_makes_its_trainer(name: str) -> None:
 
 
 def test_what_a_recipe_says_is_what_the_source_says() -> None:
-    """RL Zoo's ppo.yml, CartPole-v1, and its qrdqn.yml: n_steps 32 of 8 envs; 10 env steps at half a gradient step."""
+    """RL Zoo's ppo.yml, CartPole-v1, and its qrdqn.yml: n_steps 32 of 8 envs; targets once in 256 env steps."""
     recipe = rl.recipes.get("ppo", "CartPole-v1")
     assert isinstance(recipe.params, rl.PPOParams)
     assert recipe.params.lr == rl.LinearSchedule(1e-3)
@@ -61,7 +61,7 @@ def test_what_a_recipe_says_is_what_the_source_says() -> None:
     assert recipe.trainer["collection_step_num_env_steps"] == 32 * 8
     qrdqn = rl.recipes.get("qrdqn/CartPole-v1")
     assert isinstance(qrdqn.params, rl.QRDQNParams)
-    assert (qrdqn.params.target_update_interval, qrdqn.params.max_grad_norm) == (5, None)
+    assert (qrdqn.params.target_update_interval, qrdqn.params.max_grad_norm) == (128, None)
     assert qrdqn.params.adam_eps == 0.01 / 64
 
 
