@@ -1,6 +1,7 @@
 """The exceptions that rltrainer raises. Every text names the field, file or env, the rule, the value and one hint."""
 
 import re
+from dataclasses import FrozenInstanceError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|\bid=\d{9,}(, )?")
 MAX_LENGTH = 120
@@ -17,6 +18,18 @@ class ParamsError(RLTrainerError, ValueError):
 
 class ArgumentError(ParamsError, TypeError):
     """An argument is unknown, missing, or given without its name: what Python calls a TypeError."""
+
+
+class FrozenError(ParamsError, FrozenInstanceError):
+    """A field of frozen params was to be changed."""
+
+
+class ReturnedError(ParamsError, TypeError):
+    """A user's function returned what it must not."""
+
+
+class NoSuchNameError(RLTrainerError, AttributeError):
+    """An object has no such attribute; the text says what stands for another library's."""
 
 
 class SpaceError(RLTrainerError, ValueError):

@@ -4,6 +4,7 @@ A rule is the metadata of an `Annotated` type, so a dataclass states type and ru
 checks them at construction; `checked` does so for a single argument. Nothing here knows a params class.
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.names import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class Rule:
     Args:
         text: completes the sentence "must be ...".
         accepts: whether a value follows the rule.
+        hint: what to write instead, or a function that says so of a value; "" where the rule says it.
     """
 
     text: str
     accepts: Callable[[Any], bool]
+    hint: str | Callable[[Any], str] = ""
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -54,6 +58,7 @@ Sizes = Annotated[
     Rule(
         "a sequence of positive integers",
         lambda v: isinstance(v, Sequence) and not isinstance(v, str | bytes) and all(is_int(n) and n > 0 for n in v),
+        lambda v: f"Write ({v}, {v})." if is_int(v) else "",
     ),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
@@ -61,7 +66,11 @@ AnyPath = Annotated[str | os.PathLike[str], Rule("a path", lambda v: isinstance(
 AnyText = Annotated[str, Rule("a text that is not empty", lambda v: isinstance(v, str) and v.strip() != "")]
 Scheduled = Annotated[
     Callable[[float], float],
-    Rule("a callable of progress in [0, 1]", lambda v: not isinstance(v, type) and _takes(v, 1)),
+    Rule(
+        "a callable of progress in [0, 1]",
+        lambda v: not isinstance(v, type) and _takes(v, 1),
+        lambda v: "Write lambda progress: ..., or rl.LinearSchedule(start)." if callable(v) else "",
+    ),
 ]
 
 
@@ -89,7 +98,7 @@ def checked(owner: str, field: str, value: Any, annotation: Any, error: type[Exc
     """
     value, rules = as_python(value), _rules_once(annotation)
     if not any(rule.accepts(value) for rule in rules):
-        raise error(field_error_text(owner, field, must_be(rules), value))
+        raise error(field_error_text(owner, field, must_be(rules), value, remedy(rules, value)))
     return value
 
 
@@ -98,16 +107,42 @@ def must_be(rules: list[Rule]) -> str:
     return "must be " + " or ".join(rule.text for rule in rules)
 
 
-def instance_of(*classes: type) -> Rule:
-    """Return the rule of a live object: an instance of one of `classes`."""
-    names = " or ".join(c.__name__ for c in classes)
-    return Rule(f"a {names}", lambda value: isinstance(value, classes))
+def remedy(rules: list[Rule], value: Any) -> str:
+    """Return a sentence that says what to write instead of a value that breaks all these rules; "" if none is known."""
+    meant = _meant_number(value)
+    if meant is not None and any(rule.accepts(meant) for rule in rules):
+        return f"Write {value.strip()} without quotes." if isinstance(value, str) else f"Write {meant}."
+    hints = (rule.hint if isinstance(rule.hint, str) else rule.hint(value) for rule in rules)
+    return next(filter(None, hints), "")
 
 
-def a_callable(signature: str) -> Rule:
+def instance_of(*classes: type, hint: str = "") -> Rule:
+    """Return the rule of a live object: an instance of one of `classes`; `hint` says how one is made."""
+    names, how = " or ".join(c.__name__ for c in classes), hint or f"Write {classes[0].__name__}(...)."
+
+    def hint_of(value: Any) -> str:
+        is_class = isinstance(value, type) and issubclass(value, classes)
+        return f"It is the class: write {value.__name__}(...)." if is_class else how
+
+    return Rule(f"a {names}", lambda value: isinstance(value, classes), hint_of)
+
+
+def a_callable(signature: str, hint: str = "") -> Rule:
     """Return the rule of a callback, with its signature in words, such as `(score) -> bool`."""
-    args = re.sub(r"\[[^]]*\]", "", signature.partition(")")[0]).split(",")
-    return Rule(f"a callable {signature}", lambda value: _takes(value, len(args)))
+    args = [arg.strip() for arg in re.sub(r"\[[^]]*\]|^\(", "", signature.partition(")")[0]).split(",")]
+    names = ", ".join(arg if arg.islower() else "stats" for arg in args)
+    return Rule(f"a callable {signature}", lambda v: _takes(v, len(args)), hint or f"Write lambda {names}: ...")
+
+
+def _meant_number(value: Any) -> int | float | None:
+    """Return the number that a text holds, or the integer that a float is; None of all else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        for read in (int, float):
+            with contextlib.suppress(ValueError):
+                return read(value)
+    return None
 
 
 def _takes(value: object, num_args: int) -> bool:
@@ -132,7 +167,9 @@ def rules_of(annotation: Any) -> list[Rule]:
     if get_origin(annotation) is Literal:
         options = get_args(annotation)
         text = f"one of {', '.join(map(repr, options))}"
-        return [Rule(text, lambda value: isinstance(value, str) and value in options)]
+        return [
+            Rule(text, lambda v: isinstance(v, str) and v in options, lambda v: did_you_mean(str(v), options).strip())
+        ]
     if get_origin(annotation) in (Union, types.UnionType):
         return [rule for member in get_args(annotation) for rule in rules_of(member)]
     return []

@@ -1,12 +1,14 @@
 """Names of arguments: what is wrong with those of a call, and which one a misspelt or foreign name may stand for."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Unpack, cast, get_args, get_origin, get_type_hints
 
 from rltrainer.errors import ArgumentError
 
+F = TypeVar("F", bound=Callable[..., Any])
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     # hyperparameters
     "learning_rate": ("lr",), "policy_lr": ("lr",), "actor_lr": ("lr",), "q_lr": ("critic_lr",),
@@ -26,7 +28,9 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "exploration_fraction": ("epsilon",), "exploration_final_eps": ("epsilon",), "start_e": ("epsilon",),
     "n_steps": ("collection_step_num_env_steps", "n_step"), "n_step_return_horizon": ("n_step",),
     # trainers
-    "total_timesteps": ("max_epochs",), "num_epochs": ("max_epochs",), "step_per_epoch": ("epoch_num_steps",),
+    "total_timesteps": ("num_env_steps", "max_epochs"),
+    "n_timesteps": ("num_env_steps", "max_epochs"),
+    "num_epochs": ("max_epochs",), "step_per_epoch": ("epoch_num_steps",),
     "n_epochs": ("update_step_num_repetitions",), "update_epochs": ("update_step_num_repetitions",),
     "repeat_per_collect": ("update_step_num_repetitions",), "minibatch_size": ("batch_size",),
     "num_steps": ("collection_step_num_env_steps",), "step_per_collect": ("collection_step_num_env_steps",),
@@ -34,8 +38,16 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "gradient_steps": ("update_step_num_gradient_steps_per_sample",),
     "update_per_step": ("update_step_num_gradient_steps_per_sample",),
     "learning_starts": ("warmup_num_env_steps",), "start_steps": ("warmup_num_env_steps",),
-    "episode_per_test": ("test_step_num_episodes",), "n_eval_episodes": ("test_step_num_episodes",),
-    "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
+    "episode_per_test": ("test_step_num_episodes",), "n_eval_episodes": ("test_step_num_episodes", "episodes"),
+    "train_collector": ("training_collector",), "replay_buffer": ("buffer",), "callback": ("hooks",),
+    "eval_env": ("envs", "test_collector"), "tensorboard_log": ("logger", "path"), "log_dir": ("logger", "path"),
+    # calls
+    "n_envs": ("num_envs",), "n_step": ("num_steps",), "n_episode": ("num_episodes",), "deterministic": ("explore",),
+    "env_id": ("env",), "env_fn": ("env",), "env_fns": ("env",), "buffer_size": ("capacity",), "size": ("capacity",),
+    "save_freq": ("every",), "save_path": ("directory", "path"), "video_folder": ("path",),
+    "n_steps_per_epoch": ("epoch_num_steps",),
+    "_on_step": ("post_steps",), "on_step": ("post_steps",), "_on_rollout_end": ("pre_optim_steps",),
+    "_on_training_start": ("setup",), "_on_training_end": ("shutdown",),
     # networks
     "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
     "sde_sample_freq": ("sde_sample_interval",),
@@ -95,3 +107,40 @@ def check_arguments(
         hint = f" Give each {what} by name: {', '.join(f'{name}=...' for name in by_name)}." if by_name else ""
         problem = str(error).replace("keyword-only ", "")  # which Python 3.12 and later add
         raise ArgumentError(f"{owner}: {problem}.{hint}") from None
+
+
+def explains_arguments(called: F) -> F:
+    """Say which argument is meant where Python finds that a call's do not fit; it costs nothing where they do.
+
+    Raises:
+        ArgumentError: Python would raise a `TypeError`.
+    """
+
+    @functools.wraps(called)
+    def call(*args: Any, **values: Any) -> Any:
+        try:
+            return called(*args, **values)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # of the code that was called
+            raise ArgumentError(_misfit(called, args, values)) from None
+
+    return cast(F, call)
+
+
+def _misfit(called: Callable[..., Any], args: Sequence[Any], values: Mapping[str, Any]) -> str:
+    """Return the text of an error about arguments that do not fit."""
+    signature = inspect.signature(called)
+    owner = called.__qualname__.removesuffix(".__init__")
+    own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    known = [p.name for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    needed = [p.name for p in own if p.default is p.empty and p.name in known]
+    usage = f"Write {owner}({', '.join([*needed, '...'])})."
+    for name in values:
+        if name not in known and (hint := did_you_mean(name, known)):
+            return f"{owner}: unknown argument {name!r}.{hint}"
+    try:
+        signature.bind(*args, **values)
+    except TypeError as error:
+        return f"{owner}: {error}. {usage}"
+    return f"{owner}: the arguments do not fit. {usage}"

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from rltrainer.errors import ParamsError, field_error_text, readable
-from rltrainer.field_rules import Rule, as_python, field_hints, must_be, rules_of
+from rltrainer.errors import FrozenError, ParamsError, field_error_text, readable
+from rltrainer.field_rules import Rule, as_python, field_hints, must_be, remedy, rules_of
 from rltrainer.json_text import read_strict_json, to_strict_json
 from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
 from rltrainer.plain_values import PlainReader, to_plain
@@ -38,6 +38,9 @@ class Params(ToStringMixin):
         def __new__(cls, *args: Any, **values: Any) -> Self:
             """Check the names of the arguments before `__init__` is given them."""
             check_arguments(cls.__name__, cls, args, values, "field", _owners_text)
+            for each in cls.__mro__:  # what `dataclass` makes says less than the parent's
+                if each is not Params and Params in each.__mro__ and "__setattr__" in vars(each):
+                    del each.__setattr__
             return super().__new__(cls)
 
         def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
@@ -52,7 +55,7 @@ class Params(ToStringMixin):
             if value is not given:
                 object.__setattr__(self, name, value)  # frozen; JSON has no numbers of NumPy
             if rules and not any(rule.accepts(value) for rule in rules):
-                self.raise_invalid(name, must_be(rules))
+                self.raise_invalid(name, must_be(rules), remedy(rules, value))
 
     def raise_invalid(self, field: str, rule: str, hint: str = "") -> NoReturn:
         """Raise a `ParamsError` about this field's value."""
@@ -117,6 +120,16 @@ class Params(ToStringMixin):
         """List the fields in their order; a live object's own text can be long and need not be stable, so not that."""
         texts = {field.name: _as_text(getattr(self, field.name), field.compare) for field in dataclasses.fields(self)}
         return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def _refuse_change(params: Params, name: str, value: Any) -> NoReturn:
+    """Raise a `FrozenError`; instead of a dataclass's own refusal."""
+    owner = type(params).__name__
+    hint = f"Make a changed copy: dataclasses.replace(params, {name}=...)."
+    raise FrozenError(field_error_text(owner, name, "cannot be changed, as params are frozen", value, hint))
+
+
+Params.__setattr__ = _refuse_change  # type: ignore[method-assign, assignment]  # `dataclass` allows none in the class
 
 
 def _owners_text(field: str) -> str:

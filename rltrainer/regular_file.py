@@ -1,8 +1,10 @@
 """Files that are read: opened only if they are files. A pipe would be waited for, and a device never ends."""
 
+import difflib
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import BinaryIO
 
 _KINDS = {
@@ -36,3 +38,17 @@ def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) ->
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def neighbours_hint(path: str | os.PathLike[str]) -> str:
+    """Return what there is beside a path where nothing is: ". " and a sentence; "" if there is nothing alike."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        return f". There is no folder {path.parent} either"
+    try:
+        there = sorted(each.name for each in path.parent.iterdir() if each.suffix == path.suffix)
+    except OSError:
+        return ""
+    if nearest := difflib.get_close_matches(path.name, there, n=1):
+        return f". Did you mean {str(path.parent / nearest[0])!r}?"
+    return f". In {path.parent.resolve()} there are {', '.join(there[:5])}{', ...' * (len(there) > 5)}" if there else ""

@@ -44,7 +44,8 @@ def leaf_spaces(space: gym.Space[Any]) -> Tree:
     if isinstance(space, LEAF_SPACES):
         return space
     names = ", ".join(cls.__name__ for cls in LEAF_SPACES)
-    raise SpaceError(f"unsupported space {readable(space)}: must be {names}, or a Dict or Tuple of these")
+    hint = "Leave it out, or make numbers of it, in a wrapper of the env."
+    raise SpaceError(f"unsupported space {readable(space)}: must be {names}, or a Dict or Tuple of these. {hint}")
 
 
 def stored_dtype(space: gym.Space[Any]) -> torch.dtype:

@@ -4,6 +4,7 @@ The last tensor is the SHA-256 of all bytes before it, so a file that changed af
 Knows what a state is (see `types.State`), not whose it is.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from torch import Tensor
 from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import readable
 from rltrainer.json_text import check_depth, read_json
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import neighbours_hint, open_regular
 from rltrainer.types import State
 
 FORMAT_VERSION = 3
@@ -30,6 +31,10 @@ CHUNK_SIZE = 1 << 24
 """Bytes that are read, or brought from a device, at once."""
 MAX_HEADER_SIZE = 100_000_000
 """The longest header, in bytes, that safetensors reads."""
+_READERS = {
+    "algorithm": "rl.load", "policy": "rl.load_policy", "replay_buffer": "rl.ReplayBuffer.load",
+}  # fmt: skip
+"""What reads a file, by its kind."""
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -145,7 +150,9 @@ def read_state(
             found = metadata.get("rltrainer")
             if found not in (kind, or_kind):
                 kinds = " or ".join(repr(each) for each in (kind, or_kind) if each)
-                raise error(f"{path}: expected a file of kind {kinds}, found {readable(found or 'no rltrainer file')}")
+                hint = f". {_READERS[found]} reads it." if found in _READERS else ""
+                found = readable(found or "no rltrainer file")
+                raise error(f"{path}: expected a file of kind {kinds}, found {found}{hint}")
             if (version := int(metadata["version"])) > FORMAT_VERSION:
                 text = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
                 raise error(f"{path}: {text}")
@@ -164,16 +171,23 @@ def read_state(
     except error:
         raise
     except FileNotFoundError:
-        raise error(f"{path}: there is no such file") from None
+        raise error(f"{path}: there is no such file{neighbours_hint(path)}") from None
     except OSError as cause:
         raise error(f"{path}: {cause.strerror or cause}") from cause
     except Exception as cause:  # a file may say anything
         text = f"damaged or truncated ({type(cause).__name__}: {cause})"
-        raise error(f"{path}: not a readable {kind} file, {text}") from cause
+        hint = ". It is a zip file, as torch.save and Stable-Baselines3 write" if _is_zip(path) else ""
+        raise error(f"{path}: not a readable {kind} file, {text}{hint}") from cause
     if not isinstance(state, dict) or names:
         problem = f"nothing names its tensor {min(names)!r}" if names else "its state is no mapping"
         raise error(f"{path}: not a readable {kind} file: {problem}")
     return state
+
+
+def _is_zip(path: Path) -> bool:
+    with contextlib.suppress(OSError), open_regular(path) as stream:
+        return stream.read(2) == b"PK"
+    return False
 
 
 def _check_bytes(stream: BinaryIO) -> None:

@@ -8,14 +8,15 @@ from abc import ABC
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.construction_check import check_construction
+from rltrainer.algorithms.construction_check import check_arguments, check_construction
+from rltrainer.algorithms.names_of_others import raise_unknown
 from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
@@ -69,9 +70,15 @@ class Algorithm(ABC):
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
             """Keep what the algorithm is built with, for the files that it is saved in."""
+            if args or options:  # a copy or a pickle has none
+                check_arguments(cls, args, options)
             algorithm = super().__new__(cls)
             algorithm._construction = construction(cls, args, options)
             return algorithm
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what stands for other libraries' methods."""
+            raise_unknown(self, name)
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
@@ -222,7 +229,8 @@ class Algorithm(ABC):
         """Check a whole state, and return what loads it."""
         name, parts = type(self).__name__, self._parts()
         if state.get("algorithm") != name:
-            raise CheckpointError(f"{name}: the state was saved by {readable(state.get('algorithm'))}")
+            hint = "rl.load(path) builds what a file holds."
+            raise CheckpointError(f"{name}: the state was saved by {readable(state.get('algorithm'))}. {hint}")
         check_dtype(name, self.policy.weight_dtype, state)
         for part_name in [*parts, *state.keys() - NO_PARTS]:
             if part_name not in state:

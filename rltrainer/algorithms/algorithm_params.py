@@ -7,6 +7,8 @@ from rltrainer.field_rules import PositiveFloat, Rule, Scheduled, UnitFloat
 from rltrainer.params import Params
 from rltrainer.updates.optimizer import OptimizerFactory
 
+_HOW = "Pass a class such as torch.optim.RMSprop, or a function from parameters to an optimizer."
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AlgorithmParams(Params):
@@ -21,7 +23,7 @@ class AlgorithmParams(Params):
     adam_eps: PositiveFloat = 1e-8
     """Epsilon of Adam."""
     optimizer: (
-        Annotated[OptimizerFactory, Rule("a callable (parameters) -> torch.optim.Optimizer", callable)] | None
+        Annotated[OptimizerFactory, Rule("a callable (parameters) -> torch.optim.Optimizer", callable, _HOW)] | None
     ) = dataclasses.field(default=None, compare=False)
     """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
 

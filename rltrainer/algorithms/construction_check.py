@@ -3,7 +3,20 @@
 from typing import Any
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.names import OTHER_NAMES
+from rltrainer.names import check_arguments as check_names
 from rltrainer.params import Params
+
+
+def check_arguments(algorithm_class: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Raise an `ArgumentError` unless these are an algorithm's arguments; fields of its params have their place."""
+
+    def elsewhere(name: str) -> str:
+        fields, params = algorithm_class.params_class.__dataclass_fields__, algorithm_class.params_class.__name__
+        is_one = next((ours for ours in (name, *OTHER_NAMES.get(name, ())) if ours in fields), None)
+        return f" {is_one!r} is a field of {params}: write {params}({is_one}=...)." if is_one else ""
+
+    check_names(algorithm_class.__name__, algorithm_class, args, options, "argument", elsewhere)
 
 
 def check_construction(algorithm_class: Any, policy: Any, params: object) -> None:
@@ -15,6 +28,7 @@ def check_construction(algorithm_class: Any, policy: Any, params: object) -> Non
         if isinstance(policy, Params):
             hint = f"The policy comes first: {name}(policy, params)."
         found = f"the class {policy.__name__}" if isinstance(policy, type) else type(policy).__name__
+        found = f"{policy!r} (str)" if isinstance(policy, str) else found
         raise ParamsError(f"{name}.policy: must be of class {policy_class}; got {found}. {hint}")
     if policy.is_recurrent and not cls.trains_recurrent:
         rule = f"must have no memory, as {name} updates from single cells; got {type(policy).__name__}"

@@ -15,7 +15,12 @@ def _is_path(value: Any) -> bool:
 
 
 Interval = Annotated[
-    int | Every, Rule("a positive integer, or an Every", lambda v: isinstance(v, Every) or (is_int(v) and v > 0))
+    int | Every,
+    Rule(
+        "a positive integer, or an Every",
+        lambda v: isinstance(v, Every) or (is_int(v) and v > 0),
+        'Write rl.Every(600, "second"), or a number of env steps.',
+    ),
 ]
 Folder = Annotated[str | os.PathLike[str], Rule("the path of a folder", _is_path)]
 Resume = Annotated[str | os.PathLike[str], Rule('"auto", "never", or the path of a checkpoint', _is_path)]

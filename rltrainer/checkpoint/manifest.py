@@ -12,6 +12,7 @@ from typing import Any
 from rltrainer.checkpoint.members import FileEntry, open_member
 from rltrainer.errors import CheckpointError
 from rltrainer.json_text import read_json
+from rltrainer.regular_file import neighbours_hint
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
@@ -77,7 +78,8 @@ def read_manifest(directory: Path) -> Manifest:
         with open_member(file) as stream:
             text = stream.read(MAX_SIZE + 1)
     except CheckpointError:
-        what = "is no checkpoint: it has no manifest" if directory.is_dir() else "there is no such checkpoint"
+        what = f"there is no such checkpoint{neighbours_hint(directory)}"
+        what = "is no checkpoint: it has no manifest" if directory.is_dir() else what
         raise CheckpointError(f"{directory}: {what}") from None
     if len(text) > MAX_SIZE:
         raise CheckpointError(f"{file}: not a manifest of rltrainer")

@@ -20,7 +20,7 @@ from rltrainer.cli.env_names import env_named
 from rltrainer.collect import Collector
 from rltrainer.envs import make_vec
 from rltrainer.errors import RLTrainerError, readable
-from rltrainer.recipes.algorithms import ALGORITHMS
+from rltrainer.recipes.algorithms import ALGORITHMS, algorithms_for
 
 EXTRAS = {
     "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
@@ -81,8 +81,12 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
     except Exception as error:
         yield "making", False, f"{type(error).__name__}: {error}"
         return
-    yield "observations", True, readable(single.observation_space)
-    yield "actions", True, readable(single.action_space)
+    for name, attribute in (("observations", "observation_space"), ("actions", "action_space")):
+        space = getattr(single, attribute, None)
+        if not isinstance(space, gym.Space):
+            yield name, False, f"{attribute}: must be a gymnasium.Space; got {readable(space)}. Set it in __init__."
+            return
+        yield name, True, readable(space)
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -97,7 +101,7 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
     except RLTrainerError as error:
         yield "rltrainer", False, str(error)
         return
-    takers = [name for name, cls in ALGORITHMS.items() if _takes(cls, envs)]
+    takers = algorithms_for(envs)
     yield "algorithms", bool(takers), ", ".join(takers) or "none takes these spaces"
     if takers:
         yield from _steps(ALGORITHMS[takers[0]], takers[0], envs, env)
@@ -145,15 +149,6 @@ def _walk(env: Any) -> list[np.ndarray[Any, Any]]:
             rows.append(flat(obs))
     single.close()
     return rows
-
-
-def _takes(cls: Any, envs: Any) -> bool:
-    options = {"v_min": 0.0, "v_max": 1.0} if cls.__name__ == "C51" else {}
-    try:
-        cls.policy_class.for_envs(envs, **options)
-    except RLTrainerError:
-        return False
-    return True
 
 
 def _version(package: str) -> str | None:

@@ -90,11 +90,18 @@ def with_values(recipe: Recipe, given: dict[str, str]) -> tuple[Recipe, dict[str
 
     Raises:
         ParamsError: a value breaks its field's rule.
+        ValueError: a word begins as a schedule or an interval does, and is none.
     """
     groups: dict[str, dict[str, Any]] = {}
     for key, text in given.items():
         group, _, name = key.partition("__")
-        groups.setdefault(group, {})[name] = read_value(text)
+        try:
+            value = read_value(text)
+        except ValueError as error:
+            raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
+        if name == "hidden_sizes" and isinstance(value, int):
+            value = (value,)
+        groups.setdefault(group, {})[name] = value
     checkpoint = groups.pop("checkpoint", {})
     CheckpointParams("unused", **checkpoint)
     fields: dict[str, Any] = {}

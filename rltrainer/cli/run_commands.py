@@ -6,16 +6,18 @@ from typing import Any
 import click
 
 from rltrainer.cli.env_names import env_named
+from rltrainer.cli.pictures import draw, env_of, film
 from rltrainer.cli.train_command import train_in
+from rltrainer.errors import CheckpointError
 from rltrainer.evaluation import evaluate_policy
-from rltrainer.evaluation import record as record_policy
 from rltrainer.export import export_onnx
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import Recipe, recipe_of
+from rltrainer.recipes.recipe_file import NAME as RECIPE
 from rltrainer.runs import open_run
 
 ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
-RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+RUN = click.argument("run", type=click.Path(path_type=Path))
 
 
 @click.command()
@@ -39,7 +41,7 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
 def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
     """Play episodes with the best algorithm of a run, greedily, and say what they came to."""
-    stats = evaluate_policy(run, _factory(_recipe(run, env)), episodes, seed=seed)
+    stats = evaluate_policy(run, _env(run, env), episodes, seed=seed)
     for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
         if summary is not None:
             click.echo(f"{name} {summary.mean:.6g} +- {summary.std:.4g} (from {summary.min:.6g} to {summary.max:.6g})")
@@ -57,28 +59,18 @@ def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
 )
 def record(run: Path, env: str | None, episodes: int, seed: int, path: Path | None) -> None:
     """Film the best algorithm of a run."""
-    path = RunFolder(run).videos / "best.mp4" if path is None else path
-    recipe = _recipe(run, env)
-    factory = _factory(recipe, render_mode="rgb_array")
-    stats = record_policy(run, factory, path, episodes=episodes, seed=seed)
-    click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
+    film(run, _env(run, env, render_mode="rgb_array"), path, episodes, seed)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--path", default="curves.png", show_default=True, type=click.Path(path_type=Path), help="Of the picture."
 )
 @click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
 def plot(runs: tuple[Path, ...], path: Path, value: str) -> None:
     """Draw learning curves: seeds of one algorithm and params together; of a single run its page too."""
-    from rltrainer import plots
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plots.learning_curves([open_run(run) for run in runs], value).savefig(path)
-    click.echo(f"{path}")
-    if len(runs) == 1:
-        click.echo(f"{plots.page(runs[0])}")
+    draw(runs, path, value)
 
 
 @click.command()
@@ -97,11 +89,15 @@ def _recipe(run: Path, env: str | None) -> Recipe:
     return recipe_of(open_run(run).folder, **live)
 
 
-def _factory(recipe: Recipe, **more: Any) -> Any:
-    """Return what makes one env as the run's; an id with no arguments stays an id."""
-    import gymnasium as gym
-
-    if not isinstance(recipe.env, str):
-        return recipe.env
-    kwargs = {**recipe.env_kwargs, **more}
-    return (lambda: gym.make(recipe.env, **kwargs)) if kwargs else recipe.env
+def _env(run: Path, env: str | None, **more: Any) -> Any:
+    """Return what makes an env of a run: as its recipe says, or as the run was told, or as the command names it."""
+    opened = open_run(run)
+    if (opened.folder.path / RECIPE).exists():
+        recipe = _recipe(run, env)
+        return env_of(recipe.env, recipe.env_kwargs, **more)
+    if env is not None:
+        return env_of(env_named(env), {}, **more)
+    if opened.env_id is None:
+        hint = "Name it: --env my_package:MyEnv."
+        raise CheckpointError(f"{opened.folder.params}: does not say which env the run is of. {hint}")
+    return env_of(opened.env_id, opened.env_kwargs, **more)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import click
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.cli.env_names import env_named
 from rltrainer.cli.fields import FieldOption, fields_of, with_values
+from rltrainer.cli.pictures import draw, env_of, film, require_extras
 from rltrainer.cli.values import SYNTAX, read_seeds
 from rltrainer.loggers import RunFolder
-from rltrainer.names import did_you_mean
+from rltrainer.names import OTHER_NAMES, did_you_mean
 from rltrainer.recipes import Recipe, get, run_recipe
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.recipes.training import choose_recipe
@@ -31,7 +33,16 @@ class TrainCommand(click.Command):
         """Find out what is meant, of which the options are, and read them."""
         ctx.meta["recipe"], ctx.meta["words"] = _meant(args)
         ctx.meta["fields"] = list(fields_of(ctx.meta["recipe"]))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if hint := _other_name(ctx.meta["fields"], error.option_name):
+                raise click.UsageError(f"{error.message} {hint}", ctx) from None
+            raise
+        except click.UsageError as error:
+            if "unexpected extra argument" not in error.message:
+                raise
+            raise click.UsageError(f"{error.message}. One algorithm goes first; name an env by --env", ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the command's own options and those of fields."""
@@ -50,6 +61,17 @@ class TrainCommand(click.Command):
             formatter.write(textwrap.indent(text, " " * 14).replace(" " * 14, f"  {group:12}", 1) + "\n")
         formatter.write_paragraph()
         formatter.write_text(SYNTAX)
+
+
+def _other_name(fields: list[FieldOption], option: str) -> str:
+    """Return a sentence that says what another program's option is here; "" if that is not known."""
+    name = option.lstrip("-").replace("-", "_")
+    if name in ("algo", "algorithm"):
+        return "The algorithm comes first: rltrainer train ppo --env CartPole-v1"
+    if name in ("env_id", "gym_id"):
+        return "Did you mean '--env'?"
+    flags = (field.flag for ours in OTHER_NAMES.get(name, ()) for field in fields if field.name == ours)
+    return next((f"Did you mean {flag!r}?" for flag in flags), "")
 
 
 def _explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -79,12 +101,14 @@ def _explain(ctx: click.Context, param: click.Parameter, value: str | None) -> N
 @click.option(
     "--directory", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True
 )
+@click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve, and the page of the run.")
+@click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
 @click.option(
     "--explain", metavar="NAME", callback=_explain, expose_value=False, help="Explain a field, or a group of them."
 )
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe: str | None, seed: str, directory: str,
-          **values: str | None) -> None:  # fmt: skip
+          is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
     The best recipe for the env is taken, or else recommended settings; options change fields of it. A run has a folder
@@ -100,14 +124,24 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe:
     try:
         made, checkpoint = with_values(meant, {key: text for key, text in values.items() if text is not None})
     except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error), ctx) from error
+        field = re.match(r"\w+\.(\w+): ", str(error))
+        more = f". `--explain {field[1].replace('_', '-')}` says more." if field else ""
+        raise click.UsageError(f"{str(error).removesuffix('.')}{more}", ctx) from error
+    require_extras(is_drawn, is_filmed)
     click.echo(f"rltrainer: {words}; {made.num_env_steps:,} env steps")
     if len(seeds) > 1:
-        _train_seeds(made, seeds, directory, checkpoint)
-        return
-    made = dataclasses.replace(made, seed=seeds[0])
-    folder = RunFolder.new(made.name.replace("/", "_"), directory)
-    train_in(folder, made, checkpoint)
+        runs = _train_seeds(made, seeds, directory, checkpoint)
+        picture = Path(directory) / f"{made.name.replace('/', '_')}.png"
+    else:
+        made = dataclasses.replace(made, seed=seeds[0])
+        folder = RunFolder.new(made.name.replace("/", "_"), directory)
+        train_in(folder, made, checkpoint)
+        runs, picture = [folder.path], folder.path / "learning_curve.png"
+    if is_filmed:
+        for run in runs:
+            film(run, env_of(made.env, made.env_kwargs, render_mode="rgb_array"))
+    if is_drawn:  # after the film, which the page shows
+        draw(runs, picture)
 
 
 def train_in(folder: RunFolder, recipe: Recipe, checkpoint: dict[str, Any]) -> None:
@@ -121,15 +155,18 @@ def train_in(folder: RunFolder, recipe: Recipe, checkpoint: dict[str, Any]) -> N
     click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
 
 
-def _train_seeds(recipe: Recipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> None:
+def _train_seeds(recipe: Recipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> list[Path]:
+    """Train several seeds at once, and return the folders of those that did not fail."""
     name = recipe.name.replace("/", "_")
     folders = {seed: RunFolder.new(f"{name}_seed{seed}", directory) for seed in seeds}
     make = functools.partial(
         make_trainer, recipe, {seed: str(folder.path) for seed, folder in folders.items()}, checkpoint
     )
-    for run in run_seeds(make, seeds):
+    ended = run_seeds(make, seeds)
+    for run in ended:
         score = "failed" if run.result is None else f"best score {run.result.best_score}"
         click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")
+    return [folders[run.seed].path for run in ended if run.result is not None]
 
 
 def make_trainer(recipe: Recipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:

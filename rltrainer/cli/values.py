@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from rltrainer import registry
 from rltrainer.interval import Every, Unit
+from rltrainer.names import did_you_mean
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 
 _SCHEDULES = {"linear": LinearSchedule, "cosine": CosineSchedule}
@@ -16,15 +17,26 @@ SYNTAX = (
 
 
 def read_value(text: str) -> Any:
-    """Return what a word stands for; text that is nothing else, as it is."""
+    """Return what a word stands for; text that is nothing else, as it is.
+
+    Raises:
+        ValueError: it begins as a schedule or an interval does, and is none.
+    """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if "," in text:
         return tuple(read_value(part.strip()) for part in text.strip(",()[]").split(","))
     name, _, rest = text.partition(":")
     if name in _SCHEDULES and rest:
-        return _SCHEDULES[name](*(float(number) for number in rest.split(":")))
-    if rest in get_args(Unit) and name.isdecimal():
+        try:
+            return _SCHEDULES[name](*(float(number) for number in rest.split(":")))
+        except (TypeError, ValueError) as error:
+            hint = f"Write {name}:FROM:TO:UNTIL, such as {name}:1e-3 or {name}:1.0:0.05:0.2"
+            raise ValueError(f"{text!r} is no schedule. {hint}") from error
+    if rest and name.isdecimal():
+        if rest not in get_args(Unit):
+            hint = did_you_mean(rest, get_args(Unit)).strip() or f"Units are {', '.join(get_args(Unit))}"
+            raise ValueError(f"{text!r} is no interval, such as 600:second. {hint}")
         return Every(int(name), rest)  # type: ignore[arg-type]  # one of its units
     known = registry.value_named(text)
     return _number(text) if known is None else known

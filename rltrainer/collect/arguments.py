@@ -21,7 +21,8 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
         return num_steps, None
     if (num_steps is None) == (num_episodes is None):
         got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
-        raise ParamsError(f"Collector.collect: exactly one of num_steps and num_episodes must be given; got {got}")
+        rule, hint = "exactly one of num_steps and num_episodes must be given", "Write collect(num_steps=1000)."
+        raise ParamsError(f"Collector.collect: {rule}; got {got}. {hint}")
     if num_steps is not None:
         return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
     return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
@@ -75,11 +76,19 @@ def require_buffer(owner: str, policy: Policy, source: Any, buffer: object, whos
         ParamsError: it is no buffer, made for another number of envs, or declares extras that nobody would fill.
     """
     if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
-        raise ParamsError(field_error_text(owner, "buffer", "must be a ReplayBuffer or None", buffer))
+        raise ParamsError(
+            field_error_text(
+                owner, "buffer", "must be a ReplayBuffer or None", buffer, "Write rl.ReplayBuffer(capacity, *spaces)."
+            )
+        )
     require_same_spaces("buffer", buffer, source)
     if buffer.num_envs != source.num_envs:
         rule = f"must be made for num_envs={source.num_envs}{whose}"
-        raise ParamsError(field_error_text(owner, "buffer.num_envs", rule, buffer.num_envs))
+        raise ParamsError(
+            field_error_text(
+                owner, "buffer.num_envs", rule, buffer.num_envs, f"Write ReplayBuffer(..., num_envs={source.num_envs})."
+            )
+        )
     require_columns(policy, buffer.extra)
 
 

@@ -34,6 +34,7 @@ from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.interval import Every
+from rltrainer.names import explains_arguments
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
@@ -77,6 +78,7 @@ class Collector:
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     rollouts_vary: ClassVar[bool] = False
 
+    @explains_arguments
     def __init__(
         self,
         policy: Policy,
@@ -90,10 +92,8 @@ class Collector:
     ) -> None:
         require_envs(envs)
         require_policy("Collector", policy)
-        if max_episode_steps is not None:
-            max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt)
         self.policy, self.exploration = policy, checked("Collector", "exploration", exploration, AnyExploration | None)
-        self.max_episode_steps = max_episode_steps
+        self.max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt | None)
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
         self.adapter = self.adapter_class(with_infos(envs, info_keys), self._acting.device)
         self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
@@ -159,6 +159,7 @@ class Collector:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
         return self._decider.policy is not self.policy if self._weights is None else self._weights.may_lag
 
+    @explains_arguments
     def collect(
         self,
         num_steps: int | None = None,

@@ -26,7 +26,9 @@ def _are_keys(value: Any) -> bool:
     return is_sequence and all(isinstance(key, str) and key for key in value)
 
 
-Keys = Annotated[Sequence[str], Rule("a sequence of keys, such as ('is_success',)", _are_keys)]
+Keys = Annotated[
+    Sequence[str], Rule("a sequence of keys, such as ('is_success',)", _are_keys, "Write a tuple or list.")
+]
 
 
 class InfoReader:

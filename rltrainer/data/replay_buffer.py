@@ -26,6 +26,7 @@ from rltrainer.data.storage import Array
 from rltrainer.data.whole_writes import write_whole
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
@@ -62,6 +63,7 @@ class ReplayBuffer:
     saving_nbytes: ClassVar[int] = 0
     """Bytes per transition that saving takes besides, for a moment."""
 
+    @explains_arguments
     def __init__(
         self,
         capacity: int,
@@ -82,7 +84,6 @@ class ReplayBuffer:
             raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
         cells_per_env = -(-capacity // num_envs)
         self.capacity, self.num_envs, self.extra = cells_per_env * num_envs, num_envs, require_extra(owner, extra)
-        seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.device = require_device(owner, device)
         self.observation_space, self.action_space = observation_space, action_space
         stack = frames.num_frames if frames else None
@@ -92,7 +93,7 @@ class ReplayBuffer:
         needed = (self.capacity + self.num_envs) * (self._cell_nbytes + self.saving_nbytes)
         check_fits(owner, "capacity", capacity, needed, self.device)
         self._ring = Ring(owner, specs, ValueRange(action_space), cells_per_env, self.num_envs, self.device, frames)
-        self.drawing = Drawing(self._ring, seed)
+        self.drawing = Drawing(self._ring, checked(owner, "seed", seed, NonNegativeInt | None))
 
     @property
     def generator(self) -> torch.Generator:
@@ -277,8 +278,7 @@ class ReplayBuffer:
             ReplayBufferError: it is no buffer, or this one.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
-            rule = "must be another ReplayBuffer"
-            raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", rule, other))
+            raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", "must be another buffer", other))
         if mismatch := self._layout.mismatch(other._layout):
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
         append(other._ring, self._ring, "ReplayBuffer.extend", CHUNK_SIZE)

@@ -10,6 +10,7 @@ import torch
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, RLTrainerError, readable
+from rltrainer.regular_file import neighbours_hint
 
 MAX_RATIO = 1032
 """Bytes that deflate makes of one byte at most; what other compressions make of data sets is less."""
@@ -59,6 +60,10 @@ def reading(origin: str, what: str, *errors: type[Exception]) -> Iterator[None]:
             yield
     except RLTrainerError:
         raise
+    except FileNotFoundError as error:
+        path = Path(origin.partition(": ")[2])  # or with the member of a folder behind it
+        hint = neighbours_hint(path) if ": " not in str(path) else ""
+        raise ReplayBufferError(f"{origin}: there is no such file{hint}") from error
     except (*USUAL_ERRORS, *errors) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         text = f"expected {what}, found {type(error).__name__}: {readable(reason)}"

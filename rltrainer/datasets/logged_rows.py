@@ -19,7 +19,9 @@ from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 Space = gym.Space[Any]
-AnySpace = Annotated[gym.Space[Any], instance_of(gym.Space)]
+AnySpace = Annotated[
+    gym.Space[Any], instance_of(gym.Space, hint="Write gymnasium.spaces.Box(...), or take that of an env.")
+]
 
 NAMES = {
     "observations": ("observations",),

@@ -1,5 +1,6 @@
 """Make a vector env from a gymnasium id or a factory, with the backend that suits it."""
 
+import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +20,15 @@ from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
-from rltrainer.names import did_you_mean
+from rltrainer.names import did_you_mean, explains_arguments
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 Backend = Literal["auto", "native", "sync", "workers", "envpool"]
 BACKENDS = get_args(Backend)
 
+ONE_ENV = "It is one env: pass what makes a new one at each call, such as lambda: MyEnv(), or its class."
+"""The remedy where an env is passed in place of a factory."""
 NATIVE_FROM_NUM_ENVS = 8
 """From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not."""
 
@@ -33,6 +36,7 @@ _EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d", "
 """The extra that brings what envs of a module need."""
 
 
+@explains_arguments
 def make_vec(
     env: str | Callable[[], Env],
     num_envs: int,
@@ -70,7 +74,7 @@ def make_vec(
         env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 
     Returns:
-        a vector env with the attribute `base_seed`.
+        a vector env with the attribute `base_seed`; its `spec` tells id and arguments, where there are no wrappers.
 
     Raises:
         ParamsError: an argument breaks its rule, or two contradict each other.
@@ -97,12 +101,16 @@ def make_vec(
     if chosen == "native":
         return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs), seed)
     factories = [partial(_make_single, env if callable(env) else spec, env_kwargs, wrappers)] * num_envs
-    return WorkerVectorEnv(factories, seed, **options) if chosen == "workers" else SyncVectorEnv(factories, seed)
+    made = WorkerVectorEnv(factories, seed, **options) if chosen == "workers" else SyncVectorEnv(factories, seed)
+    if spec is not None and not wrappers:  # so that a run can say what it was trained in
+        made.spec = dataclasses.replace(spec, kwargs={**spec.kwargs, **env_kwargs})
+    return made
 
 
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
     if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, gym.Env))):
-        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env)
+        hint = ONE_ENV if isinstance(env, gym.Env) else ""
+        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env, hint)
     if not isinstance(backend, str) or backend not in BACKENDS:
         hint = did_you_mean(str(backend), BACKENDS).strip()
         _raise_invalid("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
@@ -187,4 +195,6 @@ def _translated_errors(env_id: str, entry_point: Any) -> Iterator[None]:
         text = f"make_vec.env: {env_id} needs a package that is not installed: {error}.{hint}"
         raise MissingExtraError(text) from error
     except gym.error.Error as error:
-        raise EnvError(f"make_vec.env: {error}") from error
+        is_own = isinstance(error, gym.error.NameNotFound) and "Did you mean" not in str(error)
+        hint = " One of your own is passed as its class; in a command as my_package:MyEnv." if is_own else ""
+        raise EnvError(f"make_vec.env: {error}{hint}") from error

@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 
 import gymnasium as gym
 
+from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
 from rltrainer.collect.episode_infos import checked_keys, with_success
-from rltrainer.evaluation.playing import Env, Player, VectorEnv, play, policy_of, vector_of
+from rltrainer.evaluation.playing import Env, VectorEnv, play, vector_of
+from rltrainer.names import explains_arguments
 
 MOST_ENVS = 10
 
 
+@explains_arguments
 def evaluate_policy(
     policy: Player,
     envs: VectorEnv | Env | str | Callable[[], Env],

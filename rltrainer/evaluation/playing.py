@@ -1,47 +1,20 @@
-"""The policy that plays and the envs, as users pass them, and the episodes that are played."""
+"""The envs in which a policy plays, as users pass them, and the episodes that are played."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import torch
 
-from rltrainer.algorithms import Algorithm, load_policy
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.envs import make_vec
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
-from rltrainer.loggers import RunFolder
 from rltrainer.nets import Policy
 
-Player = Policy | Algorithm | str | os.PathLike[str]
-"""A policy, an algorithm, or what one was saved to: a file, the folder of a run, a checkpoint."""
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
-
-
-def policy_of(owner: str, player: Player) -> Policy:
-    """Return the policy that is meant; of the folder of a run that of the best algorithm, read from its file.
-
-    Raises:
-        ParamsError: it is none of what a policy is known by.
-        CheckpointError: see `rl.load_policy`.
-    """
-    if isinstance(player, str | os.PathLike) and str(player):
-        path = Path(player)
-        in_checkpoint = path / "algorithm.safetensors"
-        if path.is_dir():
-            path = in_checkpoint if in_checkpoint.exists() else RunFolder(path).best
-        return load_policy(path)
-    if isinstance(player, Algorithm):
-        return player.policy
-    if isinstance(player, Policy):
-        return player
-    rule = "must be a policy, an algorithm, or the path of a file or folder that one was saved to"
-    raise ParamsError(field_error_text(owner, "policy", rule, player))
 
 
 @contextmanager

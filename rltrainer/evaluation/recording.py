@@ -4,15 +4,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
 from rltrainer.envs.filming.filmed_envs import FilmedEnv
 from rltrainer.envs.filming.frames import frames_per_second, require_frames, with_hint
 from rltrainer.envs.filming.video_file import FORMATS, VideoFile, require_encoder
 from rltrainer.errors import EnvError, ParamsError, field_error_text
-from rltrainer.evaluation.playing import Env, Player, play, policy_of, vector_of
+from rltrainer.evaluation.playing import Env, play, vector_of
 from rltrainer.field_rules import AnyPath, PositiveFloat, checked
+from rltrainer.names import explains_arguments
 
 
+@explains_arguments
 def record(
     policy: Player,
     env: Env | str | Callable[[], Env],

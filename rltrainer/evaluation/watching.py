@@ -4,13 +4,16 @@ import os
 import sys
 from collections.abc import Callable
 
+from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
 from rltrainer.errors import EnvError, ParamsError
-from rltrainer.evaluation.playing import Env, Player, play, policy_of, vector_of
+from rltrainer.evaluation.playing import Env, play, vector_of
+from rltrainer.names import explains_arguments
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
+@explains_arguments
 def watch(
     policy: Player,
     env: Env | str | Callable[[], Env],

@@ -1,13 +1,11 @@
 """A policy as one graph of tensors, from raw observations to greedy actions, for any number of them.
 
-policy_of    a copy of the policy: in eval mode, on the CPU, without gradients
+own_policy   a copy of the policy: in eval mode, on the CPU, without gradients
 GreedyGraph  what `policy.predict` does, from tensor to tensor: normalise, mask, decide, clip, cast
 trace        its graph, as PyTorch sees it act on two observations, with a symbol for how many there are
 """
 
 import copy
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.algorithms import Algorithm, load_policy
-from rltrainer.errors import ExportError, ParamsError, field_error_text, without_addresses
+from rltrainer.algorithms.meant_policy import Player, policy_of
+from rltrainer.errors import ExportError, without_addresses
 from rltrainer.export.examples import check_keys, draw_observations, draw_state, to_tensors
 from rltrainer.export.quiet import quiet
 from rltrainer.nets.linear import large_products_by
@@ -24,25 +22,13 @@ from rltrainer.nets.policy import Policy
 from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree
 
-Source = Policy | Algorithm | str | os.PathLike[str]
-"""A policy to export, that of an algorithm, or that of a file."""
 NUM_EXAMPLES = 2
 """Observations that a graph is traced with: PyTorch would take a number of 0 or 1 for a constant."""
 
 
-def policy_of(owner: str, source: Source) -> Policy:
-    """Return a policy of one's own to export.
-
-    Raises:
-        ParamsError: there is none; the text names `owner`.
-        CheckpointError: see `load_policy`.
-    """
-    if not isinstance(source, Policy | Algorithm | str | os.PathLike):
-        rule = "must be a Policy, an Algorithm, or the path to a file of one"
-        raise ParamsError(field_error_text(owner, "policy", rule, source))
-    policy = load_policy(Path(source)) if isinstance(source, str | os.PathLike) else source
-    policy = policy.policy if isinstance(policy, Algorithm) else policy
-    return copy.deepcopy(policy).to("cpu").eval().requires_grad_(False)
+def own_policy(owner: str, player: Player) -> Policy:
+    """Return a copy of the policy that is meant: on the CPU, in eval mode, without gradients; see `policy_of`."""
+    return copy.deepcopy(policy_of(owner, player)).to("cpu").eval().requires_grad_(False)
 
 
 class GreedyGraph(nn.Module):

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from rltrainer.algorithms.meant_policy import Player
 from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import ExportError, MissingExtraError
 from rltrainer.export.graph_metadata import describe, input_names, output_names, version
-from rltrainer.export.greedy_graph import Source, cause_of, policy_of, trace
+from rltrainer.export.greedy_graph import cause_of, own_policy, trace
 from rltrainer.export.parity import compare
 from rltrainer.export.quiet import quiet
 from rltrainer.field_rules import AnyPath, checked
@@ -18,7 +19,7 @@ from rltrainer.spaces import Array
 from rltrainer.tree import Tree, leaves
 
 
-def export_onnx(policy: Source, path: str | os.PathLike[str]) -> None:
+def export_onnx(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as an ONNX graph, which ONNX Runtime and others run without Python, PyTorch or rltrainer.
 
     Inputs are the leaves of a raw observation, [batch, ...] for any batch, in float32, int64 (choices) or what a Box of
@@ -34,7 +35,8 @@ def export_onnx(policy: Source, path: str | os.PathLike[str]) -> None:
     `action_space`, `inputs` and `outputs`.
 
     Args:
-        policy: a policy, an algorithm, or the path to a file of one. It stays as it is.
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best. It stays
+            as it is.
         path: the file; what is there is replaced.
 
     Raises:
@@ -46,7 +48,7 @@ def export_onnx(policy: Source, path: str | os.PathLike[str]) -> None:
     """
     onnxruntime = _require_onnx()
     path = Path(checked("export_onnx", "path", path, AnyPath))
-    policy = policy_of("export_onnx", policy)
+    policy = own_policy("export_onnx", policy)
     contents = _to_onnx(policy, trace("export_onnx", policy))
     session = _session(onnxruntime, contents)
 

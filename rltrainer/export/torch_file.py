@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from rltrainer.algorithms.meant_policy import Player
 from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import ExportError
 from rltrainer.export.examples import to_tensors
 from rltrainer.export.graph_metadata import describe
-from rltrainer.export.greedy_graph import Source, policy_of, trace
+from rltrainer.export.greedy_graph import own_policy, trace
 from rltrainer.export.parity import compare
 from rltrainer.export.quiet import quiet
 from rltrainer.field_rules import AnyPath, checked
@@ -23,7 +24,7 @@ DESCRIPTION = "rltrainer.json"
 """Name of the file within the file that says what the graph is of."""
 
 
-def export_torch(policy: Source, path: str | os.PathLike[str]) -> None:
+def export_torch(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as a graph that PyTorch runs without rltrainer: a `.pt2` file of `torch.export`.
 
     The graph takes raw observations as `policy(obs)` does, tensors [N, ...] for any N, a Dict or Tuple as dict (keys in
@@ -39,7 +40,8 @@ def export_torch(policy: Source, path: str | os.PathLike[str]) -> None:
     JSON text `rltrainer.json` among its `extra_files`: spaces, names, version.
 
     Args:
-        policy: a policy, an algorithm, or the path to a file of one. It stays as it is.
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best. It stays
+            as it is.
         path: the file; what is there is replaced. PyTorch expects the ending `.pt2`.
 
     Raises:
@@ -49,7 +51,7 @@ def export_torch(policy: Source, path: str | os.PathLike[str]) -> None:
         CheckpointError: the file of the policy cannot be read.
     """
     path = Path(checked("export_torch", "path", path, AnyPath))
-    policy = policy_of("export_torch", policy)
+    policy = own_policy("export_torch", policy)
     program = trace("export_torch", policy)
     module = program.module()
 

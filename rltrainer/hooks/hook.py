@@ -10,6 +10,7 @@ from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.interval import Every
+from rltrainer.names import explains_arguments
 from rltrainer.types import Load, State
 
 Values = Mapping[str, Any]
@@ -39,6 +40,11 @@ class TrainerHook:
     """Points that may change what is learned: a resumed run needs the hooks that override one."""
     NOT_ON_POLICY: ClassVar[tuple[str, ...]] = ()
     """Points that it overrides for other algorithms only; on policy they are not called, and cost nothing."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = explains_arguments(cls.__init__)  # type: ignore[method-assign]  # the same one, which says more
 
     def setup(self, ctx: TrainerContext) -> None:
         """Prepare; called when a run begins or goes on, before its first step."""

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Protocol
 from torch import Tensor
 
 from rltrainer.call_all import call_all
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, field_error_text
 from rltrainer.field_rules import AnyText, Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
 from rltrainer.hooks.returned import SHOW, are_numbers, misshapen
 from rltrainer.interval import Every
+from rltrainer.names import did_you_mean
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
 from rltrainer.types import Load, State, UpdateResult
@@ -184,8 +185,11 @@ class HookRunner:
         if found is not None:
             raise self._wrong_return(hook, point, "must return None", found)
 
-    def _wrong_return(self, hook: TrainerHook, point: str, rule: str, found: object) -> TypeError:
-        return TypeError(field_error_text(f"{self._owner}.hooks", f"{type(hook).__name__}.{point}", rule, found))
+    def _wrong_return(self, hook: TrainerHook, point: str, rule: str, found: object) -> ReturnedError:
+        hint = 'ctx.request_stop("a reason") ends a run.' if found is False else "Does it return by mistake?"
+        hint = "Numbers are floats or tensors of one element; leave others out." if isinstance(found, dict) else hint
+        name = f"{type(hook).__name__}.{point}"
+        return ReturnedError(field_error_text(f"{self._owner}.hooks", name, rule, found, hint))
 
 
 class UpdateContext(TrainerContext, Protocol):
@@ -221,6 +225,11 @@ def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
         kind = type(hook).__name__
         checked(owner, f"hooks: {kind}.name", hook.name, AnyText | None)
         checked(owner, f"hooks: {kind}.every", hook.every, AnyEvery | None)
+        own = [name for name, value in vars(type(hook)).items() if callable(value) and not hasattr(TrainerHook, name)]
+        if own and not overrides(hook, *POINTS):
+            meant = next(filter(None, (did_you_mean(each, POINTS) for each in own)), "")
+            rule, hint = "must override a point, or nothing would call it", f"Points are {', '.join(POINTS)}.{meant}"
+            raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))
         if overrides(hook, "state_dict") and not overrides(hook, "load_state_dict", "prepare_load"):
             rule, hint = "must override load_state_dict beside state_dict", "A checkpoint could not be continued."
             raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))

@@ -18,6 +18,7 @@ from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.logger_state import LoggerState, MultiLoggerState, read_logger_state
 from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
 from rltrainer.means import Number, Part, floats, gather, merge
+from rltrainer.names import explains_arguments
 from rltrainer.typed_state import to_state
 from rltrainer.types import Load, State
 
@@ -67,6 +68,11 @@ class Logger(ABC):
     Raises:
         ParamsError: an interval or `strict` breaks its rule.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = explains_arguments(cls.__init__)  # type: ignore[method-assign]  # the same one, which says more
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Networks from parts: what a network is made of, as data."""
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -12,11 +13,11 @@ from rltrainer.nets.dropout import Dropout
 from rltrainer.nets.mlp import MLP, Activation, EnsembleMLP, make_activation
 from rltrainer.params import Params
 
-registry.add_values(
+ACTIVATIONS = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid,
     nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
-    nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm,
 )  # fmt: skip
+registry.add_values(*ACTIVATIONS, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm)
 MakeEncoder = Callable[[Any], nn.Module | None]
 """From the space of a leaf to a module that maps the leaf, as stored [B, ...], to features [B, F]; None takes ours."""
 
@@ -28,6 +29,17 @@ def _are_names(value: Any) -> bool:
 
 def _is_maker(value: Any) -> bool:
     return callable(value) and not isinstance(value, nn.Module)
+
+
+def _activation_hint(value: Any) -> str:
+    by_name = {each.__name__.lower(): each.__name__ for each in ACTIVATIONS}
+    meant = difflib.get_close_matches(value.lower(), by_name, n=1) if isinstance(value, str) else []
+    return f"Pass the class torch.nn.{by_name[meant[0]] if meant else 'ReLU'}; in a command its name."
+
+
+AnyActivation = Annotated[
+    Activation, Rule("a callable that makes a module, such as nn.ReLU", callable, _activation_hint)
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -44,7 +56,7 @@ class NetParams(Params):
 
     hidden_sizes: Sizes | None = None
     """Units of each hidden layer."""
-    activation: Annotated[Activation, Rule("a callable that makes a module, such as nn.ReLU", callable)] | None = None
+    activation: AnyActivation | None = None
     """Makes the activation after each hidden layer, from no argument or from the number of the layer's features."""
     norm: Literal["layer"] | None = None
     """Layer normalisation (Ba et al. 2016) between each hidden layer and its activation."""

@@ -35,7 +35,7 @@ Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 """A policy's class to a type checker: what `for_envs` takes is what the constructor takes, written once."""
-AnyNet = Annotated[NetParams, instance_of(NetParams)]
+AnyNet = Annotated[NetParams, instance_of(NetParams, hint="Write rl.NetParams(hidden_sizes=(64, 64)).")]
 
 
 class PolicyOptions(TypedDict, total=False):

@@ -75,7 +75,13 @@ def _arrays(who: str, space: Tree, obs: Any, unseen: Collection[str]) -> Tree:
         if not isinstance(obs, tuple | list) or len(obs) != len(space):
             raise SpaceError(f"{who}: expected a tuple of {len(space)}, got {readable(obs)}")
         return tuple(_arrays(f"{who}[{i}]", *pair, ()) for i, pair in enumerate(zip(space, obs, strict=True)))
-    return _array(who, space, np.asarray(obs))
+    try:
+        return _array(who, space, np.asarray(obs))
+    except ValueError as error:
+        if isinstance(error, SpaceError):
+            raise
+        hint = "env.reset() returns (obs, info): pass the first." if isinstance(obs, tuple) else "Pass an array."
+        raise SpaceError(f"{who}: expected an array, got {readable(obs)}. {hint}") from error
 
 
 def _array(who: str, space: Space, value: Array) -> Array:
@@ -84,9 +90,12 @@ def _array(who: str, space: Space, value: Array) -> Array:
     is_cast = np.can_cast(value.dtype, dtype, "same_kind") or (value.dtype.kind in "iu" and dtype.kind in "iu")
     if num_axes not in (0, 1) or value.shape[num_axes:] != shape or not is_cast:
         expected = f"{space.dtype} {shape}, or {('N', *shape)} for several"
-        raise SpaceError(f"{who}: expected {expected}; got {value.dtype} {value.shape}")
+        hint = "Pass what env.reset() or env.step() returned first; the policy was made for these spaces."
+        is_object = value.dtype.kind == "O" and value.ndim == 0
+        found = readable(value.item()) if is_object else f"{value.dtype} {value.shape}"
+        raise SpaceError(f"{who}: expected {expected}; got {found}. {hint}")
     if value.dtype.kind == "f" and not np.isfinite(value).all():
-        raise NonFiniteError(f"{who}: holds NaN or infinity")
+        raise NonFiniteError(f"{who}: holds NaN or infinity: {readable(value)}. Where does it come from?")
     if not isinstance(space, spaces.Box) and ValueRange(space).outside(value).any():
         raise SpaceError(f"{who}: expected choices of {space}, got {readable(value)}")
     return value

@@ -154,11 +154,11 @@ def _settings(run: Run) -> dict[str, str]:
 
 
 def env_name(run: Run) -> str | None:
-    """Return the name of a run's env, which only runs of recipes tell."""
+    """Return the name of a run's env: that of its recipe, or the id that it was told; None of a factory or wrappers."""
     try:
         return recipe_of(run.folder).env_name
     except CheckpointError:  # there is no recipe, or it names a factory
-        return None
+        return run.env_id
 
 
 def algorithm_name(run: Run) -> str | None:

@@ -40,7 +40,7 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
     name = algorithm if env is None else f"{algorithm}/{env}"
     if not isinstance(name, str) or "/" not in name:
         rule = "must be the name of a recipe, such as 'ppo/CartPole-v1'"
-        raise ParamsError(field_error_text("recipes.get", "algorithm", rule, algorithm, "Or pass the env too."))
+        raise ParamsError(field_error_text("recipes.get", "algorithm", rule, algorithm, "rl.recipes.names() has all."))
     algorithm, _, env = name.partition("/")
     algorithm_named("recipes.get", algorithm)
     if env not in _tables(algorithm):

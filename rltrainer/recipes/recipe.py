@@ -11,8 +11,8 @@ from rltrainer.algorithms import AlgorithmParams, OnPolicyAlgorithm
 from rltrainer.collect import Collector
 from rltrainer.data import ReplayBuffer
 from rltrainer.envs import make_vec
-from rltrainer.envs.make_vec import Backend
-from rltrainer.errors import ParamsError
+from rltrainer.envs.make_vec import ONE_ENV, Backend
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.field_rules import (
     AnyText,
     FiniteFloat,
@@ -25,13 +25,17 @@ from rltrainer.field_rules import (
 )
 from rltrainer.names import argument_names, did_you_mean
 from rltrainer.params import Params
-from rltrainer.recipes.algorithms import algorithm_named
+from rltrainer.recipes.algorithms import algorithm_named, algorithms_for
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.trainers import OffPolicyTrainerParams, OnlineTrainer, OnlineTrainerParams, OnPolicyTrainerParams
 
 AnyEnv = Annotated[
     str | Callable[[], gym.Env[Any, Any]],
-    Rule("a gymnasium id or a factory of envs", lambda v: callable(v) or (isinstance(v, str) and v.strip() != "")),
+    Rule(
+        "a gymnasium id or a factory of envs",
+        lambda v: callable(v) or (isinstance(v, str) and v.strip() != ""),
+        lambda v: ONE_ENV if isinstance(v, gym.Env) else "",
+    ),
 ]
 Options = Annotated[
     Mapping[str, Any],
@@ -64,7 +68,9 @@ class Recipe(Params):
     """Number of test steps, spread evenly over the training."""
     num_test_episodes: PositiveInt = 10
     """Episodes of a test step, each in an env of its own."""
-    params: Annotated[AlgorithmParams, instance_of(AlgorithmParams)]
+    params: Annotated[
+        AlgorithmParams, instance_of(AlgorithmParams, hint="Write PPOParams(...), or those of your algorithm.")
+    ]
     """Hyperparameters of the algorithm."""
     policy: Options = dataclasses.field(default_factory=dict)
     """Options of the policy, as its class's `for_envs` takes them."""
@@ -143,7 +149,11 @@ class Recipe(Params):
         make: Any = make_vec
         envs = make(self.env, self.num_envs, backend=self.backend, **self.env_kwargs)
         test_envs = make(self.env, self.num_test_episodes, backend=self.backend, **self.env_kwargs)
-        policy = cast(Any, cls.policy_class).for_envs(envs, **self.policy)
+        try:
+            policy = cast(Any, cls.policy_class).for_envs(envs, **self.policy)
+        except SpaceError as error:
+            others = ", ".join(algorithms_for(envs)) or "none"
+            raise SpaceError(f"{error} Of the algorithms, these spaces are taken by: {others}.") from error
         buffer = None
         if self.trainer_params_class is OffPolicyTrainerParams:
             spaces = envs.single_observation_space, envs.single_action_space

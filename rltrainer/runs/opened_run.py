@@ -16,7 +16,7 @@ from rltrainer.loggers import RunFolder
 from rltrainer.loggers.log_rows import Columns, LogRow, columns, read_log
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.registry import Named
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import neighbours_hint, open_regular
 from rltrainer.state_file import read_state
 
 
@@ -66,6 +66,19 @@ class Run:
     def git(self) -> dict[str, Any] | None:
         """`commit`, and `dirty` if tracked files differed from it; None where the program ran in no repository."""
         return self._part("git") or None
+
+    @property
+    def env_id(self) -> str | None:
+        """The gymnasium id of the env; None where a factory or wrappers made it, and in older folders."""
+        found = self._part("env").get("id")
+        return found if isinstance(found, str) else None
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The arguments of the env beside its id, as plain data."""
+        plain = self._part("env").get("kwargs")
+        found = plain.get("dict") if isinstance(plain, Mapping) else None
+        return dict(found) if isinstance(found, Mapping) else {}
 
     @cached_property
     def log(self) -> list[LogRow]:
@@ -151,7 +164,8 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
     params = RunPath(folder.params, ".json").newest(Path.is_file)
     if not params.is_file() and not folder.logs.is_dir():
-        found = "holds neither params.json nor logs" if folder.path.is_dir() else "is no folder"
+        found = f"is no folder{neighbours_hint(folder.path)}"
+        found = "holds neither params.json nor logs" if folder.path.is_dir() else found
         raise CheckpointError(f"{folder.path}: expected the folder of a run, as rl.RunFolder makes it; it {found}")
     return Run(folder, _read_object(params) if params.is_file() else {})
 

@@ -20,7 +20,9 @@ from rltrainer.runs.seed_process import Report, run_seed
 from rltrainer.trainers import InfoStats, Trainer
 
 T = TypeVar("T")
-Seeds = Annotated[Sequence[int], Rule("one or more non-negative integers, none twice", lambda v: _are_seeds(v))]
+Seeds = Annotated[
+    Sequence[int], Rule("one or more non-negative integers, none twice", lambda v: _are_seeds(v), "Such as range(5).")
+]
 MakeFn = Annotated[Callable[[int], Any], a_callable("(seed) -> trainer")]
 SECONDS_TO_SAVE = 60.0
 """For what ended runs save, before they are killed."""

@@ -17,12 +17,14 @@ from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.typed_state import from_state
 from rltrainer.types import Load, State, Transitions, UpdateResult
 
+_HOW_TO_READ = "Read one by rl.ReplayBuffer.load(path), or from other files by rl.datasets."
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OfflineTrainerParams(TrainerParams):
     """Settings of the offline trainer."""
 
-    buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer)] = dataclasses.field(compare=False)
+    buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer, hint=_HOW_TO_READ)] = dataclasses.field(compare=False)
     """The data."""
     batch_size: PositiveInt = 64
     """Transitions per gradient step."""
@@ -30,7 +32,7 @@ class OfflineTrainerParams(TrainerParams):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.buffer) == 0:
-            self.raise_invalid("buffer", "must hold transitions", "It is empty.")
+            self.raise_invalid("buffer", "must hold transitions", "It is empty: collect into it, or load one.")
         if isinstance(self.buffer, MixedBuffer):
             self.raise_invalid("buffer", "must be one buffer", "Append one of the two to the other with extend.")
         for hook in self.hooks:

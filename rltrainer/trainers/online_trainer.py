@@ -39,7 +39,12 @@ class OnlineTrainerParams(TrainerParams):
         if (self.collection_step_num_env_steps is None) == (self.collection_step_num_episodes is None):
             rule = "exactly one of collection_step_num_env_steps and collection_step_num_episodes must be given"
             found = f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}"
-            self.raise_invalid("collection_step_num_episodes", rule, f"{found}; set the other one to None.")
+            hint = (
+                "give one of them a number"
+                if self.collection_step_num_episodes is None
+                else "set the other one to None"
+            )
+            self.raise_invalid("collection_step_num_episodes", rule, f"{found}; {hint}.")
         if self.test_collector is not None and self.training_collector.shares_an_env(self.test_collector):
             hint = "A test step would reset the training envs."
             self.raise_invalid("test_collector", "must have envs of its own", hint)

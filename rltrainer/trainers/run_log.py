@@ -12,7 +12,7 @@ from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.means import floats
 from rltrainer.trainers.gpu_use import GpuUse
-from rltrainer.trainers.program import describe_program
+from rltrainer.trainers.program import describe_env, describe_program
 from rltrainer.trainers.progress_bar import ProgressBar
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import EpochStats
@@ -53,6 +53,7 @@ class RunLog:
         # With what `RuntimeParams` came to, as "auto" says nothing of the machine.
         told = {"trainer": params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
         of_run = {"algorithm_class": type(self._algorithm).__name__, **describe_program()}
+        of_run |= describe_env(params.collectors().values())
         self._logger.log_params({name: each.to_plain() for name, each in told.items()} | of_run)
 
     def open_bar(self, params: TrainerParams, state: RunState) -> None:

@@ -28,15 +28,32 @@ SaveBestFn = Annotated[Callable[[Any], object], a_callable("(algorithm)")]
 CheckpointFn = Annotated[Callable[[int, int, int], str], a_callable("(epoch, env_step, gradient_step) -> str")]
 Array = np.ndarray[Any, Any]
 ReductionFn = Annotated[Callable[[Array], Array], a_callable("(returns [E, A]) -> returns [E]")]
-AnyCollector = Annotated[DataSource, Rule("a Collector", lambda value: isinstance(value, DataSource))]
-AnyLogger = Annotated[Logger, instance_of(Logger)]
+AnyCollector = Annotated[
+    DataSource, Rule("a Collector", lambda v: isinstance(v, DataSource), "Write rl.Collector(algorithm.policy, envs).")
+]
+AnyLogger = Annotated[
+    Logger, instance_of(Logger, hint="Write rl.TensorBoardLogger(folder), or rl.get_logger(name, folder).")
+]
 Hooks = Annotated[
     Sequence[TrainerHook],
     Rule(
         "a list or tuple of TrainerHook objects",
         lambda v: isinstance(v, list | tuple) and all(isinstance(each, TrainerHook) for each in v),
+        lambda v: _hooks_remedy(v),
     ),
 ]
+
+
+def _hooks_remedy(value: Any) -> str:
+    """Say what to write where these are no hooks."""
+    if isinstance(value, TrainerHook):
+        return f"Write [{type(value).__name__}(...)]."
+    wrong = (
+        next((each for each in value if not isinstance(each, TrainerHook)), None) if isinstance(value, list) else value
+    )
+    if isinstance(wrong, type):
+        return f"{wrong.__name__} is a class: write {wrong.__name__}(...)."
+    return 'A function becomes one by rl.FunctionHook("post_steps", function).' if callable(wrong) else ""
 
 
 def live(default: Any) -> Any:
@@ -96,11 +113,15 @@ class TrainerParams(Params):
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
     """The way updates are run: compilation, threads."""
-    checkpoint: Annotated[CheckpointParams, instance_of(CheckpointParams)] | None = None
+    checkpoint: (
+        Annotated[CheckpointParams, instance_of(CheckpointParams, hint="Write rl.CheckpointParams(folder).")] | None
+    ) = None
     """Saves the run while it trains, and lets `run` go on from what was saved; None does neither."""
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
-    run_folder: Annotated[RunFolder, instance_of(RunFolder)] | None = live(None)
+    run_folder: (
+        Annotated[RunFolder, instance_of(RunFolder, hint="Write rl.RunFolder.new(name), or rl.RunFolder(path).")] | None
+    ) = live(None)
     """The folder of the run: where `logger`, `save_best_fn` and `checkpoint` are None, it writes a log of JSON lines,
     the best algorithm of test steps, and checkpoints there."""
 

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import json
 import pickle
 from collections.abc import Callable
@@ -97,7 +98,10 @@ def _is_accepted(name: str, value: object) -> bool:
             "TinyParams.lr: must be a positive finite number or a callable of progress in [0, 1]; got 'fast' (str)",
         ),
         ({"gamma": NAN}, "TinyParams.gamma: must be a number in [0, 1]; got nan (float)"),
-        ({"stop_fn": 475}, "TinyParams.stop_fn: must be a callable (score) -> bool or None; got 475 (int)"),
+        (
+            {"stop_fn": 475},
+            "TinyParams.stop_fn: must be a callable (score) -> bool or None; got 475 (int). Write lambda score: ...",
+        ),
         ({"warmup": 65}, "TinyParams.warmup: must be at most batch_size; got 65 (int). Lower it."),
     ],
 )
@@ -318,7 +322,17 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     known = {field.name for cls in classes for field in dataclasses.fields(cls)}
     known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}
     known |= {"sde_sample_interval"}
-    known |= {"cell_size"}
+    known |= {"cell_size"} | set(vars(rl.TrainerHook)) | {field.name for field in dataclasses.fields(rl.Recipe)}
+    for called in (
+        rl.make_vec,
+        rl.evaluate_policy,
+        rl.record,
+        rl.ReplayBuffer,
+        rl.Collector.collect,
+        rl.TensorBoardLogger,
+    ):
+        known |= set(inspect.signature(called).parameters)
+    known |= {field.name for field in dataclasses.fields(rl.CheckpointParams)}
     assert {ours for names in OTHER_NAMES.values() for ours in names} <= known
 
 

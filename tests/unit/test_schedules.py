@@ -45,7 +45,7 @@ def test_cosine_reaches_its_end_early_and_stays() -> None:
         ({"until": None}, "until: must be a finite number; got None (NoneType)"),
         ({"start": float("nan")}, "start: must be a finite number; got nan (float)"),
         ({"start": True}, "start: must be a finite number; got True (bool)"),
-        ({"end": "0"}, "end: must be a finite number; got '0' (str)"),
+        ({"end": "0"}, "end: must be a finite number; got '0' (str). Write 0 without quotes."),
     ],
 )
 def test_bad_values(schedule: type[Any], values: dict[str, Any], text: str) -> None:
@@ -67,6 +67,7 @@ def test_a_schedule_that_gives_no_number(given: Any) -> None:
     with pytest.raises(ParamsError) as caught:
         value_at(mine, 0.25)
     text = f"value at progress 0.25: must be a finite number; got {given!r} ({type(given).__name__})"
+    text += ". Write 0.1 without quotes." * (given == "0.1")
     assert str(caught.value) == f"schedule <function test_a_schedule_that_gives_no_number.<locals>.mine>.{text}"
 
 

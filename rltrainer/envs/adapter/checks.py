@@ -70,8 +70,17 @@ def _check_parts(who: str, space: Tree, obs: Tree, batch: tuple[int, ...]) -> No
     else:
         shape = (*batch, *leaf_shape(space))
         if shape_of(obs) != shape or not _fits_dtype(space, _dtype_name(obs)):
-            hint = " (the dtype differs: cast it, or declare the space with it)" if shape_of(obs) == shape else ""
+            hint = f" ({_hint(shape, obs)})"
             raise SpaceError(f"{who}: expected {space.dtype} {shape}, got {describe(obs)}{hint}")
+
+
+def _hint(shape: tuple[int, ...], obs: Any) -> str:
+    """Say what to do about a leaf of an observation."""
+    if shape_of(obs) == shape:
+        return "the dtype differs: cast it, or declare the space with it"
+    if isinstance(obs, list | float | tuple):
+        return "return a NumPy array of the space's dtype"
+    return "the space must be declared with the shape that reset and step return"
 
 
 def check_flag(who: str, flag: Any, batch: tuple[int, ...] = ()) -> None:
@@ -79,13 +88,13 @@ def check_flag(who: str, flag: Any, batch: tuple[int, ...] = ()) -> None:
     is_scalar = not batch and isinstance(flag, bool)
     if not is_scalar and (shape_of(flag) != batch or _dtype_name(flag) != "bool"):
         expected = f"bool {batch}" if batch else "bool"
-        raise SpaceError(f"{who}: expected {expected}, got {describe(flag)}")
+        raise SpaceError(f"{who}: expected {expected}, got {describe(flag)} (write bool(...) where the env returns it)")
 
 
 def check_info(who: str, info: Any) -> None:
     """Raise a `SpaceError` unless an info is a dict."""
     if not isinstance(info, dict):
-        raise SpaceError(f"{who}: expected a dict, got {describe(info)}")
+        raise SpaceError(f"{who}: expected a dict, got {describe(info)} (an empty one, {{}}, will do)")
 
 
 def check_reward(who: str, reward: Any, batch: tuple[int, ...] = ()) -> None:
@@ -95,7 +104,10 @@ def check_reward(who: str, reward: Any, batch: tuple[int, ...] = ()) -> None:
     is_number = is_plain_number or _dtype_name(reward).startswith(("float", "bfloat", "int", "uint", "bool"))
     if not is_number or shape is None or shape[: len(batch)] != batch or len(shape) > len(batch) + 1:
         expected = f"numbers {batch}, or {(*batch, 'num_agents')}" if batch else "a number, or one per agent"
-        raise SpaceError(f"{who}: expected {expected}, got {describe(reward)}")
+        hint = (
+            "does the env compute one in every case?" if reward is None else "write float(...) where the env returns it"
+        )
+        raise SpaceError(f"{who}: expected {expected}, got {describe(reward)} ({hint})")
 
 
 def describe(value: Any) -> str:

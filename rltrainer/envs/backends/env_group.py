@@ -169,12 +169,22 @@ class EnvGroup:
         except RLTrainerError:
             raise
         except Exception as error:
-            raise EnvError(f"env {i}: the factory raised {type(error).__name__}: {error}") from error
+            hint = ". A factory is called without arguments: lambda: MyEnv(...)" if "argument" in str(error) else ""
+            raise EnvError(f"env {i}: the factory raised {type(error).__name__}: {error}{hint}") from error
         if not isinstance(env, gym.Env):
-            raise EnvError(f"env {i}: the factory must return a gymnasium.Env, got {describe(env)}")
+            raise EnvError(
+                f"env {i}: the factory must return a gymnasium.Env, got {describe(env)}. Does it lack a return?"
+            )
         for j, other in enumerate(self.envs, self._first):
             if env is other:
                 raise EnvError(f"env {i}: the factory returned the same object as for env {j}; it must make a new env")
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gym.Space):
+                rule, hint = (
+                    f"must be a gymnasium.Space; got {describe(getattr(env, name, None))}",
+                    "Set it in __init__.",
+                )
+                raise SpaceError(f"env {i} {name}: {rule}. {hint}")
         spaces = env.observation_space, env.action_space
         if not self.envs:
             self.spaces = spaces
@@ -209,7 +219,13 @@ def check_reward_shape(i: int, reward: Any, first: int, expected: tuple[int, ...
 
 def failure_text(i: int, when: str, name: str, message: str) -> str:
     """Say that env i raised an exception of this type name and message."""
-    return f"env {i} failed during {when}: {name}: {message}"
+    hint = ""
+    if "to unpack" in message or "cannot unpack" in message:
+        of_step = "step returns (obs, reward, terminated, truncated, info)"
+        hint = f". {of_step if when.startswith('step') else 'reset returns (obs, info)'} since gymnasium 0.26"
+    elif "unexpected keyword argument" in message and when.startswith("reset"):
+        hint = ". Write def reset(self, *, seed=None, options=None)"
+    return f"env {i} failed during {when}: {name}: {message}{hint}"
 
 
 def write_row(arrays: Tree, i: int, value: Tree) -> None:

@@ -35,6 +35,7 @@ def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ParamsError) as caught:
         rl.CheckpointParams(**({"directory": "runs"} | {field: value}))
     text = f"CheckpointParams.{field}: {RULES[field]}; got {value!r} ({type(value).__name__})"
+    text += '. Write rl.Every(600, "second"), or a number of env steps.' * (field == "every")
     assert str(caught.value) == text
 
 

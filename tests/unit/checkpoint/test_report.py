@@ -107,7 +107,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     run_of_two(tmp_path / "run")
     assert ask(tmp_path / "run") == (0, f"{verify(tmp_path / 'run')}\n", "")
     nothing = tmp_path / "nothing"
-    assert ask(nothing) == (1, "", f"{nothing}: there is no such checkpoint\n")
+    assert ask(nothing) == (1, "", f"{nothing}: there is no such checkpoint. In {tmp_path} there are run\n")
     (tmp_path / "run" / "checkpoint-000000000200" / "algorithm.safetensors").unlink()
     command = [sys.executable, "-m", "rltrainer.checkpoint", "verify", str(tmp_path / "run")]
     damaged = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

@@ -40,9 +40,14 @@ def test_every_command_of_the_page_runs(tmp_path: Path, capfd: Capture) -> None:
         arguments = shlex.split(line)[1:] + (SHORT if " train " in line else [])
         assert main(arguments) == 0, (line, capfd.readouterr())
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        "ppo_CartPole-v1_seed1", "ppo_CartPole-v1_seed2", "ppo_CartPole-v1_seed3", "sac_Pendulum-v1", "ppo_Acrobot-v1"
+        "ppo_CartPole-v1", "ppo_CartPole-v1_seed1", "ppo_CartPole-v1_seed2", "ppo_CartPole-v1_seed3", "sac_Pendulum-v1",
+        "ppo_Acrobot-v1",
     }  # fmt: skip
     assert (tmp_path / "ppo.png").stat().st_size > 1000
+    first = tmp_path / "runs" / "ppo_CartPole-v1"
+    for made in (first / "learning_curve.png", first / "page.html", first / "videos" / "best.mp4"):
+        assert made.stat().st_size > 1000
+    assert "best.mp4" in (first / "page.html").read_text()
     assert (tmp_path / "runs" / "sac_Pendulum-v1" / "videos" / "best.mp4").stat().st_size > 1000
     assert (tmp_path / "runs" / "sac_Pendulum-v1" / "best.onnx").stat().st_size > 1000
     acrobot = rl.open_run("runs/ppo_Acrobot-v1")
@@ -77,13 +82,13 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
 @pytest.mark.parametrize(
     ("command", "status", "text"),
     [
-        ("train ppo --env CartPole-v1 --lrr 3", 2, "No such option '--lrr'. Did you mean '--lr'?"),
+        ("train ppo --env CartPole-v1 --lrr 3", 2, "No such option '--lrr'. (Did you mean one of: '--lr', "),
         (
             "train ppo --env CartPole-v1 --batch-size 0",
             2,
             "OnPolicyTrainerParams.batch_size: must be a positive integer",
         ),
-        ("train ppo --env CartPole-v1 --lr linear:a", 2, "could not convert string to float: 'a'"),
+        ("train ppo --env CartPole-v1 --lr linear:a", 2, "--lr: 'linear:a' is no schedule. Write linear:FROM:TO:UNTIL"),
         ("train ppo --env CartPole-v1 --checkpoint.every 0", 2, "CheckpointParams.every: must be a positive integer"),
         ("train ppo --env CartPole-v1 --runtime.compile maybe", 2, "RuntimeParams.compile: must be "),
         ("train ppo --env CartPole-v1 --explain lrr", 2, "there is no field or group 'lrr'. Did you mean 'lr'?"),
@@ -95,7 +100,7 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
         ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
         ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
         ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
-        ("evaluate nowhere", 2, "Directory 'nowhere' does not exist"),
+        ("evaluate nowhere", 1, "nowhere: expected the folder of a run"),
         ("evaluate .", 1, "expected the folder of a run"),
         ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
         ("doctor env Nothing-v0", 1, "BAD making"),
@@ -202,6 +207,42 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
     assert re.search(r"^BAD determinism +the same seed and actions give another", capsys.readouterr().out, re.MULTILINE)
     assert main(["doctor", "env", "their_envs:Wrong"]) == 1
     assert re.search(r"^BAD steps +NonFiniteError: ", capsys.readouterr().out, re.MULTILINE)
+
+
+PROGRAM = """
+import rltrainer as rl
+from rltrainer.envs import make_vec
+
+envs = make_vec("MountainCar-v0", 2, **{kwargs})
+algorithm = rl.PPO(rl.ActorCritic.for_envs(envs))
+params = rl.OnPolicyTrainerParams(
+    training_collector=rl.Collector(algorithm.policy, envs), collection_step_num_env_steps=20, epoch_num_steps=20,
+    test_collector=rl.Collector(algorithm.policy, make_vec("MountainCar-v0", 1, **{kwargs})), max_epochs=1,
+    run_folder=rl.RunFolder("plain"), verbose=False, show_progress=False, runtime=rl.RuntimeParams(compile=False),
+)
+rl.OnPolicyTrainer(algorithm, params).run()
+"""
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"goal_velocity": 0.01}])
+def test_a_run_without_a_recipe_tells_its_env(kwargs: dict[str, float], tmp_path: Path, capsys: Capture) -> None:
+    exec(PROGRAM.replace("{kwargs}", repr(kwargs)), {})
+    run = rl.open_run("plain")
+    assert (run.env_id, run.env_kwargs) == ("MountainCar-v0", kwargs)
+    assert main(["evaluate", "plain", "--episodes", "1"]) == 0
+    assert "return -200 +- 0" in capsys.readouterr().out
+    assert main(["resume", "plain"]) == 1  # no recipe says how the run was made
+
+
+def test_a_run_of_a_factory_says_that_its_env_must_be_named(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "my_envs.py").write_text(MODULE)
+    program = PROGRAM.replace("**{kwargs}", "").replace('"MountainCar-v0"', "Mine")
+    exec(MODULE + program, {})
+    assert rl.open_run("plain").env_id is None
+    assert main(["evaluate", "plain"]) == 1
+    assert "does not say which env the run is of. Name it: --env my_package:MyEnv." in capsys.readouterr().err
+    assert main(["evaluate", "plain", "--env", "my_envs:Mine", "--episodes", "2"]) == 0
+    assert "return 10 +- 0" in capsys.readouterr().out
 
 
 def test_the_doctor_knows_the_machine(capsys: Capture) -> None:

@@ -241,7 +241,7 @@ def test_native_envs_keep_a_limit_for_one_episode_each() -> None:
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "7"])
 def test_the_limit_is_a_positive_integer(value: Any) -> None:
     envs = counting_envs(1)
-    with pytest.raises(ParamsError, match=f"Collector.max_episode_steps: must be a positive integer; got {value!r}"):
+    with pytest.raises(ParamsError, match=f"max_episode_steps: must be a positive integer or None; got {value!r}"):
         rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=value)
 
 

@@ -693,9 +693,9 @@ def test_extend_by_more_than_fits_keeps_the_newest(monkeypatch: pytest.MonkeyPat
 
 def test_extend_refuses_what_is_not_alike() -> None:
     buffer = make_buffer(4)
-    with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another ReplayBuffer; got 3"):
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another buffer; got 3"):
         buffer.extend(3)  # type: ignore[arg-type]
-    with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another ReplayBuffer"):
+    with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another buffer"):
         buffer.extend(buffer)
     with pytest.raises(SpaceError) as error:
         buffer.extend(ReplayBuffer(4, OBS, gym.spaces.Discrete(6)))

@@ -146,7 +146,7 @@ def test_dict_observations() -> None:
     ("arguments", "text"),
     [
         ({"num_steps": 0}, "RolloutBuffer.num_steps: must be a positive integer; got 0 (int)"),
-        ({"num_envs": 1.0}, "RolloutBuffer.num_envs: must be a positive integer; got 1.0 (float)"),
+        ({"num_envs": 1.0}, "RolloutBuffer.num_envs: must be a positive integer; got 1.0 (float). Write 1."),
         ({"device": 3.5}, "RolloutBuffer.device: must be a device that PyTorch can use here; got 3.5 (float)"),
         ({"extra": 3}, "RolloutBuffer.extra: must be a mapping from names to (shape, dtype); got 3 (int)"),
     ],

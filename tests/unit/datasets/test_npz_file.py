@@ -230,7 +230,7 @@ def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "log.npz"
-    with pytest.raises(ReplayBufferError, match="expected a .npz file, found FileNotFoundError: 'No such file or"):
+    with pytest.raises(ReplayBufferError, match="log.npz: there is no such file"):
         from_npz(path)
     path.write_bytes(b"text")
     with pytest.raises(ReplayBufferError, match="expected a .npz file, found BadZipFile: 'File is not a zip file'"):

@@ -235,7 +235,7 @@ def test_what_onnx_has_no_words_for(tmp_path: Path) -> None:
 def test_what_is_given_wrongly(name: str, export: Export, tmp_path: Path) -> None:
     who = export.__name__
     for wrong in (policy_of().actor, None):
-        rule = f"^{who}.policy: must be a Policy, an Algorithm, or the path to a file of one; got "
+        rule = f"^{who}.policy: must be a policy, an algorithm, or the path of a file or folder that one was "
         with pytest.raises(ParamsError, match=rule):
             export(wrong, tmp_path / name)
     with pytest.raises(ParamsError, match=f"^{who}.path: must be a path; got 1 "):

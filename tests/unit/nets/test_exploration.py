@@ -113,7 +113,7 @@ def test_gaussian_noise_needs_bounds(space: gym.Space[Any]) -> None:
 def test_epsilon_is_a_probability(value: Any) -> None:
     text = (
         "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable of progress in [0, 1]; "
-        f"got {value!r} ({type(value).__name__})"
+        f"got {value!r} ({type(value).__name__})" + ". Write 0.1 without quotes." * (value == "0.1")
     )
     with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
         EpsilonGreedy(value)
@@ -123,7 +123,7 @@ def test_epsilon_is_a_probability(value: Any) -> None:
 def test_std_is_not_negative(value: Any) -> None:
     text = (
         "GaussianNoise.std: must be a non-negative finite number or a callable of progress in [0, 1]; "
-        f"got {value!r} ({type(value).__name__})"
+        f"got {value!r} ({type(value).__name__})" + ". Write 0.1 without quotes." * (value == "0.1")
     )
     with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
         GaussianNoise(value)

@@ -133,8 +133,8 @@ def test_what_only_the_critic_sees_may_be_missing() -> None:
         (OBS, np.zeros(4), "obs: expected float32 (3,), or ('N', 3) for several; got float64 (4,)"),
         (OBS, np.zeros((2, 2, 3)), "obs: expected float32 (3,), or ('N', 3) for several; got float64 (2, 2, 3)"),
         (OBS, ["a", "b", "c"], "obs: expected float32 (3,), or ('N', 3) for several; got <U1 (3,)"),
-        (OBS, {"a": 1}, "obs: expected float32 (3,), or ('N', 3) for several; got object ()"),
-        (OBS, None, "obs: expected float32 (3,), or ('N', 3) for several; got object ()"),
+        (OBS, {"a": 1}, "obs: expected float32 (3,), or ('N', 3) for several; got {'a': 1}"),
+        (OBS, None, "obs: expected float32 (3,), or ('N', 3) for several; got None. Pass what env.reset() or"),
         (IMAGE, np.zeros((36, 36, 3)), "obs: expected uint8 (36, 36, 3), or ('N', 36, 36, 3) for several; got float64"),
         (spaces.Discrete(3), 1.0, "obs: expected int64 (), or ('N',) for several; got float64 ()"),
         (spaces.Discrete(3), 3, "obs: expected choices of Discrete(3), got array(3)"),
@@ -163,7 +163,7 @@ def test_what_is_no_observation(space: Any, obs: Any, text: str) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_numbers_that_are_not_finite(bad: float) -> None:
-    with pytest.raises(NonFiniteError, match=r'^ActorCritic.predict: obs\["a"\]: holds NaN or infinity$'):
+    with pytest.raises(NonFiniteError, match=r'^ActorCritic.predict: obs\["a"\]: holds NaN or infinity: array'):
         policy_for(BOX, spaces.Dict(a=OBS)).predict({"a": [0.0, bad, 0.0]})
 
 

@@ -196,7 +196,7 @@ def test_every_field_has_its_rule(cls: Any, field: str, accepted: list[Any]) -> 
             cls(**{field: value})
         text = str(caught.value)
         assert text.startswith(f"{cls.__name__}.{field}: must be ")
-        assert text.endswith(f"; got {value!r} ({type(value).__name__})")
+        assert f"; got {value!r} ({type(value).__name__})" in text
 
 
 def test_the_profiler_survives_json() -> None:

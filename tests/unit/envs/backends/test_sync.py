@@ -283,7 +283,7 @@ def test_a_shape_that_changes_later_is_still_named() -> None:
     envs.reset()
     envs.step(ZEROS)
     fake.obs = np.zeros(2, np.float32)
-    with pytest.raises(SpaceError, match=r"^env 1 obs: expected float32 \(3,\), got float32 \(2,\)$"):
+    with pytest.raises(SpaceError, match=r"^env 1 obs: expected float32 \(3,\), got float32 \(2,\) \(the space"):
         envs.step(ZEROS)
 
 
@@ -324,12 +324,12 @@ def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, command: 
 @pytest.mark.parametrize(
     ("outcome", "text"),
     [
-        (("1", False, False), "env 1 reward: expected a number, or one per agent, got str '1'"),
-        ((None, False, False), "env 1 reward: expected a number, or one per agent, got NoneType None"),
+        (("1", False, False), "env 1 reward: expected a number, or one per agent, got str '1' (write float(...)"),
+        ((None, False, False), "env 1 reward: expected a number, or one per agent, got NoneType None (does the env"),
         ((1j, False, False), "env 1 reward: expected a number, or one per agent, got complex 1j"),
         ((np.zeros((2, 2)), False, False), "env 1 reward: expected a number, or one per agent, got float64 (2, 2)"),
         ((np.zeros(2), False, False), "env 1 reward: expected shape (), as env 0 has, got float64 (2,)"),
-        ((0.0, 1, False), "env 1 terminated: expected bool, got int 1"),
+        ((0.0, 1, False), "env 1 terminated: expected bool, got int 1 (write bool(...) where the env returns it)"),
         ((0.0, False, None), "env 1 truncated: expected bool, got NoneType None"),
         ((0.0, np.array([True]), False), "env 1 terminated: expected bool, got bool (1,)"),
     ],
@@ -337,7 +337,7 @@ def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, command: 
 def test_outcomes_that_do_not_fit(outcome: Any, text: str) -> None:
     envs = with_fake(FakeEnv(outcome=(*outcome, {})))
     envs.reset()
-    with pytest.raises(SpaceError, match="^" + re.escape(text) + "$"):
+    with pytest.raises(SpaceError, match="^" + re.escape(text)):
         envs.step(ZEROS)
 
 

@@ -1,0 +1,147 @@
+"""What the code of a mistake finds: envs, an algorithm, a buffer, files; and envs of people who come from elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+import rltrainer as rl
+
+SPACE = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+
+class Walk(gym.Env[Any, Any]):
+    """Five steps, and a choice of two; a subclass does one thing wrong."""
+
+    observation_space = SPACE
+    action_space = gym.spaces.Discrete(2)
+    num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.num_steps = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.zeros(3, np.float32)
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        return self.observe(), 1.0, False, self.num_steps >= 5, {}
+
+
+class Turn(Walk):
+    """The same with a bounded Box of actions."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+class OldReset(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.observe()
+
+
+class OldStep(Walk):
+    def step(self, action: Any) -> Any:
+        return self.observe(), 1.0, False, {}
+
+
+class NoSeed(Walk):
+    def reset(self) -> Any:  # type: ignore[override]
+        return self.observe(), {}
+
+
+class Float64(Walk):
+    def observe(self) -> Any:
+        return np.zeros(3)
+
+
+class Lists(Walk):
+    def observe(self) -> Any:
+        return [0.0, 0.0, 0.0]
+
+
+class Longer(Walk):
+    def observe(self) -> Any:
+        return np.zeros(4, np.float32)
+
+
+class NaN(Walk):
+    def observe(self) -> Any:
+        return np.full(3, np.nan, np.float32)
+
+
+class NoReward(Walk):
+    def step(self, action: Any) -> Any:
+        return self.observe(), None, False, False, {}
+
+
+class ByAgents(Walk):
+    def step(self, action: Any) -> Any:
+        return self.observe(), np.zeros(2), False, False, {}
+
+
+class NoSpace(Walk):
+    action_space = None  # type: ignore[assignment]
+
+
+class Words(Walk):
+    observation_space = gym.spaces.Text(5)  # type: ignore[assignment]
+
+
+class Thumbnails(Walk):
+    observation_space = gym.spaces.Box(0, 255, (10, 10, 3), np.uint8)
+
+
+class ReturnsFalse(rl.TrainerHook):
+    def post_steps(self, ctx: rl.TrainerContext) -> Any:
+        return False
+
+
+class SB3Callback(rl.TrainerHook):
+    def _on_step(self) -> bool:
+        return True
+
+
+def names() -> dict[str, Any]:
+    """Return what code may name, anew."""
+    rl.seed(1)
+    envs, turns = rl.make_vec(Walk, 2, seed=1), rl.make_vec(Turn, 2, seed=1)
+    ppo = rl.PPO(rl.ActorCritic.for_envs(envs))
+    arrays = {
+        "observations": np.zeros((4, 3), np.float32), "actions": np.zeros((4, 1), np.float32), "rewards": np.zeros(4),
+        "terminations": np.array([False, False, False, True]), "truncations": np.zeros(4, bool),
+        "observation_space": SPACE, "action_space": Turn.action_space,
+    }  # fmt: skip
+    buffer = rl.ReplayBuffer(100, SPACE, Walk.action_space, num_envs=2)
+    fields: dict[str, Any] = {
+        "collection_step_num_env_steps": 20, "epoch_num_steps": 20, "max_epochs": 1, "seed": 1, "verbose": False,
+        "show_progress": False, "runtime": rl.RuntimeParams(compile=False),
+    }  # fmt: skip
+
+    def trainer(**given: Any) -> rl.OnPolicyTrainer:
+        made = {"training_collector": rl.Collector(ppo.policy, envs), **fields, **given}
+        return rl.OnPolicyTrainer(ppo, rl.OnPolicyTrainerParams(**made))
+
+    def tested(**given: Any) -> rl.OnPolicyTrainer:
+        return trainer(**{"test_collector": rl.Collector(ppo.policy, rl.make_vec(Walk, 2, seed=2)), **given})
+
+    def collect(env: type[Walk]) -> Any:
+        return rl.Collector(ppo.policy, rl.make_vec(env, 2, seed=1)).collect(num_steps=20)
+
+    return {**globals(), **locals(), "policy": ppo.policy}
+
+
+def write_files(folder: Path) -> None:
+    """Write what mistakes are made with: an algorithm, a buffer, a checkpoint, a run, and what is none of these."""
+    world = names()
+    world["ppo"].save(folder / "ppo.safetensors")
+    rl.ReplayBuffer.from_arrays(**world["arrays"]).save(folder / "data.safetensors")
+    trainer = world["tested"](run_folder=rl.RunFolder(folder / "runs" / "first"))
+    trainer.run()
+    trainer.save(folder / "checkpoint")
+    torch.save({"weights": torch.zeros(3)}, folder / "sb3.zip")
+    (folder / "rows.npz").write_text("no arrays")
+    (folder / "empty").mkdir()
