@@ -33,7 +33,7 @@ def train_and_play(seed: int, name: str, num_env_steps: int | None = None) -> tu
         checkpoint = rl.CheckpointParams(Path(folder) / "checkpoints", every=rl.Every(10**9, "epoch"), keep_best=0)
         result = rl.recipes.run_recipe(recipe, rl.RunFolder(Path(folder)), checkpoint=checkpoint)
         seconds = time.perf_counter() - started
-    envs: Any = rl.make_vec(recipe.env, 20, seed=FRESH_SEED, **recipe.env_kwargs)
+    envs = recipe.make_envs(20, for_tests=True, seed=FRESH_SEED)
     stats = rl.Collector(result.algorithm.policy, envs).collect(num_episodes=NUM_EPISODES, explore=False)
     envs.close()
     return float(stats.returns.mean()), seconds

@@ -24,7 +24,7 @@ from rltrainer.recipes.algorithms import ALGORITHMS, algorithms_for
 
 EXTRAS = {
     "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
-    "atari": "ale-py", "pettingzoo": "pettingzoo", "wandb": "wandb", "mlflow": "mlflow-skinny",
+    "atari": "ale-py", "minatar": "MinAtar", "pettingzoo": "pettingzoo", "wandb": "wandb", "mlflow": "mlflow-skinny",
 }  # fmt: skip
 """The package by which an extra is known to be installed."""
 _ANSI = re.compile(r"\x1b\[\d+m")

@@ -16,7 +16,9 @@ from rltrainer.recipes import Recipe
 from rltrainer.recipes.algorithms import ALGORITHMS
 from rltrainer.schedules import LinearSchedule
 
-OF_COMMAND = {"algorithm", "env", "env_kwargs", "params", "policy", "trainer", "seed", "source"}
+OF_COMMAND = {
+    "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "params", "policy", "trainer", "seed", "source"
+}  # fmt: skip
 """Fields of a recipe that the command names itself, or that are none of a user's."""
 NOT_AS_WORDS = {"net", "critic_net", "profiler", "optimizer_factory", "directory"}
 """Fields whose values no words can say."""

@@ -1,5 +1,6 @@
 """Commands on runs that are there: go on with one, evaluate it, film it, draw several."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,7 @@ def _env(run: Path, env: str | None, **more: Any) -> Any:
     """Return what makes an env of a run: as its recipe says, or as the run was told, or as the command names it."""
     opened = open_run(run)
     if (opened.folder.path / RECIPE).exists():
-        recipe = _recipe(run, env)
-        return env_of(recipe.env, recipe.env_kwargs, **more)
+        return functools.partial(_recipe(run, env).make_env, **more)
     if env is not None:
         return env_of(env_named(env), {}, **more)
     if opened.env_id is None:

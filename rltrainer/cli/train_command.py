@@ -13,7 +13,7 @@ import click
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.cli.env_names import env_named
 from rltrainer.cli.fields import FieldOption, fields_of, with_values
-from rltrainer.cli.pictures import draw, env_of, film, require_extras
+from rltrainer.cli.pictures import draw, film, require_extras
 from rltrainer.cli.values import SYNTAX, read_seeds
 from rltrainer.loggers import RunFolder
 from rltrainer.names import OTHER_NAMES, did_you_mean
@@ -139,7 +139,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe:
         runs, picture = [folder.path], folder.path / "learning_curve.png"
     if is_filmed:
         for run in runs:
-            film(run, env_of(made.env, made.env_kwargs, render_mode="rgb_array"))
+            film(run, functools.partial(made.make_env, render_mode="rgb_array"))
     if is_drawn:  # after the film, which the page shows
         draw(runs, picture)
 

@@ -12,12 +12,14 @@ import gymnasium as gym
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
+from rltrainer.envs.backends.atari import UNDERSTOOD, AtariVectorEnv
 from rltrainer.envs.backends.env_group import Env
 from rltrainer.envs.backends.envpool import EnvPoolVectorEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
+from rltrainer.envs.wrappers.atari_wrapper import atari_options_of
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.names import did_you_mean, explains_arguments
@@ -32,7 +34,12 @@ ONE_ENV = "It is one env: pass what makes a new one at each call, such as lambda
 NATIVE_FROM_NUM_ENVS = 8
 """From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not."""
 
-_EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d", "ale_py": "atari"}
+GAME = "ale_py.env:AtariEnv"
+"""The entry point of Atari games."""
+
+_EXTRAS = {
+    "gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d", "ale_py": "atari", "MinAtar": "minatar"
+}  # fmt: skip
 """The extra that brings what envs of a module need."""
 
 
@@ -61,9 +68,11 @@ def make_vec(
             after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;
             `"envpool"`, EnvPool's of this id (an extra; the env's own implementation there, so other numbers).
             `"auto"` takes gymnasium's own NumPy implementation where there is one that understands all arguments and
-            `num_envs` is at least 8, and otherwise `"sync"`. It logs what it chose to the logger `rltrainer`.
+            `num_envs` is at least 8, ALE's for games with an `AtariWrapper` and nothing else that it lacks, and
+            otherwise `"sync"`. It logs what it chose to the logger `rltrainer`.
         seed: the seeds of all episodes derive from it; None leaves them to the collector.
-        wrappers: applied to each single env, first one innermost; not with `"native"` and `"envpool"`.
+        wrappers: applied to each single env, first one innermost; not with `"native"` and `"envpool"`, but for a
+            single `AtariWrapper` with `"native"`.
         num_workers: processes of `"workers"`; None takes as many as this process may use cores, at most one per env.
         start_method: of `"workers"`: `"forkserver"`, `"spawn"` or `"fork"`; None takes forkserver where there is one.
         step_timeout: of `"workers"`: seconds that one env may take for its making, a step or a reset before it is an
@@ -95,16 +104,25 @@ def make_vec(
     chosen: str = backend
     if backend == "auto":
         is_native = spec is not None and num_envs >= NATIVE_FROM_NUM_ENVS and not wrappers
-        chosen = "native" if is_native and _is_numpy_native(spec, env_kwargs) else "sync"
+        is_native = _is_numpy_native(spec, env_kwargs) if is_native else False
+        is_game = _skips_frames(spec, wrappers) and len(wrappers) == 1
+        is_native = is_native or (is_game and env_kwargs.keys() <= UNDERSTOOD)
+        chosen = "native" if is_native else "sync"
         name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
         logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
     if chosen == "native":
-        return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs), seed)
+        return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs, wrappers), seed)
     factories = [partial(_make_single, env if callable(env) else spec, env_kwargs, wrappers)] * num_envs
     made = WorkerVectorEnv(factories, seed, **options) if chosen == "workers" else SyncVectorEnv(factories, seed)
     if spec is not None and not wrappers:  # so that a run can say what it was trained in
         made.spec = dataclasses.replace(spec, kwargs={**spec.kwargs, **env_kwargs})
     return made
+
+
+def single_env(env: str | Callable[[], Env], wrappers: Sequence[Callable[[Env], Env]] = (), **env_kwargs: Any) -> Env:
+    """Make one env, as `make_vec` makes those that it steps one after the other; see there."""
+    _check_arguments(env, "sync", wrappers, env_kwargs)
+    return _make_single(_find_spec(env) if isinstance(env, str) else env, env_kwargs, wrappers)
 
 
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
@@ -122,7 +140,7 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
         if not isinstance(env, str):
             hint = "A factory runs with backend='sync' or 'workers'."
             _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
-        if wrappers:
+        if wrappers and (backend == "envpool" or not (len(wrappers) == 1 and atari_options_of(wrappers[0]))):
             _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
 
 
@@ -142,10 +160,12 @@ def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoRe
 
 def _find_spec(env_id: str) -> EnvSpec:
     """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids, whose package registers them."""
-    if env_id.startswith("ALE/"):
+    if env_id.startswith("ALE/") or "NoFrameskip-" in env_id.partition(":")[0]:
         env_id = f"ale_py:{env_id}"
-    module = env_id.partition(":")[0]
+    module = env_id.partition(":")[0].partition("/")[0]
     with _translated_errors(env_id, module):
+        if module == "MinAtar":
+            _register_minatar()
         # gymnasium's public lookup imports no module, and its private one warns of every id that has a newer version.
         return registration._find_spec(env_id) if ":" in env_id else gym.spec(env_id)
 
@@ -159,7 +179,27 @@ def _is_numpy_native(spec: Any, env_kwargs: dict[str, Any]) -> bool:
     return not spec.additional_wrappers and all(name in understood for name in env_kwargs)
 
 
-def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv:
+def _register_minatar() -> None:
+    """Register MinAtar's envs, which importing the package does not."""
+    import minatar.gym
+
+    if not any(name.startswith("MinAtar/") for name in gym.registry):
+        minatar.gym.register_envs()
+
+
+def _make_native(
+    spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers: Sequence[Callable[[Env], Env]]
+) -> VectorEnv:
+    if wrappers:
+        if spec.entry_point != GAME:
+            hint = "Only games of ALE have an AtariWrapper."
+            _raise_invalid("wrappers", "'native' has no single envs to wrap", wrappers, hint)
+        game = {name: value for name, value in {**spec.kwargs, **env_kwargs}.items() if name != "frameskip"}
+        with _translated_errors(spec.id, spec.entry_point):
+            try:
+                return AtariVectorEnv(num_envs, game, atari_options_of(wrappers[0]) or {})
+            except TypeError as error:
+                raise EnvError(f"make_vec.env: {spec.id} cannot be made: {error}") from error
     if spec.vector_entry_point is None:
         hint = f"{spec.id} has none: use backend='sync'."
         _raise_invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
@@ -170,12 +210,19 @@ def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any]) -> Vector
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
 
 
+def _skips_frames(spec: Any, wrappers: Sequence[Callable[[Env], Env]]) -> bool:
+    """Return whether it is an Atari game, and a wrapper decides on its frames."""
+    return getattr(spec, "entry_point", None) == GAME and any(map(atari_options_of, wrappers))
+
+
 def _make_single(env: Any, env_kwargs: dict[str, Any], wrappers: Sequence[Callable[[Env], Env]]) -> Env:
     """Make an env from its factory or spec, and wrap it."""
     if callable(env):
         made: Env = env()
     else:
         # Our own checks replace gymnasium's checking wrapper, which would cost a call per step.
+        if _skips_frames(env, wrappers):
+            env_kwargs = {"frameskip": 1, **env_kwargs}
         with _translated_errors(env.id, env.entry_point):
             made = gym.make(env, **{"disable_env_checker": True, **env_kwargs})
     for wrapper in wrappers:

@@ -10,10 +10,12 @@ from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.q_network import QNetwork
 from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
+from rltrainer.nets.small_conv_encoder import SmallConvEncoder
 from rltrainer.nets.value_distributions import CategoricalQNetwork, QuantileQNetwork
 
 __all__ = [
     "Actor", "ActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic", "DiscreteActorCritic",
     "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys", "NetParams",
-    "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SquashedActorCritic",
+    "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SmallConvEncoder",
+    "SquashedActorCritic",
 ]  # fmt: skip

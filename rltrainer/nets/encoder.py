@@ -69,7 +69,7 @@ class ConvEncoder(nn.Module):
         channels = space.shape[2] if last else space.shape[0]
         if min(height, width) < 36:
             rule = "images (a Box of three axes) must be at least 36 x 36"
-            hint = "Resize them, or flatten what is no image, in a wrapper of the env."
+            hint = "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten what is none in a wrapper."
             raise SpaceError(field_error_text("ConvEncoder", "observation_space", rule, space, hint))
         self.channels_last = last
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0

@@ -1,7 +1,8 @@
 """The recipes that come with rltrainer: data in one file per algorithm beside this one, `ppo.toml` and so on.
 
 A table is named by the env's id. Its `params`, `policy` and `trainer` hold values as `to_json` of params writes them: a
-schedule is `{schedule = "LinearSchedule", start = 1e-3, end = 0.0, until = 1.0}`, an activation `{known = "ReLU"}`.
+schedule is `{schedule = "LinearSchedule", start = 1e-3, end = 0.0, until = 1.0}`, an activation `{known = "ReLU"}`; a
+wrapper is its name, or `{wrapper = "TimeLimit", max_episode_steps = 100}`.
 None, which TOML has not, is `"none"`.
 """
 
@@ -50,9 +51,16 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
 
 
 def find(env: str, algorithm: str | None = None) -> Recipe | None:
-    """Return the recipe for an env, or for another version of it, of this algorithm or the best that there is."""
+    """Return the recipe for an env, or for another version of it, of this algorithm or the best that there is.
+
+    All Atari games are trained by the same settings, so one without a recipe gets another one's.
+    """
     order = [algorithm] if algorithm else ["sac", "ppo", *ALGORITHMS]  # SAC has none for discrete actions
-    for is_meant in (lambda other: other == env, lambda other: _without_version(other) == _without_version(env)):
+    for is_meant in (
+        lambda other: other == env,
+        lambda other: _without_version(other) == _without_version(env),
+        lambda other: is_atari(other) and is_atari(env),
+    ):
         for each in order:
             if found := next(filter(is_meant, _tables(each)), None):
                 return get(each, found)
@@ -83,11 +91,18 @@ def _tables(algorithm: str) -> dict[str, dict[str, Any]]:
 def _read(value: Any, reader: PlainReader, path: str) -> Any:
     if path.rpartition(".")[2] in ("params", "policy", "trainer", "env_kwargs"):
         return {name: None if each == "none" else reader.read(each, f"{path}.{name}") for name, each in value.items()}
+    if path.rpartition(".")[2] in ("wrappers", "test_wrappers") and isinstance(value, list):
+        return tuple(reader.read({"dict": each} if isinstance(each, dict) else each, path) for each in value)
     return reader.read(value, path)
 
 
+def is_atari(env: str) -> bool:
+    """Return whether an id is that of an Atari game: `ALE/Pong-v5`, `PongNoFrameskip-v4`."""
+    return env.startswith("ALE/") or "NoFrameskip-" in env
+
+
 def _without_version(env: str) -> str:
-    return re.sub(r"-v\d+$", "", env)
+    return re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", env)
 
 
 def _refuse(path: str, name: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Self, cast
 
 import gymnasium as gym
@@ -10,8 +10,8 @@ import gymnasium as gym
 from rltrainer.algorithms import AlgorithmParams, OnPolicyAlgorithm
 from rltrainer.collect import Collector
 from rltrainer.data import ReplayBuffer
-from rltrainer.envs import make_vec
-from rltrainer.envs.make_vec import ONE_ENV, Backend
+from rltrainer.envs.make_vec import ONE_ENV, Backend, make_vec, single_env
+from rltrainer.envs.wrappers.by_name import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.field_rules import (
     AnyText,
@@ -41,6 +41,14 @@ Options = Annotated[
     Mapping[str, Any],
     Rule("a dict of options by name", lambda v: isinstance(v, dict) and all(isinstance(name, str) for name in v)),
 ]
+Wrappers = Annotated[
+    Sequence[str | Mapping[str, Any]],
+    Rule(
+        "a sequence of names of wrappers, or of dicts of a name as 'wrapper' and its arguments",
+        lambda v: isinstance(v, tuple | list) and all(isinstance(each, str | dict) for each in v),
+    ),
+]
+"""Names of wrappers, or dicts of a name as `wrapper` and its arguments; the first one is innermost."""
 MAX_CAPACITY = 1_000_000
 
 
@@ -64,6 +72,10 @@ class Recipe(Params):
     """Arguments of the env; only with an id."""
     backend: Backend = "auto"
     """The way envs are stepped; see `make_vec`."""
+    wrappers: Wrappers = ()
+    """Wrappers of each env, by name: `["FlattenObservation", {"wrapper": "TimeLimit", "max_episode_steps": 100}]`."""
+    test_wrappers: Wrappers | None = None
+    """Wrappers of the envs of test steps, in place of `wrappers`; None takes those too."""
     num_epochs: PositiveInt = 20
     """Number of test steps, spread evenly over the training."""
     num_test_episodes: PositiveInt = 10
@@ -78,6 +90,8 @@ class Recipe(Params):
     """Fields of the trainer's params; epochs follow from `num_env_steps` and `num_epochs`."""
     capacity: PositiveInt | None = None
     """Transitions in the replay buffer, off policy; None takes all of the run, up to a million."""
+    frame_stack: PositiveInt | None = None
+    """Frames in an observation, where it is a stack of them: the replay buffer stores each once."""
     seed: NonNegativeInt = 0
     """Seed of networks, envs and all that is drawn."""
     source: AnyText = "own"
@@ -90,6 +104,10 @@ class Recipe(Params):
     def __post_init__(self) -> None:
         super().__post_init__()
         cls = algorithm_named("Recipe", self.algorithm)
+        for field in ("wrappers", "test_wrappers"):
+            if (data := getattr(self, field)) is not None:
+                wrappers_named("Recipe", field, data)
+                object.__setattr__(self, field, tuple(data))  # frozen, and equal to what a file brings back
         if type(self.params) is not cls.params_class:
             self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
         policy_names, trainer_fields = self.policy_names(), self.trainer_fields()
@@ -146,9 +164,8 @@ class Recipe(Params):
         """
         seed_everything(self.seed)
         cls = algorithm_named("Recipe", self.algorithm)
-        make: Any = make_vec
-        envs = make(self.env, self.num_envs, backend=self.backend, **self.env_kwargs)
-        test_envs = make(self.env, self.num_test_episodes, backend=self.backend, **self.env_kwargs)
+        envs = self.make_envs(self.num_envs)
+        test_envs = self.make_envs(self.num_test_episodes, for_tests=True)
         try:
             policy = cast(Any, cls.policy_class).for_envs(envs, **self.policy)
         except SpaceError as error:
@@ -158,7 +175,8 @@ class Recipe(Params):
         if self.trainer_params_class is OffPolicyTrainerParams:
             spaces = envs.single_observation_space, envs.single_action_space
             capacity = self.capacity or min(self.num_env_steps, MAX_CAPACITY)
-            buffer = ReplayBuffer(max(capacity, self.num_envs), *spaces, num_envs=self.num_envs)
+            size, num_frames = max(capacity, self.num_envs), self.frame_stack
+            buffer = ReplayBuffer(size, *spaces, num_envs=self.num_envs, frame_stack=num_frames)
         fields: dict[str, Any] = {
             "training_collector": Collector(policy, envs, buffer),
             "test_collector": Collector(policy, test_envs),
@@ -171,6 +189,21 @@ class Recipe(Params):
         algorithm = cast(Any, cls)(policy, self.params)
         trainer: OnlineTrainer[Any, Any] = self.trainer_params_class(**fields).create_trainer(algorithm)
         return trainer
+
+    def make_envs(self, num_envs: int, *, for_tests: bool = False, seed: int | None = None) -> Any:
+        """Return a vector env of training, or of test steps."""
+        make: Any = make_vec
+        wrappers = self._wrappers(for_tests)
+        return make(self.env, num_envs, backend=self.backend, seed=seed, wrappers=wrappers, **self.env_kwargs)
+
+    def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:
+        """Return one env as those of test steps are, with further arguments, such as `render_mode="rgb_array"`."""
+        kwargs = {**self.env_kwargs, **env_kwargs} if isinstance(self.env, str) else {}
+        return single_env(self.env, self._wrappers(for_tests=True), **kwargs)
+
+    def _wrappers(self, for_tests: bool) -> list[Any]:
+        is_other = for_tests and self.test_wrappers is not None
+        return wrappers_named("Recipe", "wrappers", cast(Any, self.test_wrappers if is_other else self.wrappers))
 
     def _epochs(self) -> dict[str, int]:
         """Return epochs of equally many whole collections, as near to `num_env_steps` in all as can be."""

@@ -12,15 +12,16 @@ from gymnasium import spaces
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.envs import make_vec
+from rltrainer.envs.wrappers.by_name import wrappers_named
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import cookbook
 from rltrainer.recipes.algorithms import algorithm_named
-from rltrainer.recipes.recipe import AnyEnv, Recipe, live_fields
+from rltrainer.recipes.recipe import AnyEnv, Recipe, Wrappers, live_fields
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.trainers import InfoStats
 
-SHAPES = {"num_envs", "env_kwargs"}
+SHAPES = {"num_envs", "env_kwargs", "wrappers"}
 """Fields that recommended settings depend on."""
 
 
@@ -110,7 +111,7 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any]) -> tup
     Args:
         env: an id or a factory.
         algorithm: by its name; None leaves it to the env.
-        shape: fields that recommended settings depend on: `num_envs`, `env_kwargs`.
+        shape: fields that recommended settings depend on: `num_envs`, `env_kwargs`, `wrappers`.
     """
     if algorithm is not None:
         algorithm_named("train", algorithm)
@@ -123,22 +124,28 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any]) -> tup
 
 
 def recommended_recipe(
-    env: Any, algorithm: str | None = None, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
+    env: Any,
+    algorithm: str | None = None,
+    num_envs: int | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Wrappers = (),
 ) -> Recipe:
     """Return a recipe of what `recommended` says of an algorithm, or of PPO or SAC, whichever suits the actions."""
     make: Any = make_vec
     kwargs = env_kwargs or {}
+    wrapped = {"wrappers": wrappers_named("Recipe", "wrappers", wrappers), **kwargs}
     if algorithm is None:
-        looked_at = make(env, 1, **kwargs)
+        looked_at = make(env, 1, **wrapped)
         algorithm = "sac" if _is_for_sac(looked_at.single_action_space) else "ppo"
         looked_at.close()
     cls: Any = algorithm_named("train", algorithm)
     is_on_policy = issubclass(cls, OnPolicyAlgorithm)
-    envs = make(env, num_envs or (8 if is_on_policy else 1), **kwargs)
+    envs = make(env, num_envs or (8 if is_on_policy else 1), **wrapped)
     fields = cls.recommended(envs)
     envs.close()
     return Recipe(
-        algorithm=algorithm, env=env, env_kwargs=kwargs, num_envs=envs.num_envs, params=cls.params_class(),
+        algorithm=algorithm, env=env, env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs,
+        params=cls.params_class(),
         num_env_steps=1_000_000 if is_on_policy else 200_000, trainer=dict(fields),
         source=f"{cls.__name__}.recommended",
     )  # fmt: skip

@@ -40,6 +40,7 @@ def of_gymnasium(
 ASYNC = gym.vector.AsyncVectorEnv
 SIX = {"a": (0, 6), "b": (0, 6)}
 COMING_AND_GOING = partial(Visitors, {"a": (2, 9), "b": (0, 13), "c": (0, 5)}, ("c",))
+LIVES = partial(rl.AtariWrapper, screen_size=36, frame_stack=3)
 ENVS: dict[str, MakeEnvs] = {
     "one": partial(rl.make_vec, Wanderer, 1, backend="sync"),
     "four": partial(rl.make_vec, Wanderer, 4, backend="sync"),
@@ -51,6 +52,7 @@ ENVS: dict[str, MakeEnvs] = {
     "pendulum": partial(rl.make_vec, "Pendulum-v1", 2, max_episode_steps=13),
     "cartpole": partial(rl.make_vec, "CartPole-v1", 2),
     "atari": partial(rl.make_vec, "ALE/Pong-v5", 2, obs_type="ram"),
+    "atari, native": partial(rl.make_vec, "ALE/Breakout-v5", 3, wrappers=[LIVES], num_threads=1),
     "saveable": partial(rl.make_vec, Saveable, 3, backend="sync"),
     "saveable workers": partial(rl.make_vec, Saveable, 3, backend="workers", num_workers=2),
     "native": partial(rl.make_vec, "CartPole-v1", 8),

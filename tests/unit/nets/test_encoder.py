@@ -121,7 +121,7 @@ def test_images_sit_beside_numbers() -> None:
 def test_too_small_images_are_refused(space: spaces.Box) -> None:
     text = (
         f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got {space!r} (Box). "
-        "Resize them, or flatten what is no image, in a wrapper of the env."
+        "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten what is none in a wrapper."
     )
     with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
         Encoder(space)

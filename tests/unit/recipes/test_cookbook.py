@@ -10,7 +10,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.recipes.algorithms import ALGORITHMS
-from rltrainer.recipes.cookbook import find, read_recipe
+from rltrainer.recipes.cookbook import find, is_atari, read_recipe
 
 NAMES = rl.recipes.names()
 
@@ -21,11 +21,25 @@ def test_there_are_many_for_the_usual_envs() -> None:
     assert {"CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5"} <= envs
 
 
+def require_extra_of(env: str) -> None:
+    """Skip where the package is missing that an env needs, and register its envs."""
+    if env.startswith(("LunarLander", "Bipedal")):
+        pytest.importorskip("Box2D")
+    elif env.startswith("MinAtar/"):
+        pytest.importorskip("minatar")
+        rl.make_vec(env, 1).close()
+    elif is_atari(env):
+        gym.register_envs(pytest.importorskip("ale_py"))
+    elif env.endswith("-v5"):
+        pytest.importorskip("mujoco")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_of_an_env_that_gymnasium_has_and_says_where_it_comes_from(name: str) -> None:
     recipe = rl.recipes.get(name)
     assert recipe.name == name
     assert isinstance(recipe.env, str)
+    require_extra_of(recipe.env)
     assert gym.spec(recipe.env).id == recipe.env
     assert recipe.source != "own" or recipe.published_score is None
     assert (recipe.published_score is None) == (recipe.published_as == "")
@@ -35,10 +49,7 @@ def test_each_is_of_an_env_that_gymnasium_has_and_says_where_it_comes_from(name:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_makes_its_trainer(name: str) -> None:
     recipe = rl.recipes.get(name)
-    if recipe.env.startswith(("LunarLander", "Bipedal")):  # type: ignore[union-attr]  # an id
-        pytest.importorskip("Box2D")
-    if recipe.env.endswith("-v5"):  # type: ignore[union-attr]  # an id
-        pytest.importorskip("mujoco")
+    require_extra_of(str(recipe.env))
     trainer = recipe.with_fields(num_test_episodes=1, capacity=recipe.num_envs * 2).make_trainer()
     assert type(trainer.algorithm) is ALGORITHMS[recipe.algorithm]
     assert trainer.algorithm.params == recipe.params
@@ -94,6 +105,14 @@ def test_the_best_recipe_for_an_env_is_found() -> None:
         recipe = find(env, algorithm)
         assert recipe is not None
         assert recipe.name == name
+    for env, algorithm, name in (
+        ("ALE/Breakout-v5", None, "ppo/BreakoutNoFrameskip-v4"),
+        ("ALE/Qbert-v5", "dqn", "dqn/PongNoFrameskip-v4"),  # all games are trained alike
+        ("MinAtar/Breakout-v0", None, "dqn/MinAtar/Breakout-v1"),
+    ):
+        recipe = find(env, algorithm)
+        assert recipe is not None
+        assert recipe.name == name
     assert find("Nothing-v1") is None
     assert find("CartPole-v1", "td3") is None
 
@@ -118,6 +137,21 @@ def test_a_table_is_read_by_the_fields_of_the_dataclasses() -> None:
         ({"policy": {"hiden_sizes": [1]}}, "Recipe.policy: has no option 'hiden_sizes'; got "),
         ({"num_env": 2}, "Recipe: unknown field 'num_env'. Did you mean 'num_envs'?"),
         ({"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
+        (
+            {"wrappers": "TimeLimit"},
+            "Recipe.wrappers: must be a sequence of names of wrappers, or of dicts of a name as",
+        ),
+        ({"wrappers": ["Timelimit"]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
+        ({"wrappers": ["os.system"]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
+        ({"wrappers": [{"max_episode_steps": 3}]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
+        (
+            {"test_wrappers": [{"wrapper": "TimeLimit"}]},
+            "Recipe.test_wrappers: TimeLimit: missing a required argument: 'max_episode_steps'; got ",
+        ),
+        (
+            {"wrappers": [{"wrapper": "AtariWrapper", "stack": 4}]},
+            "Recipe.wrappers: AtariWrapper has no argument 'stack'; got ",
+        ),
         (
             {"params": {"optimizer": {"known": "os.system"}}},
             "ppo/x.params.optimizer: this release of rltrainer knows no",
@@ -146,4 +180,34 @@ def test_every_file_is_of_an_algorithm() -> None:
     from rltrainer.recipes.cookbook import FOLDER
 
     assert {path.stem for path in FOLDER.glob("*.toml")} <= set(ALGORITHMS)
-    assert all(re.fullmatch(r"[a-z0-9_]+/[\w-]+", name) for name in NAMES)
+    assert all(re.fullmatch(r"[a-z0-9_]+/(MinAtar/)?[\w-]+", name) for name in NAMES)
+
+
+def test_envs_are_wrapped_as_the_recipe_says_and_those_of_tests_otherwise() -> None:
+    wrappers = ({"wrapper": "TimeLimit", "max_episode_steps": 7}, "TimeAwareObservation")
+    recipe = rl.recipes.get("ppo", "CartPole-v1").with_fields(wrappers=list(wrappers), num_envs=2)
+    assert recipe.wrappers == wrappers
+    assert rl.Recipe.from_json(recipe.to_json()) == recipe
+    trainer = recipe.make_trainer()
+    stats = trainer.params.training_collector.collect(num_episodes=4)  # type: ignore[attr-defined]  # a collector
+    assert stats.lengths.tolist() == [7] * 4
+    assert trainer.algorithm.policy.observation_space.shape == (5,)
+    other = recipe.with_fields(test_wrappers=("TimeAwareObservation",))
+    assert other.make_env(render_mode="rgb_array").render_mode == "rgb_array"
+    policy = trainer.algorithm.policy
+    assert rl.evaluate_policy(policy, other.make_envs(2, for_tests=True), 4, seed=1).lengths.min() > 7
+    assert rl.evaluate_policy(policy, other.make_envs(2), 4, seed=1).lengths.max() == 7
+    assert rl.evaluate_policy(policy, recipe.make_env, 4, seed=1).lengths.max() == 7
+
+
+def test_an_atari_recipe_trains_on_lives_and_is_tested_on_games() -> None:
+    pytest.importorskip("ale_py")
+    recipe = rl.recipes.get("dqn", "BreakoutNoFrameskip-v4").with_fields(capacity=500, num_test_episodes=1)
+    trainer = recipe.make_trainer(max_epochs=1)
+    collector: Any = trainer.params.training_collector
+    assert collector.buffer.nbytes < 500 * 84 * 84 * 1.1  # each frame once
+    training = collector.collect(num_steps=300, random=True)
+    assert training.lengths.max() < 150
+    test: Any = trainer.params.test_collector
+    games = test.collect(num_episodes=1, random=True)
+    assert games.lengths[0] > 100
