@@ -11,6 +11,7 @@ from rltrainer.checkpoint import CheckpointParams
 from rltrainer.cli.field_texts import field_texts, option_texts
 from rltrainer.cli.values import read_value
 from rltrainer.interval import Every
+from rltrainer.nets import NetParams
 from rltrainer.params import Params
 from rltrainer.recipes import Recipe
 from rltrainer.recipes.algorithms import ALGORITHMS
@@ -20,7 +21,7 @@ OF_COMMAND = {
     "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "params", "policy", "trainer", "seed", "source"
 }  # fmt: skip
 """Fields of a recipe that the command names itself, or that are none of a user's."""
-NOT_AS_WORDS = {"net", "critic_net", "profiler", "optimizer_factory", "directory"}
+NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "directory"}
 """Fields whose values no words can say."""
 
 
@@ -29,7 +30,7 @@ class FieldOption:
     """A field as an option.
 
     Args:
-        group: "run", "algorithm", "trainer", "policy", or a group of the trainer's: "update", "runtime", ...
+        group: "run", "algorithm", "trainer", "policy", "net", or a group of the trainer's: "runtime", ...
         name: of the field.
         default: its default, as text.
         text: its docstring.
@@ -43,8 +44,8 @@ class FieldOption:
     @property
     def flag(self) -> str:
         """The option on the command line: `--batch-size`, `--runtime.compile`."""
-        prefix = f"{self.group}." if self.group in NESTED else ""
-        return f"--{prefix}{self.name.replace('_', '-')}"
+        prefix = f"{self.group}." if self.group in NESTED + NETS else ""
+        return f"--{prefix}{self.name}".replace("_", "-")
 
     @property
     def key(self) -> str:
@@ -58,6 +59,8 @@ class FieldOption:
 
 NESTED = ("update", "precision", "runtime", "checkpoint")
 """Groups of params within the trainer's."""
+NETS = ("net", "critic_net")
+"""Options of a policy that are params."""
 
 
 def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
@@ -73,6 +76,9 @@ def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
         if name not in NOT_AS_WORDS:
             default = _shown(recipe.policy[name]) if name in recipe.policy else ""
             yield FieldOption("policy", name, default, words.get(name, ""))
+    for name in NETS:
+        if name in recipe.policy_names():
+            yield from _of_params(name, recipe.policy.get(name) or NetParams())
     trainer_class: Any = recipe.trainer_params_class
     words = field_texts(trainer_class)
     for name, field in recipe.trainer_fields().items():
@@ -111,6 +117,9 @@ def with_values(recipe: Recipe, given: dict[str, str]) -> tuple[Recipe, dict[str
         if name in groups:
             default: Any = recipe.trainer.get(name, recipe.trainer_fields()[name].default)
             fields[name] = dataclasses.replace(default, **groups.pop(name))
+    for name in NETS:
+        if name in groups:
+            fields[name] = dataclasses.replace(recipe.policy.get(name) or NetParams(), **groups.pop(name))
     return recipe.with_fields(
         **{name: value for each in groups.values() for name, value in each.items()}, **fields
     ), checkpoint

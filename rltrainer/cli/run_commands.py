@@ -11,6 +11,7 @@ from rltrainer.cli.pictures import draw, env_of, film
 from rltrainer.cli.train_command import train_in
 from rltrainer.errors import CheckpointError
 from rltrainer.evaluation import evaluate_policy
+from rltrainer.evaluation import watch as watch_policy
 from rltrainer.export import export_onnx
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import Recipe, recipe_of
@@ -61,6 +62,17 @@ def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
 def record(run: Path, env: str | None, episodes: int, seed: int, path: Path | None) -> None:
     """Film the best algorithm of a run."""
     film(run, _env(run, env, render_mode="rgb_array"), path, episodes, seed)
+
+
+@click.command()
+@RUN
+@ENV
+@click.option("--episodes", default=1, show_default=True, metavar="N")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
+    """Show the best algorithm of a run in a window."""
+    stats = watch_policy(run, _env(run, env, render_mode="human"), episodes=episodes, seed=seed)
+    click.echo(f"returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
 
 
 @click.command()

@@ -129,6 +129,16 @@ def test_every_field_is_an_option_with_its_docstring(algorithm: str) -> None:
     assert {f.name for f in dataclasses.fields(cls.params_class)} | (of_trainer - groups) <= names
 
 
+def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:
+    given = ["--net.norm", "layer", "--critic-net.hidden-sizes", "32"]
+    assert main(["train", "ppo", "--env", "CartPole-v1", *given, *SHORT]) == 0
+    run = rl.open_run("runs/ppo_CartPole-v1")
+    shapes = [tuple(weight.shape) for weight in run.load_best().policy.critic.parameters()]
+    assert shapes == [(32, 4), (32,), (1, 32), (1,)]
+    assert any("norm" in type(module).__name__.lower() for module in run.load_best().policy.actor.modules())
+    assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
+
+
 def test_texts_are_read_from_the_source() -> None:
     texts = field_texts(rl.PPOParams)
     assert texts["gamma"] == field_texts(rl.A2CParams)["gamma"] != ""
