@@ -55,7 +55,7 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.train(Walk, 'sac')", SpaceError, "SquashedActorCritic.action_space", "Discrete(2)", "taken by: a2c, c51, "),
     ("rl.train(Turn, 'dqn')", SpaceError, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg, "),
     ("rl.make_vec(Words, 2)", SpaceError, "unsupported space", "Text(", "in a wrapper of the env"),
-    ("rl.ActorCritic.for_envs(rl.make_vec(Thumbnails, 2))", SpaceError, "observation_space", "10, 10, 3", "Resize them"),
+    ("rl.ActorCritic.for_envs(rl.make_vec(Thumbnails, 2))", SpaceError, "observation_space", "10, 10, 3", "rl.SmallConvEncoder"),
     # envs
     ("rl.make_vec('CartPol-v1', 2)", EnvError, "make_vec.env", "`CartPol`", "Did you mean: `CartPole`?"),
     ("rl.make_vec('CartPole-v9', 2)", EnvError, "make_vec.env", "`v9`", "`v1`"),
