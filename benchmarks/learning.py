@@ -76,6 +76,8 @@ def most_of(text: str) -> Goal:
     return Goal(f"at least 0.9 of the {text}", lambda run: run.score - 0.9 * run.reference)
 
 
+OVER_RANDOM = Goal("a quarter above random", lambda run: run.score - 0.75 * run.reference)
+"""Of returns that are negative."""
 REPORTED = Goal("reported", lambda run: 0.0)
 
 
@@ -184,6 +186,27 @@ def bc_cartpole(seed: int) -> Outcome:
     stats = rl.Collector(expert.policy, envs, buffer).collect(num_episodes=16, explore=False)
     clone = rl.BC(rl.Actor.for_spaces(*spaces))
     return Outcome(train_offline(clone, buffer, "CartPole-v1", 2000, seed), 2000, float(stats.returns.mean()))
+
+
+def simple_spread(seed: int) -> Outcome:
+    """Train three agents that share a policy to cover three landmarks; the reference is what random play comes to."""
+    from mpe2 import simple_spread_v3  # of the extra `pettingzoo`
+
+    rl.seed(seed)
+    make_env = functools.partial(simple_spread_v3.parallel_env, max_cycles=25)
+    envs, test_envs = rl.AgentsAsEnvs(make_env, 8), rl.AgentsAsEnvs(make_env, 10)
+    policy = rl.ActorCritic.for_envs(envs, normalize_obs=True, normalize_reward=True)
+    training, test = (rl.Collector(policy, each, info_keys=("team_return",)) for each in (envs, test_envs))
+    test.seed(seed)
+    reference = test.collect(num_episodes=300, random=True).info_means["team_return"]
+    learner = rl.PPO(policy, rl.PPOParams(lr=rl.LinearSchedule(2e-3), gamma=0.95, entropy_coef=0.01))
+    params = rl.OnPolicyTrainerParams(
+        training_collector=training, test_collector=test, compute_score_fn=lambda s: s.info_means["team_return"],
+        max_epochs=1, epoch_num_steps=120_000, collection_step_num_env_steps=2400, batch_size=600,
+        update_step_num_repetitions=10, test_step_num_episodes=300, initial_test=False, seed=seed, **QUIET,
+    )  # fmt: skip
+    result = learner.run_training(params)
+    return Outcome(float(result.best_score or 0.0), result.env_step, reference)
 
 
 def prioritized(*args: Any) -> rl.PrioritizedReplayBuffer:
@@ -329,6 +352,7 @@ TASKS: dict[str, Task] = {
     "ppo_masked_identity": on_policy(
         Identity, agent(rl.PPO, {"hidden_sizes": (512,)}, lr=1e-2, gamma=0.1, clip=0.4, gae_lambda=0.0), 90, 2048, 2048,
         num_envs=1, collection_step_num_env_steps=512, batch_size=64, update_step_num_repetitions=2),
+    "ppo_simple_spread": Task(simple_spread, OVER_RANDOM, "120,000 env steps", num_seeds=3),
     **images("hwc"),
     **images("chw"),
 }  # fmt: skip
@@ -389,6 +413,8 @@ def table(rows: dict[str, Any]) -> str:
         "CartPole without velocities is `benchmarks/no_velocities.py`; the best return is 500.",
         "The data of IMPALA, and of PPO where it lags, is one update old: `benchmarks/one_update_old.py`.",
         "The masked task is `benchmarks/identity.py`: 70 actions, 55 of them not allowed; the best return is 100.",
+        "Simple spread is mpe2's: three agents share a policy (`rl.AgentsAsEnvs`). Scores are team returns of 100",
+        "episodes after the whole run, env steps those of single agents; the reference is random play.",
         "Runs went two at a time, so the seconds are rough.",
         "PPO on HalfCheetah-v4, published: 1867 +- 48, the model card of CleanRL's `ppo_fix_continuous_action`, seed 2",
         "(huggingface.co/sdpkjc/HalfCheetah-v4-ppo_fix_continuous_action-seed2), after its whole run, not 300k steps.",

@@ -23,15 +23,15 @@ def main() -> None:
     rl.seed(args.seed)
     envs, test_envs = rl.AgentsAsEnvs(make_env, 8), rl.AgentsAsEnvs(make_env, 10)
     policy = rl.ActorCritic.for_envs(envs, normalize_obs=True, normalize_reward=True)
-    algorithm = rl.PPO(policy, rl.PPOParams(lr=rl.LinearSchedule(1e-3), gamma=0.95, entropy_coef=0.01))
+    algorithm = rl.PPO(policy, rl.PPOParams(lr=rl.LinearSchedule(2e-3), gamma=0.95, entropy_coef=0.01))
     params = rl.OnPolicyTrainerParams(
         training_collector=rl.Collector(policy, envs, info_keys=("team_return",)),
         test_collector=rl.Collector(policy, test_envs, info_keys=("team_return",)),
         compute_score_fn=lambda stats: stats.info_means["team_return"],
-        max_epochs=1 if args.short else 20,
-        epoch_num_steps=1200 if args.short else 4800,
-        collection_step_num_env_steps=1200,  # 24 rows: 8 envs of 3 agents
-        batch_size=300,
+        max_epochs=1 if args.short else 25,
+        epoch_num_steps=2400 if args.short else 4800,
+        collection_step_num_env_steps=2400,  # 100 of each of 24 agents
+        batch_size=600,
         update_step_num_repetitions=1 if args.short else 10,
         test_step_num_episodes=90,  # of agents: 30 of teams
         save_best_fn=lambda algorithm: algorithm.save("runs/simple_spread.safetensors"),

@@ -20,15 +20,14 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.envs.adapter.adapter import EnvAdapter
-from rltrainer.envs.agents.parallel_env import Array, ParallelEnv, Space
+from rltrainer.envs.agents.parallel_env import Array, ParallelEnv, nothing
 from rltrainer.envs.agents.team_env import HERE, OBS, TERMINATED, TRUNCATED, make_team
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
 from rltrainer.seeding import derive_seed
-from rltrainer.spaces import ACTION_MASK, leaf_spaces
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, map_tree
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 
@@ -98,21 +97,15 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         self.base_seed = checked(owner, "seed", seed, NonNegativeInt | None)
         backend = checked(owner, "backend", backend, Literal["sync", "workers"])
         self._teams = _LastInfos(make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options))
-        self.agents: tuple[Any, ...] = self._ask("agents")
-        self._adapter = EnvAdapter(self._teams)
-        self.num_agents, self.num_envs = len(self.agents), num_copies * len(self.agents)
-        agent_space, self.single_action_space = self._ask("agent_spaces")
-        self._obs_spaces = leaf_spaces(agent_space)
-        self.single_observation_space = self._space_of(agent_space)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = {**self._teams.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = self._teams.render_mode
+        try:
+            self._look_at_teams()
+        except BaseException:
+            self._teams.close()
+            raise
         self._here: Array = np.zeros((num_copies, self.num_agents), np.bool_)
         self._returns: Array = np.zeros((num_copies, self.num_agents))
         self._lost: Array = np.zeros(num_copies, np.bool_)  # copies that did not come back when a run was resumed
         self._is_first_reset = True
-        self._require_new_envs()
 
     @property
     def num_restarts(self) -> int:
@@ -209,6 +202,27 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         """Close all copies."""
         self._adapter.close()
 
+    def _look_at_teams(self) -> None:
+        """Take over what the copies say of themselves."""
+        owner, envs = type(self).__name__, getattr(self._teams.unwrapped, "envs", [])
+        if len({id(team.parallel_env) for team in envs}) < len(envs):
+            raise ParamsError(f"{owner}.env: must return a new env at each call; it returned one twice")
+        self.agents: tuple[Any, ...] = self._ask("agents")
+        space, self.single_action_space = self._ask("agent_spaces")
+        self.num_agents, self.num_envs = len(self.agents), self._teams.num_envs * len(self.agents)
+        self._adapter, self._nothing = EnvAdapter(self._teams), nothing(space)
+        if self._tells_agent:
+            parts = dict(space.spaces) if isinstance(space, spaces.Dict) else space
+            if isinstance(space, spaces.Dict) and AGENT in parts:
+                rule = f"must be False, as observations have a leaf {AGENT!r} already"
+                raise SpaceError(field_error_text(owner, "agent_id", rule, True))
+            space = spaces.Dict(self._with_agent(parts, spaces.Discrete(self.num_agents)))
+        self.single_observation_space = space
+        self.observation_space = batch_space(space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {**self._teams.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = self._teams.render_mode
+
     def _ask(self, name: str) -> Any:
         """Return an attribute of the first team, wherever it is."""
         envs: Any = self._teams.unwrapped
@@ -223,22 +237,20 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         return rows.reshape(-1, self.num_agents, *rows.shape[1:])
 
     def _begin(self) -> Tree:
-        """Look at who acts next; return what each row observes: zeros, and all actions allowed, where nobody is."""
+        """Look at who acts next; return what each row observes, nothing where nobody is."""
         self._here = self._adapter.obs[HERE] != 0
-        return self._rows(self._adapter.obs[OBS], None if self._here.all() else ~self._here.reshape(-1))
+        return self._rows(self._adapter.obs[OBS], None if self._here.all() else self._here)
 
-    def _rows(self, obs: Tree, blank: Array | None = None) -> Tree:
-        """Return copies of observations [n, A, ...] as rows [N, ...]; some of them [N] blank."""
+    def _rows(self, obs: Tree, here: Array | None = None) -> Tree:
+        """Return copies of observations [n, A, ...] as rows [N, ...]; nothing of agents that are not here [n, A]."""
 
-        def as_rows(space: Space, leaf: Array) -> Array:
-            return leaf.reshape(self.num_envs, *leaf.shape[2:]).astype(space.dtype)
+        def as_rows(nothing: Array, leaf: Array) -> Array:
+            rows = leaf.reshape(self.num_envs, *leaf.shape[2:]).astype(nothing.dtype)
+            if here is not None:
+                rows[~here.reshape(-1)] = nothing
+            return rows
 
-        rows = map_tree(as_rows, self._obs_spaces, obs)
-        if blank is not None:
-            for leaf in leaves(rows):
-                leaf[blank] = 0
-            if isinstance(rows, dict) and ACTION_MASK in rows:
-                rows[ACTION_MASK][blank] = 1
+        rows = map_tree(as_rows, self._nothing, obs)
         return self._with_agent(rows, np.tile(np.arange(self.num_agents), len(self._here)))
 
     def _with_agent(self, obs: Any, agent: Any) -> Any:
@@ -246,16 +258,6 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         if not self._tells_agent:
             return obs
         return {**(obs if isinstance(obs, dict) else {"observation": obs}), AGENT: agent}
-
-    def _space_of(self, agent_space: Space) -> Space:
-        """Return the space of a row's observations."""
-        parts = dict(agent_space.spaces) if isinstance(agent_space, spaces.Dict) else agent_space
-        if self._tells_agent and isinstance(parts, dict) and AGENT in parts:
-            rule = f"must be False, as observations have a leaf {AGENT!r} already"
-            raise SpaceError(field_error_text(type(self).__name__, "agent_id", rule, True))
-        return (
-            spaces.Dict(self._with_agent(parts, spaces.Discrete(self.num_agents))) if self._tells_agent else agent_space
-        )
 
     def _infos_of(self, valid: Array, is_over: Array) -> dict[str, Any]:
         """Return what the agents told, and the return of each team that is done, in its first row that acted."""
@@ -272,14 +274,6 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
             )
             infos[TEAM_RETURN][rows], infos[f"_{TEAM_RETURN}"][rows] = self._returns[is_over].sum(1), True
         return infos
-
-    def _require_new_envs(self) -> None:
-        """Raise a `ParamsError` if copies in this process are one and the same env."""
-        teams = getattr(self._teams.unwrapped, "envs", [])
-        if len({id(team.parallel_env) for team in teams}) < len(teams):
-            self.close()
-            rule = "must return a new env at each call; it returned one twice"
-            raise ParamsError(f"{type(self).__name__}.env: {rule}")
 
 
 class _LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):

@@ -6,17 +6,16 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space
+from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space, nothing
 from rltrainer.errors import SpaceError
 from rltrainer.field_rules import checked
-from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, leaf_spaces, num_choices
-from rltrainer.tree import map_tree
+from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
 
 
 class JointEnv(gym.Env[Any, Any]):
     """One env that observes what all agents observe, and whose action is what all of them do.
 
-    - An observation is a Dict with a part for each agent, by name; zeros for an agent that is gone.
+    - An observation is a Dict with a part for each agent, by name; zeros, or first choices, for an agent that is gone.
     - Actions are one MultiDiscrete or one Box: the agents', one after the other. Masks of the agents are one
       `action_mask` beside their parts; who is gone may do anything, and nothing comes of it.
     - The episode ends when nobody is left: `truncated` if one of the last agents was truncated, else `terminated`.
@@ -46,7 +45,7 @@ class JointEnv(gym.Env[Any, Any]):
         self._shapes = [leaf_shape(space) for space in self._agents.action_spaces]
         self._ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1]
         parts = {name: self._without_mask(i) for i, name in enumerate(self.agents)}
-        self._nothing = [map_tree(_zeros, leaf_spaces(space)) for space in parts.values()]
+        self._nothing = [nothing(space) for space in parts.values()]
         self._has_mask = any(map(has_action_mask, self._agents.observation_spaces))
         if self._has_mask:
             parts[ACTION_MASK] = spaces.MultiBinary(sum(self._num_choices))
@@ -126,7 +125,3 @@ def _joint_actions(agents: Agents) -> tuple[Space, list[int]]:
     raise SpaceError(
         f"JointEnv.env: actions must be Discrete or MultiDiscrete of all agents, or Box of all; got {named}"
     )
-
-
-def _zeros(space: Space) -> Array:
-    return np.zeros(leaf_shape(space), space.dtype)

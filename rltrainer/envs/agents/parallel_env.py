@@ -9,8 +9,8 @@ from gymnasium import spaces
 
 from rltrainer.envs.adapter.checks import check_flag, check_info, check_obs, check_reward, describe
 from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
-from rltrainer.spaces import ACTION_MASK, leaf_spaces
-from rltrainer.tree import Tree
+from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
+from rltrainer.tree import Tree, map_tree
 
 Array = np.ndarray[Any, Any]
 Space = gym.Space[Any]
@@ -154,6 +154,19 @@ class Agents:
         if info := infos.get(name):
             check_info(f"agent {name!r} info", info)
             self.infos[name] = info
+
+
+def nothing(space: Space) -> Tree:
+    """Return what stands for an observation where nobody observes: zeros, or first choices; all actions are allowed."""
+
+    def of_leaf(leaf: Space) -> Array:
+        first = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
+        return np.full(leaf_shape(leaf), first, leaf.dtype)
+
+    tree = map_tree(of_leaf, leaf_spaces(space))
+    if isinstance(tree, dict) and ACTION_MASK in tree:
+        tree[ACTION_MASK][:] = 1
+    return tree
 
 
 def _require_parallel(owner: str, env: Any) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from rltrainer.envs.agents.parallel_env import Agents, ParallelEnv, Space
+from rltrainer.envs.agents.parallel_env import Agents, ParallelEnv, Space, nothing
 from rltrainer.envs.backends.env_group import write_row
 from rltrainer.errors import MissingExtraError, SpaceError
 from rltrainer.field_rules import as_python, is_int
-from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import map_tree
 
 OBS, HERE, TERMINATED, TRUNCATED = "obs", "here", "terminated", "truncated"
@@ -52,7 +51,7 @@ class TeamEnv(gym.Env[Any, Any]):
         obs_space = batch_space(self.agent_spaces[0], len(self.agents))
         self.observation_space = spaces.Dict({OBS: obs_space, HERE: flags, TERMINATED: flags, TRUNCATED: flags})
         self.action_space = batch_space(self.agent_spaces[1], len(self.agents))
-        self._obs_spaces = leaf_spaces(obs_space)
+        self._nobody = map_tree(lambda leaf: np.stack([leaf] * len(self.agents)), nothing(self.agent_spaces[0]))
         self.metadata = dict(getattr(env, "metadata", {}))
         self.render_mode = getattr(env, "render_mode", None)
 
@@ -77,7 +76,7 @@ class TeamEnv(gym.Env[Any, Any]):
 
     def _obs(self) -> dict[str, Any]:
         agents = self._agents
-        stacked = map_tree(lambda leaf: np.zeros(leaf_shape(leaf), leaf.dtype), self._obs_spaces)
+        stacked = map_tree(np.copy, self._nobody)
         for i, obs in enumerate(agents.obs):
             if obs is not None:
                 write_row(stacked, i, obs)

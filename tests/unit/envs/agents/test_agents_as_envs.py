@@ -148,6 +148,36 @@ def test_seeds() -> None:
     assert np.array_equal(again.reset(seed=3)[0], again.reset(seed=3)[0])
 
 
+class Positions(Visitors):
+    """Observes a choice, whose first is 1, and several."""
+
+    def observation_space(self, agent: str) -> Any:
+        return gym.spaces.Tuple([gym.spaces.Discrete(9, start=1), gym.spaces.MultiDiscrete([4, 9], start=[1, 2])])
+
+    def _obs(self, name: str) -> Any:
+        return self.num_steps + 1, np.array([1, 2 + self.num_steps])
+
+
+def test_who_is_gone_observes_what_the_space_holds() -> None:
+    envs = rl.AgentsAsEnvs(Positions, 2)
+    obs, _ = envs.reset(seed=1)
+    for _ in range(3):
+        obs, *_ = envs.step(np.zeros(4, np.int64))
+    assert [leaf.tolist() for leaf in obs] == [[1, 4, 1, 4], [[1, 2], [1, 5]] * 2]
+    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
+    params = rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(policy, envs), max_epochs=1, epoch_num_steps=80,
+        collection_step_num_env_steps=40, show_progress=False, verbose=False,
+    )  # fmt: skip
+    rl.PPO(policy).run_training(params)
+    joint = rl.JointEnv(Positions())
+    obs, _ = joint.reset(seed=1)
+    for _ in range(4):
+        assert obs in joint.observation_space
+        obs, *_ = joint.step(np.zeros(2, np.int64))
+    assert (obs["a"][0], obs["a"][1].tolist()) == (1, [1, 2])
+
+
 @pytest.mark.parametrize("agent_id", [False, True])
 def test_masks(agent_id: bool) -> None:
     envs = rl.AgentsAsEnvs(partial(Visitors, is_masked=True), 2, agent_id=agent_id)
