@@ -76,7 +76,7 @@ def most_of(text: str) -> Goal:
     return Goal(f"at least 0.9 of the {text}", lambda run: run.score - 0.9 * run.reference)
 
 
-OVER_RANDOM = Goal("a quarter above random", lambda run: run.score - 0.75 * run.reference)
+OVER_RANDOM = Goal("a fifth above random", lambda run: run.score - 0.8 * run.reference)
 """Of returns that are negative."""
 REPORTED = Goal("reported", lambda run: 0.0)
 
