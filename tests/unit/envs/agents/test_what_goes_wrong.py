@@ -208,7 +208,7 @@ def test_what_an_env_returns(place: int, value: Any, error: type[Exception], tex
     envs.reset(seed=1)
     envs.step(np.zeros(4, np.int64))
     prefix = "env 0 failed during step 2: EnvError: " if error is EnvError else ""
-    assert text_of(error, lambda: envs.step(np.zeros(4, np.int64))) == prefix + text
+    assert text_of(error, lambda: envs.step(np.zeros(4, np.int64))).startswith(prefix + text)  # then a hint, perhaps
 
 
 def test_steps_and_resets() -> None:
