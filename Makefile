@@ -62,6 +62,7 @@ docs: $(STAMP) ## the documentation into site/, warnings are errors
 
 pictures: $(STAMP) ## the pictures of the docs that show runs; some minutes
 	$(BIN)/python -m pictures.symptoms
+	$(BIN)/python -m pictures.gallery
 	$(BIN)/python -m pictures.lander
 
 bench: $(STAMP) ## speed beside peers, each in a virtual environment of its own: ARGS="--quick", "--write", "--case sac"

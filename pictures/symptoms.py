@@ -9,7 +9,6 @@ that the page tells of a run. A test compares the page with them.
 
 import argparse
 import functools
-import io
 import json
 import tempfile
 from collections.abc import Callable
@@ -19,9 +18,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from PIL import Image
 
 import rltrainer as rl
+from pictures.figures import save
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "symptoms"
 SEED = 3
@@ -197,12 +196,9 @@ def main() -> None:
 
 def draw(picture: str, value: str, runs: dict[str, Any], is_log: bool = False) -> None:
     figure = rl.plots.learning_curves(runs, value)
-    figure.set_size_inches(4.4, 2.9)
     if is_log:
         figure.axes[0].set_yscale("log")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=110)
-    Image.open(drawn).convert("RGB").quantize(64).save(FOLDER / f"{picture}.png", optimize=True)  # a third of its size
+    save(figure, FOLDER / f"{picture}.png")
 
 
 def numbers(folder: Path) -> dict[str, dict[str, float]]:

@@ -134,6 +134,13 @@ def test_a_wide_line_is_found() -> None:
     assert too_wide(f"{wide}\n```python\n{wide[:WIDEST]}\n{wide}\n```") == [wide]
 
 
+def test_an_image_in_a_dict_takes_as_many_lines_as_the_page_says() -> None:
+    program = PYTHON["docs/guides/own_encoder.md"][1].code
+    assert "From the env to a trained agent in twelve lines" in PAGES["docs/guides/own_encoder.md"].read_text()
+    assert "run_training" in program
+    assert len([line for line in program.splitlines() if line]) == 12
+
+
 def test_what_is_not_run_exists() -> None:
     first_lines = {(page, block.code.partition("\n")[0]) for page, found in PYTHON.items() for block in found}
     assert set(NOT_RUN) <= first_lines

@@ -82,6 +82,18 @@ def test_every_extra_is_listed() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(extras)
 
 
+def test_readme_counts_what_there_is() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert re.findall(r"\[(\d+) algorithms\]", readme) == [str(len(TABLE))]
+    assert re.findall(r"\[(\d+) recipes\]", readme) == [str(len(rl.recipes.names()))]
+    [(num_lines, num_files)] = re.findall(r"^\| size, lines / files \| (\d+)k / (\d+) \|", readme, re.MULTILINE)
+    files = list((ROOT / "rltrainer").rglob("*.py"))
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    # Told of a moment: a tenth more or less is no error.
+    assert abs(1000 * int(num_lines) / lines - 1) < 0.1, f"{lines} lines"
+    assert abs(int(num_files) / len(files) - 1) < 0.1, f"{len(files)} files"
+
+
 def test_every_room_is_on_its_floor() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     named = set(re.findall(r"`(?:rltrainer/)?(\w+)(?:/|\.py)`", page))
