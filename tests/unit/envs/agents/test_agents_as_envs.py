@@ -90,6 +90,20 @@ def test_who_is_gone_waits_until_the_episode_of_the_others_ends() -> None:
     assert waiting[5] == (obs[0].tolist(), 2.0)
 
 
+def test_who_comes_later_begins_an_episode_with_an_empty_memory() -> None:
+    envs = rl.AgentsAsEnvs(partial(Visitors, {"a": (2, 4), "b": (0, 4)}), 1)
+    policy = rl.RecurrentActorCritic.for_envs(envs, hidden_sizes=(8,), cell_size=4)
+    buffer = rl.RolloutBuffer(4, 2, envs.single_observation_space, envs.single_action_space, extra=policy.columns)
+    collector = rl.Collector(policy, envs, buffer)
+    collector.collect(num_steps=8)
+    rollout = collector.rollout()
+    assert rollout.valid[:, 0].tolist() == [False, False, True, True]
+    assert rollout.truncated[:, 0].tolist() == [False, True, False, False]
+    assert rollout.begins[2:, 0].tolist() == [True, False]
+    is_empty = (rollout.extra["state"][:, 0] == 0).all(-1)
+    assert is_empty[2:].tolist() == [True, False]
+
+
 def test_statistics_are_those_of_agents_and_the_team_return_is_their_sum() -> None:
     envs = rl.AgentsAsEnvs(partial(Visitors, num_choices=1), 2)  # rewards of 1 and 2 a step
     collector = rl.Collector(rl.ActorCritic.for_envs(envs), envs, info_keys=("team_return", "count"))
