@@ -1,4 +1,4 @@
-"""The search of the docs, in Chromium, on pages that are opened from disk: a word finds its page, without a network."""
+"""The docs in Chromium, opened from disk without a network: a word finds its page, and code fits on each page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,3 +43,31 @@ def test_a_word_finds_its_page(tab: Any, site: Path) -> None:
 
 def test_a_word_that_is_nowhere_finds_nothing(tab: Any) -> None:
     assert search(tab, "xylophone") == "No matching documents"
+
+
+WIDER = """
+[...document.querySelectorAll("pre > code")]
+    .filter(code => code.scrollWidth > code.clientWidth + 1)
+    .map(code => code.innerText.slice(0, 100))
+"""
+"""The blocks of code that do not fit where they stand."""
+
+
+def test_code_fits_on_every_page(browser: Any, site: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    wide = {}
+    for path in sorted(site.rglob("*.html")):
+        if path.name not in ("api.html", "404.html"):  # signatures are as long as they are
+            page.goto(path.as_uri(), wait_until="domcontentloaded")
+            wide[path.name] = page.evaluate(WIDER)
+    page.close()
+    assert len(wide) > 30
+    assert {name: found for name, found in wide.items() if found} == {}
+
+
+def test_code_that_does_not_fit_is_found(browser: Any, site: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((site / "index.html").as_uri())
+    page.evaluate("document.querySelector('pre > code').append('x'.repeat(120))")
+    assert len(page.evaluate(WIDER)) == 1
+    page.close()
