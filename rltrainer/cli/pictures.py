@@ -1,13 +1,10 @@
 """Pictures and films of runs: what `plot` and `record` make, and `train --plot --record` at its end."""
 
-import functools
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import gymnasium as gym
 
 from rltrainer.envs.filming.video_file import require_encoder
 from rltrainer.evaluation import record
@@ -42,17 +39,3 @@ def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed:
     path = RunFolder(run).videos / "best.mp4" if path is None else path
     stats = record(run, env, path, episodes=episodes, seed=seed)
     click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
-
-
-def env_of(env: Any, env_kwargs: Mapping[str, Any], **more: Any) -> Any:
-    """Return what makes one env; an id with no arguments stays an id.
-
-    Args:
-        env: an id or a factory.
-        env_kwargs: arguments of an id's.
-        more: further ones, such as `render_mode`; a factory is given those that it takes.
-    """
-    if not isinstance(env, str):
-        taken = inspect.signature(env).parameters
-        return functools.partial(env, **{name: value for name, value in more.items() if name in taken})
-    return functools.partial(gym.make, env, **env_kwargs, **more) if env_kwargs or more else env

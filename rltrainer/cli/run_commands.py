@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from rltrainer.cli.env_names import env_named
-from rltrainer.cli.pictures import draw, env_of, film
+from rltrainer.cli.pictures import draw, film
 from rltrainer.cli.train_command import train_in
+from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import CheckpointError
 from rltrainer.evaluation import evaluate_policy
 from rltrainer.evaluation import watch as watch_policy
@@ -108,8 +109,8 @@ def _env(run: Path, env: str | None, **more: Any) -> Any:
     if (opened.folder.path / RECIPE).exists():
         return functools.partial(_recipe(run, env).make_env, **more)
     if env is not None:
-        return env_of(env_named(env), {}, **more)
+        return functools.partial(single_env, env_named(env), **more)
     if opened.env_id is None:
         hint = "Name it: --env my_package:MyEnv."
         raise CheckpointError(f"{opened.folder.params}: does not say which env the run is of. {hint}")
-    return env_of(opened.env_id, opened.env_kwargs, **more)
+    return functools.partial(single_env, opened.env_id, **{**opened.env_kwargs, **more})

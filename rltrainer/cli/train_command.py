@@ -162,7 +162,13 @@ def _train_seeds(recipe: Recipe, seeds: list[int], directory: str, checkpoint: d
     make = functools.partial(
         make_trainer, recipe, {seed: str(folder.path) for seed, folder in folders.items()}, checkpoint
     )
-    ended = run_seeds(make, seeds)
+    try:
+        ended = run_seeds(make, seeds)
+    except KeyboardInterrupt:
+        for folder in folders.values():
+            if any(folder.checkpoints.glob("checkpoint-*")):
+                click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+        raise
     for run in ended:
         score = "failed" if run.result is None else f"best score {run.result.best_score}"
         click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")

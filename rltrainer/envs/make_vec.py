@@ -120,7 +120,15 @@ def make_vec(
 
 
 def single_env(env: str | Callable[[], Env], wrappers: Sequence[Callable[[Env], Env]] = (), **env_kwargs: Any) -> Env:
-    """Make one env, as `make_vec` makes those that it steps one after the other; see there."""
+    """Make one env, as `make_vec` makes those that it steps one after the other; see there.
+
+    Args:
+        env, wrappers: see `make_vec`.
+        env_kwargs: arguments of an id; a factory is given those among them that it takes, such as `render_mode`.
+    """
+    if callable(env):
+        taken = inspect.signature(env).parameters
+        env, env_kwargs = partial(env, **{name: env_kwargs[name] for name in env_kwargs.keys() & taken.keys()}), {}
     _check_arguments(env, "sync", wrappers, env_kwargs)
     return _make_single(_find_spec(env) if isinstance(env, str) else env, env_kwargs, wrappers)
 

@@ -198,8 +198,7 @@ class Recipe(Params):
 
     def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:
         """Return one env as those of test steps are, with further arguments, such as `render_mode="rgb_array"`."""
-        kwargs = {**self.env_kwargs, **env_kwargs} if isinstance(self.env, str) else {}
-        return single_env(self.env, self._wrappers(for_tests=True), **kwargs)
+        return single_env(self.env, self._wrappers(for_tests=True), **{**self.env_kwargs, **env_kwargs})
 
     def _wrappers(self, for_tests: bool) -> list[Any]:
         is_other = for_tests and self.test_wrappers is not None

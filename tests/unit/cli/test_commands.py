@@ -186,6 +186,13 @@ class Mine(gym.Env):
     def observe(self):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
+class Filmed(Mine):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
 class Careless(Mine):
     def observe(self):
         return np.random.uniform(-1, 1, 2).astype(np.float32)
@@ -204,6 +211,10 @@ def test_an_env_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
     assert "pass env=" in capsys.readouterr().err
     assert main(["evaluate", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 0
     assert "return 10 +- 0" in capsys.readouterr().out
+    assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 1
+    assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
+    assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Filmed"]) == 0
+    assert "best.mp4: returns 10" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's own, of the envs that are wrong
@@ -261,22 +272,26 @@ def test_the_doctor_knows_the_machine(capsys: Capture) -> None:
     assert {"python", "torch", "processor", "AVX-512", "bf16", "compiler", "CUDA", "ffmpeg", "envpool"} <= set(found)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [(), (1, 2)])
+def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rltrainer", "train", "ppo", "--env", "CartPole-v1", "--runtime.compile", "false"]
+    command += ["--seed", ",".join(map(str, seeds))] * bool(seeds)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    log = tmp_path / "runs" / "ppo_CartPole-v1" / "logs" / "log.jsonl"
-    deadline = time.monotonic() + 60
-    while not (log.exists() and b'"update"' in log.read_bytes()) and time.monotonic() < deadline:
+    folders = [f"runs/ppo_CartPole-v1_seed{seed}" for seed in seeds] or ["runs/ppo_CartPole-v1"]
+    logs = [tmp_path / folder / "logs" / "log.jsonl" for folder in folders]
+    deadline = time.monotonic() + 90
+    while not all(log.exists() and b'"update"' in log.read_bytes() for log in logs) and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 130, err
-    assert "rltrainer: saved; go on with: rltrainer resume runs/ppo_CartPole-v1" in err
     assert "Traceback" not in err
-    run = rl.open_run("runs/ppo_CartPole-v1")
-    assert run.newest_checkpoint is not None
-    assert not run.is_finished
+    for folder in folders:
+        assert f"rltrainer: saved; go on with: rltrainer resume {folder}\n" in err
+        run = rl.open_run(folder)
+        assert run.newest_checkpoint is not None
+        assert not run.is_finished
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
