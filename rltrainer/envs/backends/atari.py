@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, as_python, is_int
 from rltrainer.seeding import draw_seed
 from rltrainer.typed_state import from_state, to_state
@@ -74,6 +74,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._seeds, self._actions = [0] * num_envs, [bytearray() for _ in range(num_envs)]
         self._obs: Array = np.zeros(self.observation_space.shape or (), np.uint8)
         self._lives, self._age = np.zeros(num_envs, np.int32), np.zeros(num_envs, np.int64)
+        self._is_reset = False
         self._goes_on = np.zeros(num_envs, np.bool_)  # a life was lost in the last step, and the game is not over
 
     def reset(
@@ -105,7 +106,18 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self._obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step every game."""
+        """Step every game.
+
+        Raises:
+            EnvError: `reset` was not called, or the games were closed.
+            ParamsError: these are not as many actions of the game.
+        """
+        if self._games is None or not self._is_reset:  # ALE would wait for ever
+            raise EnvError("AtariVectorEnv.step: reset must be called first")
+        actions = np.asarray(actions)
+        if actions not in self.action_space:
+            rule = f"must be {self.num_envs} integers in [0, {self._num_actions})"
+            raise ParamsError(field_error_text("AtariVectorEnv.step", "actions", rule, actions))
         for played, action in zip(self._actions, actions.tolist(), strict=True):
             played.append(action)
         self._obs, reward, over, truncated, info = self._games.step(actions)
@@ -159,6 +171,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def _begin(self, due: Array) -> tuple[Array, dict[str, Any]]:
         """Begin some games with their seeds; return the frames of all."""
         options = None if due.all() else {"reset_mask": due}
+        self._is_reset = True
         obs, info = self._games.reset(seed=np.array(self._seeds)[due], options=options)
         self._lives = info["lives"]
         return obs, info

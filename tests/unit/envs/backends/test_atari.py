@@ -222,6 +222,20 @@ def test_what_is_wrong_is_named(call: Any, kind: type[RLTrainerError], text: str
     assert "0x" not in str(caught.value)
 
 
+def test_steps_that_cannot_be_are_errors_and_do_not_wait() -> None:
+    envs = make(2)
+    with pytest.raises(EnvError, match=r"AtariVectorEnv.step: reset must be called first"):
+        envs.step(np.zeros(2, np.int64))
+    envs.reset(seed=1)
+    for actions in (np.zeros(3, np.int64), np.array([0, 4]), np.zeros(2)):
+        with pytest.raises(ParamsError, match=r"AtariVectorEnv.step.actions: must be 2 integers in \[0, 4\); got "):
+            envs.step(actions)
+    envs.step(np.array([0, 3], np.int32))
+    envs.close()
+    with pytest.raises(EnvError, match=r"AtariVectorEnv.step: reset must be called first"):
+        envs.step(np.zeros(2, np.int64))
+
+
 def test_single_games_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     assert make(1).num_envs == 1  # ALE's own needs none
