@@ -4,14 +4,14 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, as_python, is_int
+from rltrainer.field_rules import NonNegativeInt, Rule, as_python, is_int
 from rltrainer.seeding import draw_seed
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
@@ -20,6 +20,7 @@ UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_
 """Arguments that ALE's vector env has: those of a single game, and how many threads play."""
 
 Array = np.ndarray[Any, Any]
+Seed = Annotated[int, Rule("an integer in [0, 2**31)", lambda v: is_int(v) and 0 <= v < 2**31)]
 
 
 @dataclass
@@ -34,7 +35,7 @@ class GamesState:
         checks: of the observations [N], CRC-32.
     """
 
-    seeds: list[NonNegativeInt]
+    seeds: list[Seed]
     actions: list[Array]
     age: list[NonNegativeInt]
     goes_on: list[bool]
@@ -97,7 +98,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         seeds: Any = [first + n for n in range(self.num_envs)] if is_int(first) else seed
         for n in np.flatnonzero(due).tolist():
             given = None if seeds is None else seeds[n]
-            self._seeds[n], self._actions[n] = draw_seed() if given is None else given, bytearray()
+            self._seeds[n], self._actions[n] = draw_seed() if given is None else int(given) % 2**31, bytearray()
         self._obs = self._obs.copy()  # the last one is whoever's it was returned to
         if due.any():
             self._obs, info = self._begin(due)

@@ -119,6 +119,8 @@ def test_games_are_their_seeds() -> None:
     np.testing.assert_array_equal(first, again)
     assert (first[1] == first[2]).all()
     assert (first[0] != first[1]).any()
+    large = envs.reset(seed=[2**31 + 11, 2**40 + 12, np.int64(12)])[0]  # ALE's have 31 bits
+    np.testing.assert_array_equal(large, first)
     mask = np.array([False, True, False])
     envs.step(np.zeros(3, np.int64))
     np.testing.assert_array_equal(envs.reset(seed=[None, 11, None], options={"reset_mask": mask})[0][1], first[0])
@@ -150,7 +152,8 @@ def test_a_state_holds_what_was_played() -> None:
     ("change", "text"),
     [
         ({"seeds": [1]}, "adapter.envs: expected the state of 2 games, found that of others"),
-        ({"seeds": [1, -2]}, "adapter.envs.seeds.1: expected a non-negative integer, found -2"),
+        ({"seeds": [1, -2]}, "adapter.envs.seeds.1: expected an integer in [0, 2**31), found -2"),
+        ({"seeds": [2**31, 2]}, "adapter.envs.seeds.0: expected an integer in [0, 2**31), found 2147483648"),
         (
             {"actions": [torch.zeros(0, dtype=torch.uint8), torch.tensor([4], dtype=torch.uint8)]},
             "adapter.envs.actions.1: expected uint8 actions below 4, found others",
