@@ -66,7 +66,7 @@ def test_later_steps_are_looked_at(what: str, value: Any, text: str, cls: Any) -
 @pytest.mark.parametrize("cls", [rl.Collector, rl.BatchedCollector])
 def test_later_steps_are_looked_at_in_workers(cls: Any) -> None:
     one = collector_of(cls, envs_of(OddEnv(*ODD[0][:2]), "workers"))
-    with pytest.raises(SpaceError, match=rf"^env 0 {ODD[0][2]}$"):
+    with pytest.raises(SpaceError, match=rf"^env 0 {ODD[0][2]}"):
         one.collect(num_steps=4)
     one.close()
 
