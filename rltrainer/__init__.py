@@ -47,6 +47,7 @@ from rltrainer.registry import register
 from rltrainer.runs import *
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
+from rltrainer.sweeps import *
 from rltrainer.trainers import *
 from rltrainer.types import Rollout, Sequences, Transitions, UpdateResult
 
@@ -62,7 +63,7 @@ __all__ = [
     "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "EarlyStopping",
     "EpochStats", "EpsilonGreedy", "Evaluate", "Every", "Exploration", "FunctionHook", "GaussianActorCritic",
     "GaussianNoise", "HindsightReplayBuffer", "IMPALAParams", "IQLParams", "IncompatibleKeys", "InferenceParams",
-    "InfoStats", "JSONLinesLogger", "JointEnv", "LinearSchedule", "LogScalar", "LogTiming", "Logger",
+    "InfoStats", "JSONLinesLogger", "JointEnv", "LinearSchedule", "LogScalar", "LogTiming", "LogUniform", "Logger",
     "MLflowLogger", "MaxEpisodes", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm",
     "OffPolicyParams", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams",
     "OnPolicyAlgorithm", "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams",
@@ -71,12 +72,13 @@ __all__ = [
     "REINFORCEParams", "Recipe", "RecurrentActorCritic", "RecurrentPPO", "ReplayBuffer", "ReplayedStep",
     "RewardNormalizer", "Rollout", "RolloutBuffer", "Run", "RunFolder", "RuntimeParams", "SACParams", "Samples",
     "SaveableEnv", "ScheduledValue", "SeedRun", "SelectKeys", "SequenceSummaryStats", "Sequences",
-    "SmallConvEncoder", "SquashedActorCritic", "SystemStats", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams",
-    "TensorBoardLogger", "Timing", "Trainer", "TrainerContext", "TrainerHook", "TrainerParams", "Training",
-    "Transitions", "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger",
-    "datasets", "errors", "evaluate_policy", "export_onnx", "export_torch", "frame_skip", "generate_exp_name",
-    "get_logger", "load", "load_policy", "make_vec", "open_run", "plots", "recipes", "record", "register",
-    "replay_episode", "rms_prop", "run_seeds", "scores", "seed", "train", "watch",
+    "SmallConvEncoder", "SquashedActorCritic", "SweepResult", "SweepTrial", "SystemStats", "TD3BCParams",
+    "TD3Params", "TQCParams", "TRPOParams", "TensorBoardLogger", "Timing", "Trainer", "TrainerContext",
+    "TrainerHook", "TrainerParams", "Training", "Transitions", "Uniform", "UpdateCallbacks", "UpdateParams",
+    "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets", "errors", "evaluate_policy",
+    "export_onnx", "export_torch", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy",
+    "make_vec", "open_run", "plots", "recipes", "record", "register", "replay_episode", "rms_prop", "run_seeds",
+    "scores", "seed", "sweep", "train", "watch",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

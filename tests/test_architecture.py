@@ -12,8 +12,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "rltrainer"
 FLOORS = {
-    "cli": 8,
-    "plots": 7,
+    "cli": 9,
+    "plots": 8,
+    "sweeps": 7,
     "runs": 6,
     "recipes": 6,
     "trainers": 5,
@@ -31,7 +32,7 @@ FLOORS = {
     "loggers": 1,
     "functional": 0,
 }
-ROOF_FLOOR = 9
+ROOF_FLOOR = 10
 ROOF = {"__init__", "__main__"}
 """Top-level modules on the highest floor; all others are on floor 0."""
 

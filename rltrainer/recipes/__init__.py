@@ -3,6 +3,6 @@
 from rltrainer.recipes.cookbook import get, names
 from rltrainer.recipes.recipe import Recipe
 from rltrainer.recipes.recipe_file import recipe_of
-from rltrainer.recipes.training import Training, run_recipe, train
+from rltrainer.recipes.training import Training, for_env, run_recipe, train
 
-__all__ = ["Recipe", "Training", "get", "names", "recipe_of", "run_recipe", "train"]
+__all__ = ["Recipe", "Training", "for_env", "get", "names", "recipe_of", "run_recipe", "train"]

@@ -215,20 +215,24 @@ class Recipe(Params):
         per_epoch = max(1, num_collections // self.num_epochs)
         return {"max_epochs": max(1, round(num_collections / per_epoch)), "epoch_num_steps": per_epoch * collection}
 
+    def field_names(self) -> list[str]:
+        """Return the names that `with_fields` takes."""
+        return sorted(set().union(*self._known().values()))
+
     def _owner_of(self, name: str) -> str:
         """Return the field that an option is in; "" for fields of the recipe."""
-        own = {field.name for field in dataclasses.fields(self)} - {"params", "policy", "trainer"}
-        known = {
-            "": own,
+        for owner, names in self._known().items():
+            if name in names:
+                return owner
+        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{did_you_mean(name, self.field_names())}")
+
+    def _known(self) -> dict[str, set[str]]:
+        return {
+            "": {field.name for field in dataclasses.fields(self)} - {"params", "policy", "trainer"},
             "params": {field.name for field in dataclasses.fields(self.params)},
             "trainer": set(self.trainer_fields()),
             "policy": set(self.policy_names()),
         }
-        for owner, names in known.items():
-            if name in names:
-                return owner
-        every = sorted(set().union(*known.values()))
-        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{did_you_mean(name, every)}")
 
     def policy_names(self) -> list[str]:
         """Return the names of the policy's options."""

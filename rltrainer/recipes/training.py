@@ -105,6 +105,19 @@ def run_recipe(recipe: Recipe, folder: RunFolder, **live: Any) -> Training:
     return Training(trainer.algorithm, folder, info, recipe)
 
 
+def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:
+    """Return the recipe that `rl.train` takes for an env; with the algorithm's recommended fields if there is none.
+
+    Args:
+        env: a gymnasium id, or a factory of envs.
+        algorithm: by its name; None leaves it to the env.
+
+    Raises:
+        ParamsError: an argument breaks its rule.
+    """
+    return choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})[0]
+
+
 def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any]) -> tuple[Recipe, str]:
     """Return the recipe for an env, and words that say which it is.
 

@@ -1,0 +1,7 @@
+"""Sweeps: many trials of a training with other values of some fields, on Optuna."""
+
+from rltrainer.sweeps.ranges import LogUniform, Uniform
+from rltrainer.sweeps.result import SweepResult, SweepTrial
+from rltrainer.sweeps.sweep import sweep
+
+__all__ = ["LogUniform", "SweepResult", "SweepTrial", "Uniform", "sweep"]

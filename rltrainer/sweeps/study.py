@@ -1,0 +1,181 @@
+"""The study of a sweep: Optuna's, in a file of its own, `study.log`, with one writer at a time.
+
+Optuna's journal is a line of JSON for each thing that happens: data, of which nothing is run. Who was killed has left
+trials that run: they are taken up again.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, field_error_text
+from rltrainer.regular_file import open_regular
+from rltrainer.seeding import derive_seed
+
+if TYPE_CHECKING:
+    import optuna
+
+Sampler = Callable[..., Any]
+NUM_STARTUP_TRIALS = 5
+"""Trials that come to their end before any is pruned."""
+NAME = "sweep"
+
+
+class Study:
+    """The trials of a sweep so far, and what Optuna makes of them.
+
+    Args:
+        folder: of the sweep.
+        sampler: called with `seed=`, returns a sampler of Optuna's; None takes the tree-structured Parzen estimator.
+        pruner: one of Optuna's; None takes its median pruner.
+        seed: of the sampler. Each trial has a sampler of its own, seeded by its number, so that what it draws depends
+            on nothing but the trials that are over, also after a kill.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        ParamsError: `sampler` is none, or one that keeps pickles in the file.
+    """
+
+    def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
+        import optuna
+
+        self.path = folder / "study.log"
+        self._make_sampler: Sampler = sampler or optuna.samplers.TPESampler
+        self._pruner, self._seed = pruner, seed
+        if pruner is not None and not isinstance(pruner, optuna.pruners.BasePruner):
+            raise ParamsError(field_error_text("sweep", "pruner", "must be a pruner of Optuna's or None", pruner))
+        first = self._sampler(0)
+        _mend(self.path)
+        try:
+            backend: Any = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_NoLock())
+            self._study = optuna.create_study(
+                storage=optuna.storages.JournalStorage(backend), study_name=NAME, direction="maximize",
+                load_if_exists=True, sampler=first,
+            )  # fmt: skip
+            self._study.get_trials(deepcopy=False)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: {error.strerror or error}") from error
+        except Exception as error:  # of code that expects what it has written
+            found = f"{type(error).__name__}: {error}"
+            raise CheckpointError(f"{self.path}: expected a study of Optuna's; reading it failed ({found})") from error
+
+    @property
+    def trials(self) -> "list[optuna.trial.FrozenTrial]":
+        """All trials, by number."""
+        trials: list[optuna.trial.FrozenTrial] = self._study.get_trials(deepcopy=False)
+        return trials
+
+    def begin(self, number: int) -> "optuna.trial.Trial":
+        """Return a trial that runs: the one of this number, which was cut off, or a new one."""
+        import optuna
+
+        self._study.sampler = self._sampler(number)
+        if number < len(trials := self.trials):
+            return optuna.trial.Trial(self._study, trials[number]._trial_id)
+        return self._study.ask()
+
+    def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
+        """Note the score of a test step, and return whether the trial shall end.
+
+        Args:
+            trial: which.
+            step: the number of the test step, from 1.
+            score: what it came to.
+            num_tests: how many a run makes: the median pruner waits for a third of them.
+        """
+        import optuna
+
+        self._study.pruner = self._pruner or optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
+        if step not in self.trials[trial.number].intermediate_values:  # else it was made before the kill, too
+            trial.report(score, step)
+        return bool(trial.should_prune())
+
+    def end(self, trial: "optuna.trial.Trial", score: float | None, error: str | None) -> None:
+        """Note what came of a trial: a score, or an error, or neither if it was pruned."""
+        from optuna.trial import TrialState
+
+        if error is not None:
+            trial.set_user_attr("error", error)
+            self._study.tell(trial, state=TrialState.FAIL)
+        elif score is None:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        else:
+            self._study.tell(trial, score)
+
+    def _sampler(self, number: int) -> Any:
+        import optuna
+
+        text = "must be a class of Optuna's samplers, or a function that makes one given seed="
+        try:
+            sampler = self._make_sampler(seed=derive_seed(self._seed, "sampler", number))
+        except TypeError as error:
+            hint = "functools.partial takes further arguments along."
+            raise ParamsError(
+                field_error_text("sweep", "sampler", f"{text}: {error}", self._make_sampler, hint)
+            ) from None
+        if not isinstance(sampler, optuna.samplers.BaseSampler):
+            raise ParamsError(field_error_text("sweep", "sampler", text, self._make_sampler))
+        for each in (sampler, *vars(sampler).values()):
+            if isinstance(each, optuna.samplers.CmaEsSampler):
+                hint = "Take TPESampler, GPSampler or RandomSampler."
+                rule = "must be none that reads pickles from the study's file, which could run anything"
+                raise ParamsError(field_error_text("sweep", "sampler", rule, self._make_sampler, hint))
+        return sampler
+
+
+@contextlib.contextmanager
+def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> Iterator[Study]:
+    """Open the study in a folder, alone, and without a word of Optuna's.
+
+    Raises:
+        MissingExtraError: Optuna is not installed.
+        CheckpointError: another process has it, or it is damaged.
+    """
+    require_optuna()
+    import optuna
+
+    lock, verbosity = DirectoryLock(folder), optuna.logging.get_verbosity()
+    lock.acquire()
+    try:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        yield Study(folder, sampler, pruner, seed)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+        lock.release()
+
+
+def require_optuna() -> None:
+    """Raise a `MissingExtraError` if Optuna is not installed."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        text = f"rl.sweep needs a package that is not installed: {error}"
+        raise MissingExtraError(f'{text}. Run: pip install "rltrainer[sweep]"') from error
+
+
+class _NoLock:
+    """The lock that Optuna takes for each line: the folder has one already, which a kill leaves open."""
+
+    def acquire(self) -> bool:
+        """Do nothing."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+def _mend(path: Path) -> None:
+    """Drop a last line that a kill left unfinished; Optuna would append to it."""
+    try:
+        with open_regular(path) as file:
+            text = file.read()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        os.truncate(path, whole)
