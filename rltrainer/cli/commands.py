@@ -5,6 +5,7 @@ import click
 from rltrainer.cli.doctor import doctor
 from rltrainer.cli.listing import list_command
 from rltrainer.cli.run_commands import evaluate, export, plot, record, resume, watch
+from rltrainer.cli.sweep_command import sweep
 from rltrainer.cli.train_command import train
 
 
@@ -14,5 +15,5 @@ def commands() -> None:
     """Train, evaluate, film and draw reinforcement-learning agents."""
 
 
-for command in (train, resume, evaluate, watch, record, plot, export, list_command, doctor):
+for command in (train, sweep, resume, evaluate, watch, record, plot, export, list_command, doctor):
     commands.add_command(command)

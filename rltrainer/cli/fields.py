@@ -68,13 +68,13 @@ def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
     own = field_texts(Recipe)
     for field in dataclasses.fields(recipe):
         if field.name not in OF_COMMAND and not field.name.startswith("published"):
-            yield FieldOption("run", field.name, _shown(getattr(recipe, field.name)), own[field.name])
+            yield FieldOption("run", field.name, shown(getattr(recipe, field.name)), own[field.name])
     yield from _of_params("algorithm", recipe.params)
     policy_class = ALGORITHMS[recipe.algorithm].policy_class
     words = option_texts(policy_class)
     for name in recipe.policy_names():
         if name not in NOT_AS_WORDS:
-            default = _shown(recipe.policy[name]) if name in recipe.policy else ""
+            default = shown(recipe.policy[name]) if name in recipe.policy else ""
             yield FieldOption("policy", name, default, words.get(name, ""))
     for name in NETS:
         if name in recipe.policy_names():
@@ -83,7 +83,7 @@ def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
     words = field_texts(trainer_class)
     for name, field in recipe.trainer_fields().items():
         if name not in NESTED:
-            yield FieldOption("trainer", name, _shown(recipe.trainer.get(name, field.default)), words[name])
+            yield FieldOption("trainer", name, shown(recipe.trainer.get(name, field.default)), words[name])
     for name in NESTED[:-1]:
         yield from _of_params(name, recipe.trainer.get(name, recipe.trainer_fields()[name].default))
     yield from _of_params("checkpoint", CheckpointParams("unused"))
@@ -129,13 +129,13 @@ def _of_params(group: str, params: Params) -> Iterator[FieldOption]:
     words = field_texts(type(params))
     for field in dataclasses.fields(params):
         if field.name not in NOT_AS_WORDS:
-            yield FieldOption(group, field.name, _shown(getattr(params, field.name)), words.get(field.name, ""))
+            yield FieldOption(group, field.name, shown(getattr(params, field.name)), words.get(field.name, ""))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a value as a command would have it."""
     if isinstance(value, tuple | list):
-        return ",".join(map(_shown, value))
+        return ",".join(map(shown, value)) + "," * (len(value) == 1)
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, LinearSchedule):  # and CosineSchedule, which is one

@@ -6,7 +6,7 @@ import itertools
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -27,12 +27,18 @@ DEFAULT_ENV = "CartPole-v1"
 
 
 class TrainCommand(click.Command):
-    """A command whose options are the fields of what it is about to train."""
+    """A command whose options are the fields of what it is about to train.
+
+    Attributes:
+        left_out: groups of fields that are no options.
+    """
+
+    left_out: ClassVar[tuple[str, ...]] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find out what is meant, of which the options are, and read them."""
         ctx.meta["recipe"], ctx.meta["words"] = _meant(args)
-        ctx.meta["fields"] = list(fields_of(ctx.meta["recipe"]))
+        ctx.meta["fields"] = [field for field in fields_of(ctx.meta["recipe"]) if field.group not in self.left_out]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -74,7 +80,7 @@ def _other_name(fields: list[FieldOption], option: str) -> str:
     return next((f"Did you mean {flag!r}?" for flag in flags), "")
 
 
-def _explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Print what fields are, and end."""
     if value is None:
         return
@@ -104,7 +110,7 @@ def _explain(ctx: click.Context, param: click.Parameter, value: str | None) -> N
 @click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve, and the page of the run.")
 @click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
 @click.option(
-    "--explain", metavar="NAME", callback=_explain, expose_value=False, help="Explain a field, or a group of them."
+    "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field, or a group of them."
 )
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe: str | None, seed: str, directory: str,

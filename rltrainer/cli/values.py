@@ -7,12 +7,20 @@ from rltrainer import registry
 from rltrainer.interval import Every, Unit
 from rltrainer.names import did_you_mean
 from rltrainer.schedules import CosineSchedule, LinearSchedule
+from rltrainer.sweeps import LogUniform, Uniform
+from rltrainer.sweeps.ranges import Range
 
 _SCHEDULES = {"linear": LinearSchedule, "cosine": CosineSchedule}
+_RANGES = {"uniform": Uniform, "log": LogUniform}
+_EXAMPLES = {"uniform": "0.9:0.999", "log": "1e-5:1e-2"}
 _WORDS = {"none": None, "true": True, "false": False}
 SYNTAX = (
     "Values: 3, 1e-3, true, none, 64,64 (a list), linear:1e-3 or linear:1.0:0.05:0.2 (a schedule from, to, until which "
     "share of the training; cosine too), ReLU (a name of rltrainer's), 600:second (an interval)."
+)
+RANGES = (
+    "Ranges: log:1e-5:1e-2 (each power of ten as likely as the next), uniform:0.9:0.999, 1..20 (integers), 32/64/256 "
+    "or 64,64/256,256 (one of these values)."
 )
 
 
@@ -40,6 +48,24 @@ def read_value(text: str) -> Any:
         return Every(int(name), rest)  # type: ignore[arg-type]  # one of its units
     known = registry.value_named(text)
     return _number(text) if known is None else known
+
+
+def read_range(text: str) -> Range | None:
+    """Return the range that a word stands for; None if it is a value.
+
+    Raises:
+        ValueError: it is a range wrongly written, or of numbers that are none of one.
+    """
+    name, *bounds = text.split(":")
+    if name in _RANGES:
+        try:
+            low, high = map(float, bounds)
+        except ValueError:
+            raise ValueError(f"{text!r} is no range: {name}:{_EXAMPLES[name]}") from None
+        return _RANGES[name](low, high)
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        return range(int(match[1]), int(match[2]) + 1)
+    return [read_value(part) for part in text.split("/")] if "/" in text else None
 
 
 def read_seeds(text: str) -> list[int]:

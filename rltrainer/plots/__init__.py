@@ -1,4 +1,4 @@
-"""Pictures of runs, from their logs: learning curves, comparisons, profiles over tasks, a page of a run; of buffers."""
+"""Pictures of runs, from their logs: learning curves, comparisons, profiles, a page of a run; of buffers, of sweeps."""
 
 from rltrainer.plots.buffer_overview import buffer
 from rltrainer.plots.comparisons import aggregate_scores, performance_profiles
@@ -6,6 +6,7 @@ from rltrainer.plots.curves import learning_curve, learning_curves
 from rltrainer.plots.html_page import page
 from rltrainer.plots.metric_panels import metrics
 from rltrainer.plots.run_data import run_scores
+from rltrainer.plots.sweep_overview import sweep
 
 __all__ = [
     "aggregate_scores",
@@ -16,4 +17,5 @@ __all__ = [
     "page",
     "performance_profiles",
     "run_scores",
+    "sweep",
 ]

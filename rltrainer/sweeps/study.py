@@ -69,13 +69,13 @@ class Study:
         return trials
 
     def begin(self, number: int) -> "optuna.trial.Trial":
-        """Return a trial that runs: the one of this number, which was cut off, or a new one."""
+        """Return a trial that runs: the one of this number, which was cut off, or the next one."""
         import optuna
 
         self._study.sampler = self._sampler(number)
-        if number < len(trials := self.trials):
+        if number < len(trials := self.trials) and trials[number].state == optuna.trial.TrialState.RUNNING:
             return optuna.trial.Trial(self._study, trials[number]._trial_id)
-        return self._study.ask()
+        return self._study.ask()  # the first that was enqueued by Optuna's own means, or a new one
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
         """Note the score of a test step, and return whether the trial shall end.

@@ -152,6 +152,7 @@ def test_help_stays_on_a_screen(capsys: Capture, monkeypatch: pytest.MonkeyPatch
         "",
         "train",
         "train sac --env Pendulum-v1",
+        "sweep",
         "resume",
         "evaluate",
         "record",

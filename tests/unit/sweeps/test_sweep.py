@@ -204,6 +204,16 @@ def test_more_trials_go_on_and_another_sweep_needs_another_folder(tmp_path: Path
             rl.sweep(**{"make": score, "space": space, "path": tmp_path, **arguments})  # type: ignore[arg-type]
 
 
+def test_trials_that_optuna_was_told_to_try_are_tried(tmp_path: Path) -> None:
+    run = functools.partial(sweep_quietly, score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path, num_processes=1)
+    run(num_trials=1)
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
+    study = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
+    for height in (6.0, 7.0):
+        study.enqueue_trial({"height": height})
+    assert [trial.score for trial in run(num_trials=4).trials[1:3]] == [6.0, 7.0]
+
+
 def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
     from rltrainer.checkpoint.directory_lock import DirectoryLock
 
