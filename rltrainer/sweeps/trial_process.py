@@ -18,7 +18,7 @@ from rltrainer.hooks import TrainerContext, TrainerHook
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import Recipe
 from rltrainer.recipes.recipe_file import write_recipe
-from rltrainer.runs.job_process import SECONDS_TO_END, Parent
+from rltrainer.runs.job_process import OVER, SECONDS_TO_END, Parent
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.sweeps.search_space import Make
 from rltrainer.trainers import Trainer
@@ -124,7 +124,10 @@ class _Pruning(TrainerHook):
             return
         num_tests = ctx.params.max_epochs
         step = len(self._earlier) * num_tests + ctx.epoch
-        if self._parent.ask(ScoreReport(step, statistics.fmean([*self._earlier, ctx.score]), num_tests)):
+        answer = self._parent.ask(ScoreReport(step, statistics.fmean([*self._earlier, ctx.score]), num_tests))
+        if answer is OVER:  # nobody has noted it, so it must not be saved: the run goes on from before this epoch
+            raise SystemExit("the sweep is over")
+        if answer:
             ctx.request_stop(PRUNED)
 
 
