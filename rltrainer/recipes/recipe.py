@@ -120,6 +120,18 @@ class Recipe(Params):
                 params_class: Any = self.trainer_params_class
                 checked(params_class.__name__, name, value, field_hints(params_class)[name])
 
+    @classmethod
+    def from_json(cls, text: str, **live: Any) -> Self:
+        """Rebuild a recipe from `to_json` text; see `Params.from_json`.
+
+        An env of the text is one that gymnasium, or a package that has registered itself, knows by its id: a module
+        that the text names (`my_package:MyEnv-v0`) would be imported, so whoever means it passes `env` instead.
+        """
+        recipe = super().from_json(text, **live)
+        if "env" not in live and ":" in recipe.env_name:
+            recipe.raise_invalid("env", "must name no module in text that is read", "Pass it: env=...")
+        return recipe
+
     @property
     def name(self) -> str:
         """The name of the recipe, such as "ppo/CartPole-v1"."""

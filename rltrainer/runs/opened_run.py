@@ -69,9 +69,12 @@ class Run:
 
     @property
     def env_id(self) -> str | None:
-        """The gymnasium id of the env; None where a factory or wrappers made it, and in older folders."""
+        """The gymnasium id of the env; None where a factory or wrappers made it, and in older folders.
+
+        None, too, of an id with a module (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
+        """
         found = self._part("env").get("id")
-        return found if isinstance(found, str) else None
+        return found if isinstance(found, str) and ":" not in found else None
 
     @property
     def env_kwargs(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Training by a recipe: what is picked, what is overridden, what lies in the folder, how it goes on."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,20 @@ def test_a_folder_without_a_recipe_is_named(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text("{")
     with pytest.raises(CheckpointError, match="recipe.json: Recipe.from_json: the text is not JSON"):
         rl.recipes.recipe_of(rl.RunFolder(tmp_path))
+
+
+def test_a_file_cannot_name_a_module_that_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "canary.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'sang')!r}).touch()")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = rl.recipes.get("ppo/CartPole-v1").with_fields(env="canary:CartPole-v1")
+    (tmp_path / "recipe.json").write_text(own.to_json())
+    with pytest.raises(CheckpointError) as caught:
+        rl.recipes.recipe_of(rl.RunFolder(tmp_path))
+    text = "Recipe.env: must name no module in text that is read; got 'canary:CartPole-v1' (str). Pass it: env=..."
+    assert str(caught.value) == f"{tmp_path / 'recipe.json'}: {text}"
+    (tmp_path / "params.json").write_text(json.dumps({"env": {"id": "canary:CartPole-v1"}}))
+    assert rl.open_run(tmp_path).env_id is None
+    assert not (tmp_path / "sang").exists()
+    recipe = rl.recipes.recipe_of(rl.RunFolder(tmp_path), env="canary:CartPole-v1")
+    recipe.make_envs(1).close()
+    assert (tmp_path / "sang").exists()  # so it would have
