@@ -17,7 +17,7 @@ from tests.docs.test_code_blocks import Block, blocks
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating" / "in_no_more_lines.md").read_text()
 ROWS = re.findall(r"^\| (.+) \| (\d+) \| \[.+\]\(#(.+)\) \| (\d+) \|$", PAGE, re.MULTILINE)
 SHORT = shlex.split("--num-env-steps 600 --num-epochs 2 --num-test-episodes 2 --show-progress false")
-TOOLS = {"Stable-Baselines3": 11, "RL Zoo": 5, "CleanRL": 2, "Tianshou": 2}
+TOOLS = {"Stable-Baselines3": 11, "RL Zoo": 6, "CleanRL": 3, "Tianshou": 2}
 """Rows of each tool, at least."""
 
 
@@ -64,11 +64,12 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     commands = [line for block in BELOW.values() if block.language == "sh" for line in block.code.splitlines()]
-    assert len(commands) >= 6
+    assert len(commands) >= 7
     for line in commands:
-        arguments = shlex.split(line)[1:] + (SHORT if " train " in line else [])
-        assert main(arguments) == 0, (line, capfd.readouterr())
-    assert {"ppo.png", "several.png", "runs"} <= {path.name for path in tmp_path.iterdir()}
+        command, *arguments = shlex.split(line)[1:]
+        arguments += {"train": SHORT, "sweep": [*SHORT, "--trials", "2"]}.get(command, [])
+        assert main([command, *arguments]) == 0, (line, capfd.readouterr())
+    assert {"ppo.png", "several.png", "runs", "sweeps"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_lines_are_counted_without_what_is_no_code() -> None:
