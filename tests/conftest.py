@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -12,6 +13,10 @@ import torch
 
 # The networks of the tests are tiny: a second thread only makes them slower, and the sums depend on the thread count.
 torch.set_num_threads(1)
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Worker processes start in a tenth of the time.
 if "forkserver" in multiprocessing.get_all_start_methods():

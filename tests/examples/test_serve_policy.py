@@ -70,7 +70,7 @@ def test_one_observation_or_several(policy: Any, url: str) -> None:
         (b"[1, 2]", "Field required"),
         (b'{"action": 1}', "Field required"),
         (b'{"obs": [0, 0]}', "ActorCritic.predict: obs: expected float32 (3,), or ('N', 3) for several; got "),
-        (b'{"obs": [[0, 0, 0], [0]]}', "inhomogeneous"),
+        (b'{"obs": [[0, 0, 0], [0]]}', "ActorCritic.predict: obs: expected an array, got [[0, 0, 0], [0]]"),
         (b'{"obs": {"a": 1}}', "ActorCritic.predict: obs: expected float32 (3,)"),
         (b'{"obs": [0, NaN, 0]}', "ActorCritic.predict: obs: holds NaN or infinity"),
         (b'{"obs": [0, 0, 0], "state": [1]}', "ActorCritic.predict.state: must be None, as it has no memory; got [1]"),
