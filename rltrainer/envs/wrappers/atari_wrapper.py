@@ -27,7 +27,7 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
         as_scored = functools.partial(rl.AtariWrapper, terminal_on_life_loss=False, clip_reward=False)
         test_envs = rl.make_vec("ALE/Pong-v5", 10, wrappers=[as_scored])
 
-    `make_vec` has ALE's own vector env do all of it, several times as fast, unless an argument asks for single envs.
+    `make_vec` has ALE's own vector env do all of it, in threads, unless an argument asks for single envs.
     Those are wrapped in gymnasium's `AtariPreprocessing` and `FrameStackObservation`, which need OpenCV; the same
     actions lead to the same frames in both. Defaults are those of Stable-Baselines3, and Machado et al. (2018) tell
     what speaks against some of them.
