@@ -1,4 +1,4 @@
-"""Ranges that are usual for an algorithm: those of RL Zoo's tuner, by our names, for whom names none."""
+"""Ranges that are usual for an algorithm: after those of RL Zoo's tuner, simplified, for whom names none."""
 
 from collections.abc import Mapping
 
