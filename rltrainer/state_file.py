@@ -34,7 +34,7 @@ MAX_HEADER_SIZE = 100_000_000
 _READERS = {
     "algorithm": "rl.load", "policy": "rl.load_policy", "replay_buffer": "rl.ReplayBuffer.load",
 }  # fmt: skip
-"""What reads a file, by its kind."""
+"""Readers of files, by kind."""
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",

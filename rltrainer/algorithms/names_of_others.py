@@ -1,4 +1,4 @@
-"""What other libraries' algorithms can do by a method, and what does so here."""
+"""Methods of other libraries' algorithms, and what does the same here."""
 
 from typing import NoReturn
 

@@ -11,7 +11,7 @@ from rltrainer.algorithms import AlgorithmParams, OnPolicyAlgorithm
 from rltrainer.collect import Collector
 from rltrainer.data import ReplayBuffer
 from rltrainer.envs.make_vec import ONE_ENV, Backend, make_vec, single_env
-from rltrainer.envs.wrappers.by_name import wrappers_named
+from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.field_rules import (
     AnyText,

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.envs import make_vec
-from rltrainer.envs.wrappers.by_name import wrappers_named
+from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import cookbook

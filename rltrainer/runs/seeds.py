@@ -97,7 +97,7 @@ def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
 
 
 class _Outcomes:
-    """What came of the seeds so far, on one bar, with a word on each that fails."""
+    """Outcomes of the seeds so far, shown on one bar, with a word on each that fails."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar

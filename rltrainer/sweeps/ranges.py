@@ -58,7 +58,7 @@ class LogUniform(Uniform):
 
 
 Range = Uniform | range | Sequence[Any]
-"""What a field varies in: `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values."""
+"""The range of a field: `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values."""
 
 
 def check_range(owner: str, name: str, values: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a sweep varies: fields by name, each in a range, or what a function of a trial returns; and who takes them."""
+"""The space of a sweep: fields by name, each in a range, or what a function of a trial returns; who takes them."""
 
 import inspect
 from collections.abc import Callable, Mapping

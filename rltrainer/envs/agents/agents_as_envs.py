@@ -109,7 +109,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def num_restarts(self) -> int:
-        """How many failures of copies led to a restart."""
+        """Number of failures of copies that led to a restart."""
         return getattr(self._teams.unwrapped, "num_restarts", 0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:

@@ -63,7 +63,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     @property
     def num_restarts(self) -> int:
-        """How many failures led to a restart."""
+        """Number of failures that led to a restart."""
         return self._pool.num_restarts
 
     def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
