@@ -77,8 +77,8 @@ __all__ = [
     "TrainerHook", "TrainerParams", "Training", "Transitions", "Uniform", "UpdateCallbacks", "UpdateParams",
     "UpdatePlan", "UpdateResult", "VideoRecorder", "WandbLogger", "datasets", "errors", "evaluate_policy",
     "export_onnx", "export_torch", "frame_skip", "generate_exp_name", "get_logger", "load", "load_policy",
-    "make_vec", "open_run", "plots", "recipes", "record", "register", "replay_episode", "rms_prop", "run_seeds",
-    "scores", "seed", "sweep", "train", "watch",
+    "make_vec", "open_run", "open_sweep", "plots", "recipes", "record", "register", "replay_episode", "rms_prop",
+    "run_seeds", "scores", "seed", "sweep", "train", "watch",
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)

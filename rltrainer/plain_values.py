@@ -100,7 +100,10 @@ class PlainReader:
                 return Every(n, unit)
             case {"params": str(name), "fields": dict(fields), **rest}:
                 found = None if "own" in rest else registry.class_named(name)
-                return (found or self._of_users(name, path)).from_plain(fields, self)
+                found = found or self._of_users(name, path)
+                if not hasattr(found, "from_plain"):
+                    raise ParamsError(f"{path}: {readable(name)} are no params")
+                return found.from_plain(fields, self)
             case {"built": dict(name), "args": list(args), "options": dict(options)} if self._build is not None:
                 cls = self._class(name, path)
                 read = {field: self.read(item, f"{cls.__name__}.{field}") for field, item in options.items()}

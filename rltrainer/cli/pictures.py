@@ -10,6 +10,8 @@ from rltrainer.envs.filming.video_file import require_encoder
 from rltrainer.evaluation import record
 from rltrainer.loggers import RunFolder
 from rltrainer.runs import open_run
+from rltrainer.sweeps import open_sweep
+from rltrainer.sweeps.opened_sweep import DESCRIBED
 
 
 def require_extras(is_drawn: bool, is_filmed: bool) -> None:
@@ -24,10 +26,14 @@ def require_extras(is_drawn: bool, is_filmed: bool) -> None:
 
 
 def draw(runs: Sequence[Path], path: Path, value: str = "test/return") -> None:
-    """Draw learning curves to a file; of a single run its page too."""
+    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep."""
     from rltrainer import plots
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    if len(runs) == 1 and (runs[0] / DESCRIBED).exists():
+        plots.sweep(open_sweep(runs[0])).savefig(path)
+        click.echo(f"{path}")
+        return
     plots.learning_curves([open_run(run) for run in runs], value).savefig(path)
     click.echo(f"{path}")
     if len(runs) == 1:

@@ -83,7 +83,10 @@ def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
 )
 @click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
 def plot(runs: tuple[Path, ...], path: Path, value: str) -> None:
-    """Draw learning curves: seeds of one algorithm and params together; of a single run its page too."""
+    """Draw learning curves: seeds of one algorithm and params together; of a single run its page too.
+
+    The folder of a sweep is drawn as its trials.
+    """
     draw(runs, path, value)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rltrainer.errors import ParamsError
+from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import Recipe
 
@@ -38,12 +38,13 @@ class SweepTrial:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The outcome of `rl.sweep`.
+    """The outcome of `rl.sweep`; `rl.open_sweep` reads it back.
 
     Args:
         path: the folder of the sweep.
         trials: by number.
-        swept: the recipe, without what varies; None if a function made the trainers.
+        swept: the recipe, without what varies; None if a function made the trainers, or if the folder holds only the
+            name of what is in it, such as an env of yours.
     """
 
     path: Path
@@ -52,16 +53,27 @@ class SweepResult:
 
     @property
     def best(self) -> SweepTrial:
-        """The trial with the highest score of those that came to their end; of equal ones the first."""
-        return max((trial for trial in self.trials if trial.state == "complete"), key=lambda trial: trial.score or 0.0)
+        """The trial with the highest score of those that came to their end; of equal ones the first.
+
+        Raises:
+            RLTrainerError: none came to its end, so far.
+        """
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        if not complete:
+            text = f"of {len(self.trials)} trials that are over none came to its end"
+            raise RLTrainerError(f"SweepResult.best: {text}, in {self.path}. What failed says why in its error.")
+        return max(complete, key=lambda trial: trial.score or 0.0)
 
     @property
     def recipe(self) -> Recipe:
         """The recipe with the fields of the best trial, to train it for longer.
 
         Raises:
-            ParamsError: a function made the trainers; call it with `best.fields`.
+            ParamsError: there is no recipe; see `swept`.
+            RLTrainerError: no trial came to its end, so far.
         """
         if self.swept is None:
-            raise ParamsError("SweepResult.recipe: a function made the trainers. Call it with **result.best.fields.")
+            made = "a function made the trainers, or the folder only names an env of yours"
+            hint = "Call your function, or your recipe's with_fields, with **result.best.fields."
+            raise ParamsError(f"SweepResult.recipe: {made}. {hint}")
         return self.swept.with_fields(**self.best.fields)

@@ -5,13 +5,15 @@ trials that run: they are taken up again.
 """
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltrainer.checkpoint.directory_lock import DirectoryLock
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, field_error_text
+from rltrainer.plain_values import to_plain
 from rltrainer.regular_file import open_regular
 from rltrainer.seeding import derive_seed
 
@@ -22,6 +24,10 @@ Sampler = Callable[..., Any]
 NUM_STARTUP_TRIALS = 5
 """Trials that come to their end before any is pruned."""
 NAME = "sweep"
+STUDY = "study.log"
+"""The file of a study in the folder of its sweep."""
+FIELDS = "fields"
+"""Attribute of a trial: what it has of what varies, as plain data. What Optuna drew may be other than that."""
 
 
 class Study:
@@ -42,25 +48,15 @@ class Study:
     def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
         import optuna
 
-        self.path = folder / "study.log"
+        self.path = folder / STUDY
         self._make_sampler: Sampler = sampler or optuna.samplers.TPESampler
         self._pruner, self._seed = pruner, seed
         if pruner is not None and not isinstance(pruner, optuna.pruners.BasePruner):
             raise ParamsError(field_error_text("sweep", "pruner", "must be a pruner of Optuna's or None", pruner))
         first = self._sampler(0)
         _mend(self.path)
-        try:
-            backend: Any = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_NoLock())
-            self._study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(backend), study_name=NAME, direction="maximize",
-                load_if_exists=True, sampler=first,
-            )  # fmt: skip
-            self._study.get_trials(deepcopy=False)
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: {error.strerror or error}") from error
-        except Exception as error:  # of code that expects what it has written
-            found = f"{type(error).__name__}: {error}"
-            raise CheckpointError(f"{self.path}: expected a study of Optuna's; reading it failed ({found})") from error
+        options: dict[str, Any] = {"direction": "maximize", "load_if_exists": True, "sampler": first}
+        self._study = _load(self.path, functools.partial(optuna.create_study, **options))
 
     @property
     def trials(self) -> "list[optuna.trial.FrozenTrial]":
@@ -76,6 +72,11 @@ class Study:
         if number < len(trials := self.trials) and trials[number].state == optuna.trial.TrialState.RUNNING:
             return optuna.trial.Trial(self._study, trials[number]._trial_id)
         return self._study.ask()  # the first that was enqueued by Optuna's own means, or a new one
+
+    def note_fields(self, trial: "optuna.trial.Trial", fields: Mapping[str, Any]) -> None:
+        """Note what a trial has of what varies, for who reads the study without the program."""
+        if FIELDS not in trial.user_attrs:  # else before a kill
+            trial.set_user_attr(FIELDS, to_plain(fields))
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
         """Note the score of a test step, and return whether the trial shall end.
@@ -147,12 +148,31 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
         lock.release()
 
 
-def require_optuna() -> None:
-    """Raise a `MissingExtraError` if Optuna is not installed."""
+def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
+    """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CheckpointError: it is damaged.
+    """
+    import optuna
+
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    trials: list[optuna.trial.FrozenTrial] = _load(path, optuna.load_study).get_trials(deepcopy=False)
+    return trials
+
+
+def require_optuna(owner: str = "rl.sweep") -> None:
+    """Raise a `MissingExtraError` if Optuna is not installed; `owner` needs it."""
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        text = f"rl.sweep needs a package that is not installed: {error}"
+        text = f"{owner} needs a package that is not installed: {error}"
         raise MissingExtraError(f'{text}. Run: pip install "rltrainer[sweep]"') from error
 
 
@@ -165,6 +185,26 @@ class _NoLock:
 
     def release(self) -> None:
         """Do nothing."""
+
+
+def _load(path: Path, load: Callable[..., Any]) -> Any:
+    """Return the study in a file, as a function of Optuna's loads it.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    import optuna
+
+    try:
+        backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_NoLock())
+        study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
+        study.get_trials(deepcopy=False)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # of code that expects what it has written
+        found = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path}: expected a study of Optuna's; reading it failed ({found})") from error
+    return study
 
 
 def _mend(path: Path) -> None:

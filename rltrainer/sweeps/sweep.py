@@ -14,15 +14,14 @@ from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.json_text import read_json, to_strict_json
-from rltrainer.loggers import RunFolder
 from rltrainer.plain_values import to_plain
 from rltrainer.recipes import Recipe, for_env, get
 from rltrainer.recipes.algorithms import ALGORITHMS
-from rltrainer.regular_file import open_regular
 from rltrainer.runs.job_process import Job
 from rltrainer.runs.processes import Bar, Processes, check_program
 from rltrainer.sweeps.default_ranges import default_ranges
-from rltrainer.sweeps.result import State, SweepResult, SweepTrial
+from rltrainer.sweeps.opened_sweep import DESCRIBED, as_trial, read_described, run_paths
+from rltrainer.sweeps.result import SweepResult, SweepTrial
 from rltrainer.sweeps.search_space import OWNER, Make, SearchSpace, Space
 from rltrainer.sweeps.study import Study, open_study, require_optuna
 from rltrainer.sweeps.trial_process import ScoreReport, TrialJob
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 AnySampler = Annotated[
     Callable[..., Any], Rule("a class of Optuna's samplers, or a function that makes one given seed=", callable)
 ]
-STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
 def sweep(
@@ -96,7 +94,7 @@ def sweep(
     check_program(OWNER, made)
     folder.mkdir(parents=True, exist_ok=True)
     with open_study(folder, sampler, pruner, seed) as study:
-        _check_same(folder / "sweep.json", _described(made, searched, num_seeds, seed))
+        _check_same(folder / DESCRIBED, _described(made, searched, num_seeds, seed))
         with Bar("trials", num_trials, is_shown) as bar:
             trials = _Trials(study, searched, made, folder, range(seed, seed + num_seeds), bar)
             Processes(OWNER, "trial", limit, trials).run(trials.jobs(num_trials))
@@ -125,7 +123,8 @@ class _Trials:
         for number in [*cut_off, *range(len(earlier), num_trials)]:
             trial = self._running[number] = self._study.begin(number)
             fields = self._space.draw(trial)
-            yield number, TrialJob(self._make, fields, self._paths(number))
+            self._study.note_fields(trial, fields)
+            yield number, TrialJob(self._make, fields, run_paths(self._folder, number, self._seeds))
 
     def progress(self, number: int, share: float, score: float | None) -> None:
         """Do nothing: test steps and ends move the bar."""
@@ -163,15 +162,7 @@ class _Trials:
             if trial.state.name != "FAIL":
                 raise CheckpointError(f"{self._study.path}: trial {number} is none of this sweep ({error})") from error
             fields = dict(trial.params)  # it failed while they were drawn
-        error_text = trial.user_attrs.get("error")
-        return SweepTrial(
-            number, STATES[trial.state.name], fields, trial.value, dict(sorted(trial.intermediate_values.items())),
-            {seed: RunFolder(path) for seed, path in self._paths(number).items()},
-            error_text if isinstance(error_text, str) else None,
-        )  # fmt: skip
-
-    def _paths(self, number: int) -> dict[int, Path]:
-        return {seed: self._folder / f"trial-{number:03}" / f"seed-{seed}" for seed in self._seeds}
+        return as_trial(trial, fields, self._folder, self._seeds)
 
 
 def _as_make(make: str | Make) -> Make:
@@ -196,16 +187,11 @@ def _check_same(path: Path, described: dict[str, Any]) -> None:
         CheckpointError: it is another sweep's, or damaged; the text names what differs.
     """
     try:
-        with open_regular(path) as file:
-            found = read_json(file.read())
+        found = read_described(path)
     except FileNotFoundError:
         with write_errors(path, CheckpointError), replaced_file(path) as file:
             file.write((to_strict_json(described) + "\n").encode())
         return
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: expected what a sweep varies, as JSON ({error})") from error
     given = read_json(to_strict_json(described))
     for name, there, here in _differences(found, given, ""):
         text = f"the folder's sweep has {readable(there)}, this one {readable(here)}"

@@ -162,6 +162,7 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.export_torch(envs, 'a.pt2')", ParamsError, "export_torch.policy", "SyncVectorEnv", "a policy, an algorithm"),
     # runs, plots, data sets
     ("rl.open_run('runs/frist')", CheckpointError, "runs/frist", "is no folder", "Did you mean 'runs/first'?"),
+    ("rl.open_sweep('runs/first')", CheckpointError, "runs/first", "holds no sweep.json", "as rl.sweep makes it"),
     ("rl.RunFolder.new('a/b')", ParamsError, "RunFolder.new.name", "'a/b'", "without / and"),
     ("rl.run_seeds(print, seeds=5)", ParamsError, "run_seeds.seeds", "got 5", "Such as range(5)"),
     ("rl.get_logger('tensorbord', 'logs')", ParamsError, "get_logger.name", "'tensorbord'", "Did you mean 'tensorboard'?"),

@@ -44,6 +44,9 @@ def test_a_sweep_by_options_and_what_it_came_to(capsys: Capture) -> None:
     capsys.readouterr()
     assert main(shlex.split(command)) == 0  # all is there
     assert capsys.readouterr().out == "".join(re.split(r"(?m)^trial [01]: .*\n", out))
+    assert main(shlex.split("plot sweeps/ppo_CartPole-v1 --path drawn/sweep.png")) == 0
+    assert capsys.readouterr().out == "drawn/sweep.png\n"
+    assert Path("drawn/sweep.png").read_bytes() == Path("sweeps/ppo_CartPole-v1/sweep.png").read_bytes()
 
 
 def test_without_ranges_the_usual_ones_are_taken(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -374,5 +374,8 @@ def test_usual_ranges_fit_every_recipe() -> None:
 
 def test_a_function_made_the_trainers(tmp_path: Path) -> None:
     result = rl.SweepResult(tmp_path, ())
-    with pytest.raises(ParamsError, match=r"^SweepResult.recipe: a function made the trainers. Call it with"):
+    with pytest.raises(ParamsError, match=r"^SweepResult.recipe: a function made the trainers, or .* Call your func"):
         _ = result.recipe
+    text = re.escape(f"SweepResult.best: of 0 trials that are over none came to its end, in {tmp_path}. What failed")
+    with pytest.raises(RLTrainerError, match=f"^{text}"):
+        _ = result.best
