@@ -143,8 +143,7 @@ def _picture(figure: "Figure", words: str) -> str:
 
 
 def _videos(run: Run, path: Path) -> Iterator[str]:
-    found = sorted(each for each in run.folder.videos.glob("*") if each.suffix in (".mp4", ".webm", ".gif"))
-    if found:
+    if found := run.videos:
         yield "<h2>Videos</h2>"
     for video in found:
         url = quote(Path(os.path.relpath(video, path.parent)).as_posix())

@@ -120,6 +120,16 @@ class Run:
         return next((each.path for each in found if each.manifest is not None), None)
 
     @property
+    def videos(self) -> list[Path]:
+        """The films of the run, by name."""
+        return sorted(path for path in self.folder.videos.glob("*") if path.suffix in (".mp4", ".webm", ".gif"))
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures of the run in its folder, by name, and its page."""
+        return sorted(path for path in self.folder.path.glob("*") if path.suffix in (".png", ".svg", ".pdf", ".html"))
+
+    @property
     def stop_reason(self) -> str | None:
         """The reason of its end: "max_epochs" of its beginning, "stop_fn", or a hook's word; None while it may go on.
 
@@ -165,12 +175,32 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         CheckpointError: there is none, or it holds neither `params.json` nor a log.
     """
     folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
-    params = RunPath(folder.params, ".json").newest(Path.is_file)
-    if not params.is_file() and not folder.logs.is_dir():
-        found = f"is no folder{neighbours_hint(folder.path)}"
-        found = "holds neither params.json nor logs" if folder.path.is_dir() else found
+    if not _is_run(folder.path):
+        found = _instead_of_a_run(folder.path)
         raise CheckpointError(f"{folder.path}: expected the folder of a run, as rl.RunFolder makes it; it {found}")
+    params = _params_file(folder)
     return Run(folder, _read_object(params) if params.is_file() else {})
+
+
+def _params_file(folder: RunFolder) -> Path:
+    return RunPath(folder.params, ".json").newest(Path.is_file)
+
+
+def _is_run(path: Path) -> bool:
+    folder = RunFolder(path)
+    return folder.logs.is_dir() or _params_file(folder).is_file()
+
+
+def _instead_of_a_run(path: Path) -> str:
+    """Return what a path is that is no run's, and which run may be meant."""
+    if path.is_dir():
+        found, meant = "holds neither params.json nor logs", sorted(filter(_is_run, path.iterdir()))
+    elif path.exists():
+        found, meant = "is a file", list(filter(_is_run, path.parents))
+    else:
+        found, meant = "is no folder", list(filter(_is_run, [Path("runs") / path]))
+        found += "" if meant else neighbours_hint(path)
+    return f"{found}. Did you mean {str(meant[0])!r}?" if meant else found
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from multiprocessing.connection import wait
 from typing import Any, Protocol
@@ -154,6 +155,11 @@ class Bar:
         """Print a line above the bar."""
         if self._is_shown:
             self._bar.write(text)
+
+    @staticmethod
+    def complain(text: str) -> None:
+        """Print lines above the bar to where errors go, whether the bar is shown or not."""
+        tqdm.write(text, file=sys.stderr)
 
 
 def check_program(owner: str, make: object) -> None:

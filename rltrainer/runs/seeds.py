@@ -2,7 +2,6 @@
 
 import dataclasses
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -118,7 +117,7 @@ class _Outcomes:
         """Count a seed as done, and say so if it failed."""
         self.runs[number] = SeedRun(number, result, error)
         if error is not None:
-            print(f"run_seeds: seed {number} failed:\n{error}", file=sys.stderr)
+            self._bar.complain(f"run_seeds: seed {number} failed:\n{error}")
         self.progress(number, 1.0, result.best_score if isinstance(result, InfoStats) else None)
 
 

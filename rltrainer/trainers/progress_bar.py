@@ -7,6 +7,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
 from rltrainer.trainers.run_stats import Best, EpochStats
 
+SHOWN_FIRST = ("score", "best", "return", "length")
+"""Values that go before others: a narrow terminal cuts off the last ones."""
+
 
 class ProgressBar:
     """One bar over all steps of the run, if it is shown; and lines, if `verbose`."""
@@ -27,7 +30,8 @@ class ProgressBar:
         """Show these values beside the bar; earlier ones stay."""
         if self._bar is not None:
             self._values |= {name: f"{value:.4g}" for name, value in values.items() if value is not None}
-            self._bar.set_postfix(self._values, refresh=False)
+            first = {name: self._values[name] for name in SHOWN_FIRST if name in self._values}
+            self._bar.set_postfix({**first, **self._values}, refresh=False)
 
     def wants_values(self) -> bool:
         """Return whether the bar is about to be drawn, so that numbers are worth fetching from the device."""

@@ -164,6 +164,33 @@ def test_a_folder_that_is_no_runs_is_named(tmp_path: Path) -> None:
         rl.open_run(3)  # type: ignore[arg-type]
 
 
+def test_the_run_that_is_meant_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ppo", "sac"):
+        (tmp_path / "runs" / name / "logs").mkdir(parents=True)
+    (tmp_path / "runs" / "sac" / "best.safetensors").touch()
+    for path, words in {
+        "sac": "it is no folder. Did you mean 'runs/sac'?",
+        "runs": "it holds neither params.json nor logs. Did you mean 'runs/ppo'?",
+        "runs/sac/best.safetensors": "it is a file. Did you mean 'runs/sac'?",
+        "runs/sacc": "it is no folder. Did you mean 'runs/sac'?",
+        "pyproject.toml": "it is no folder",
+    }.items():
+        with pytest.raises(CheckpointError) as caught:
+            rl.open_run(path)
+        assert str(caught.value) == f"{path}: expected the folder of a run, as rl.RunFolder makes it; {words}"
+
+
+def test_videos_and_pictures_are_found(tmp_path: Path) -> None:
+    for name in ("logs/log.jsonl", "videos/b.mp4", "videos/a.gif", "videos/notes.txt", "curve.png", "page.html"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    run = rl.open_run(tmp_path)
+    assert [path.name for path in run.videos] == ["a.gif", "b.mp4"]
+    assert [path.name for path in run.pictures] == ["curve.png", "page.html"]
+
+
 @pytest.mark.parametrize(("text", "found"), [("[1]", "found [1]"), ("{", "as JSON (Expecting")])
 def test_damaged_params_are_named(text: str, found: str, tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(text)

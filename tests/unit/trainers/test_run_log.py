@@ -424,7 +424,7 @@ def test_the_bar_shows_return_and_losses(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_bar_is_drawn_with_the_return(capfd: pytest.CaptureFixture[str]) -> None:
     on_policy_trainer(show_progress=True).run()
-    assert "return=5" in capfd.readouterr().err
+    assert "score=5, best=5, return=5, length=5, loss=3.5]" in capfd.readouterr().err.split("\r")[-1]
 
 
 def test_epochs_by_hand_print_their_lines(capfd: pytest.CaptureFixture[str]) -> None:
