@@ -11,6 +11,7 @@ from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.data.columns import require_device
 from rltrainer.errors import MAX_LENGTH, CheckpointError, ParamsError, RLTrainerError, SpaceError, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
+from rltrainer.loggers import RunFolder
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import saved_dtype
@@ -35,7 +36,7 @@ def load(
     rltrainer, those that were registered (`rl.register`), and those that are passed here.
 
     Args:
-        path: the file; the `algorithm.safetensors` of a checkpoint is one too.
+        path: the file; or the folder of a run, whose best algorithm is meant, or a checkpoint.
         classes: classes and functions of yours that the file names, or a dict from the names to what they stand for.
         device: where the networks live.
         strict: False loads what fits, where classes have changed since; a warning names what was left out.
@@ -64,7 +65,7 @@ def load_policy(
     """Return the policy that `policy.save` wrote, or that of an algorithm's file, ready to act: in eval mode.
 
     Args:
-        path: the file.
+        path: the file; or a folder, see `load`.
         classes: see `load`.
         device: where the networks live.
         strict: see `load`.
@@ -79,11 +80,22 @@ def load_policy(
     return policy.eval()
 
 
+def _in_folder(path: Path) -> Path:
+    """Return the file that is meant by a path: in a folder that of a checkpoint, or of a run's best algorithm."""
+    if not path.is_dir():
+        return path
+    files = path / "algorithm.safetensors", RunFolder(path).best
+    if found := next(filter(Path.exists, files), None):
+        return found
+    expected = f"expected a checkpoint or the folder of a run with {' or '.join(file.name for file in files)}"
+    raise CheckpointError(f"{path}: {expected}, found neither. A run has its best once it made a test step")
+
+
 class _File:
     """A file that was read, and what is built as it says."""
 
     def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device, strict: bool) -> None:
-        self.path = Path(checked(reader, "path", path, AnyPath))
+        self.path = _in_folder(Path(checked(reader, "path", path, AnyPath)))
         self._strict = checked(reader, "strict", strict, Flag)
         self._reader = PlainReader(users_names(classes), _remedy, self._make)
         self._device = self._target = require_device(reader, device)

@@ -7,8 +7,7 @@ import gymnasium as gym
 
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.algorithms.load_file import load_policy
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.loggers import RunFolder
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets import Policy
 
 Player = Policy | Algorithm | str | os.PathLike[str]
@@ -39,13 +38,4 @@ def policy_of(owner: str, player: Player) -> Policy:
     if str(player) in gym.registry and not path.exists():
         hint = f"It is the id of an env; the policy comes first: {owner}(policy, env)."
         raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
-    return load_policy(_in_folder(path) if path.is_dir() else path)
-
-
-def _in_folder(folder: Path) -> Path:
-    """Return the file of a policy in a folder: a checkpoint, or that of a run."""
-    files = folder / "algorithm.safetensors", RunFolder(folder).best
-    if found := next(filter(Path.exists, files), None):
-        return found
-    expected = f"expected a checkpoint or the folder of a run with {' or '.join(file.name for file in files)}"
-    raise CheckpointError(f"{folder}: {expected}, found neither. A run has its best once it made a test step")
+    return load_policy(path)

@@ -1,16 +1,13 @@
 """A window in which a policy plays."""
 
-import os
-import sys
 from collections.abc import Callable
 
 from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
+from rltrainer.envs.filming.frames import has_display
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.evaluation.playing import Env, play, vector_of
 from rltrainer.names import explains_arguments
-
-_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
 @explains_arguments
@@ -42,7 +39,7 @@ def watch(
     """
     owner = "watch"
     player = policy_of(owner, policy)
-    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in _DISPLAYS):
+    if not has_display():
         text = "watch: there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set)"
         raise EnvError(f"{text}. rl.record(policy, env, path) writes a video without one.")
 

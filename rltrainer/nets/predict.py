@@ -94,8 +94,9 @@ def _array(who: str, space: Space, value: Array) -> Array:
         is_object = value.dtype.kind == "O" and value.ndim == 0
         found = readable(value.item()) if is_object else f"{value.dtype} {value.shape}"
         raise SpaceError(f"{who}: expected {expected}; got {found}. {hint}")
-    if value.dtype.kind == "f" and not np.isfinite(value).all():
-        raise NonFiniteError(f"{who}: holds NaN or infinity: {readable(value)}. Where does it come from?")
+    if value.dtype.kind == "f" and not (np.abs(value) <= np.finfo(dtype).max).all():
+        found = "NaN or infinity" if not np.isfinite(value).all() else f"a number that is infinite in {dtype}"
+        raise NonFiniteError(f"{who}: holds {found}: {readable(value)}. Where does it come from?")
     if not isinstance(space, spaces.Box) and ValueRange(space).outside(value).any():
         raise SpaceError(f"{who}: expected choices of {space}, got {readable(value)}")
     return value

@@ -57,7 +57,8 @@ def _histogram(axes: "Axes", name: str, values: np.ndarray, is_terminated: np.nd
     shown = {kind: part for kind, part in kinds.items() if len(part)}
     colors = [COLORS[list(kinds).index(kind)] for kind in shown]
     axes.set_axisbelow(True)
-    axes.hist(list(shown.values()), NUM_BINS, stacked=True, label=list(shown), color=colors)
+    single = (values[0] - 1, values[0] + 1) if np.ptp(values) == 0 else None  # else ticks are fractions around it
+    axes.hist(list(shown.values()), NUM_BINS, range=single, stacked=True, label=list(shown), color=colors)
     axes.locator_params(axis="y", integer=True)
     axes.locator_params(axis="x", integer=True, nbins=5)
 
@@ -72,6 +73,7 @@ def _actions(axes: "Axes", actions: ActionCoverage | None) -> None:
         width = 0.8 / max(len(shown), 1)
         for i, shares in enumerate(shown):
             axes.bar(np.arange(len(shares)) + i * width, shares, width, color=COLORS[i % len(COLORS)])
+        axes.locator_params(axis="x", integer=True)
         axes.set_xlabel("choice" if len(shown) == 1 else f"choice of each of {len(actions.shares)} numbers")
         axes.set_ylabel("share of the actions")
     else:

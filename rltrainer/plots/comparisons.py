@@ -83,7 +83,7 @@ def aggregate_scores(
     """
     arrays = _arrays("aggregate_scores", scores)
     with drawing():
-        size = (2.6, 0.9 + 0.35 * len(arrays))
+        size = (2.6, 1.1 + 0.35 * len(arrays))
         figure, grid = new_figure(title, len(AGGREGATES), num_columns=len(AGGREGATES), size=size)
         for axes, (title, aggregate) in zip(grid, AGGREGATES.items(), strict=True):
             for index, each in enumerate(arrays.values()):
@@ -99,6 +99,8 @@ def aggregate_scores(
             axes.use_sticky_edges = False  # room beside the bars
             axes.margins(x=0.08)
             axes.grid(visible=False, axis="y")
+        text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
+        figure.supxlabel(text, color=GREY, size=8)
     return figure
 
 
@@ -111,6 +113,14 @@ def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
     return {
         name: np.asarray(each, dtype=np.float64).reshape(len(np.asarray(each)), -1) for name, each in scores.items()
     }
+
+
+def _sizes(arrays: Mapping[str, Array]) -> str:
+    """Return how many runs there are of each algorithm, once if there are as many of each."""
+    sizes = {name: _size(each) for name, each in arrays.items()}
+    if len(set(sizes.values())) == 1:
+        return next(iter(sizes.values())) + " for each algorithm" * (len(sizes) > 1)
+    return ", ".join(f"{label(name)}: {size}" for name, size in sizes.items())
 
 
 def _size(scores: Array) -> str:

@@ -184,14 +184,27 @@ def _text(value: Any) -> str:
 
 
 def _timing(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the seconds of each part of the work, which checkpoints know, and the mean speed of collection."""
+    """Yield how long each part of the work took up to the newest checkpoint, which knows, and speeds."""
     if (checkpoint := run.newest_checkpoint) is not None:
         state = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError)
         match state.get("timing"):
             case dict(seconds):
-                yield from ((str(name), f"{value:.4g} s") for name, value in seconds.items() if is_finite(value))
+                yield from ((str(name), _duration(value)) for name, value in seconds.items() if is_finite(value))
+        unit = step_unit(run)
+        match state:  # both of whole epochs: a run that was stopped within one has steps without their time
+            case {"timing": {"total": float(total)}, "record": None, "counters": dict(counters)} if total > 0:
+                num_steps = counters.get(unit.removesuffix("s").replace(" ", "_"))
+                yield from [("all together", f"{num_steps / total:,.0f} {unit}/s")] if is_finite(num_steps) else ()
     if (speed := curve(run, "training/env_steps_per_second")) is not None:
-        yield "collection", f"{speed.value.mean():,.0f} env steps/s"
+        yield "collection alone", f"{speed.value.mean():,.0f} env steps/s"
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds as people read them: `3.73 s`, `2 min 5 s`, `27 h 46 min`."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 def _fields(run: Run, name: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ a run with checkpoints is saved.
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -97,8 +98,9 @@ OVER = None
 """The parent's word that it ends all."""
 
 
-def run_job(pipe: Connection, payload: bytes) -> None:
-    """Do a job that was sent here, and report."""
+def run_job(pipe: Connection, payload: bytes, command: list[str]) -> None:
+    """Do a job that was sent here, and report; `command` began the program, and runs here tell it as theirs."""
+    sys.orig_argv = command
     if hasattr(os, "setsid"):
         os.setsid()
     signal.signal(signal.SIGTERM, _end)

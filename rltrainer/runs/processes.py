@@ -69,7 +69,7 @@ class Processes:
             return False
         number, job = following
         pipe, theirs = self._context.Pipe()
-        process = self._context.Process(target=run_job, args=(theirs, dumps(job)))
+        process = self._context.Process(target=run_job, args=(theirs, dumps(job), sys.orig_argv))
         try:
             process.start()
         except (OSError, EOFError) as error:

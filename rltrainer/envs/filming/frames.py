@@ -1,7 +1,10 @@
 """Frames that an env renders, and hints where it cannot."""
 
+import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +17,13 @@ _HEADLESS = {
     "video|pygame": "Set SDL_VIDEODRIVER=dummy before Python starts.",
 }
 """Hints that make libraries draw where there is no display, by words of their errors."""
+_SDL = "SDL_VIDEODRIVER"
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", _SDL)
+
+
+def has_display() -> bool:
+    """Return whether a window may open: on Linux, where the environment names a display or a driver of SDL."""
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
 
 
 def require_frames(owner: str, env: Any) -> None:
@@ -38,10 +48,24 @@ def rendered(render: Callable[[], Any]) -> Any:
         EnvError: it cannot; the text says what helps where there is no display.
     """
     try:
-        return render()
+        with _without_looking_for_a_display():
+            return render()
     except Exception as error:
         text = f"the env could not be rendered ({type(error).__name__}: {error})"
         raise EnvError(with_hint(text, type(error).__module__)) from error
+
+
+@contextmanager
+def _without_looking_for_a_display() -> Iterator[None]:
+    """Let SDL, which pygame draws with, not look for a display where there is none: it would complain of it."""
+    if has_display():
+        yield
+        return
+    os.environ[_SDL] = "dummy"
+    try:
+        yield
+    finally:
+        del os.environ[_SDL]
 
 
 def with_hint(text: str, module: str = "") -> str:

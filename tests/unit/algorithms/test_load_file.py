@@ -336,14 +336,27 @@ def test_a_buffer_is_neither(tmp_path: Path) -> None:
         rl.load_policy(tmp_path / "data")
 
 
+@pytest.mark.parametrize("name", ["best.safetensors", "algorithm.safetensors"])
+def test_the_folder_of_a_run_and_a_checkpoint(name: str, tmp_path: Path) -> None:
+    policy = rl.Actor(VECTOR, DISCRETE)
+    rl.BC(policy).save(tmp_path / name)
+    obs = np.ones(VECTOR.shape, np.float32)
+    assert rl.load_policy(tmp_path).predict(obs) == policy.predict(obs)
+    for ours, theirs in zip(policy.parameters(), rl.load(tmp_path).policy.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="none: there is no such file$"):
         rl.load(tmp_path / "none")
-    with pytest.raises(CheckpointError, match="is a folder, no file$"):
+    with pytest.raises(CheckpointError, match="expected a checkpoint or the folder of a run with .*, found neither"):
         rl.load(tmp_path)
+    algorithm = rl.BC(rl.Actor(VECTOR, DISCRETE))
+    with pytest.raises(CheckpointError, match="is a folder, no file$"):
+        algorithm.load(tmp_path)
     (tmp_path / "algorithm.safetensors").touch()
     with pytest.raises(CheckpointError) as caught:
-        rl.load(tmp_path)
+        algorithm.load(tmp_path)
     assert str(caught.value) == f"{tmp_path}: is a folder, a checkpoint. Pass {tmp_path}/algorithm.safetensors"
     with pytest.raises(ParamsError, match="^load_policy.path: must be a path; got 3"):
         rl.load_policy(3)  # type: ignore[arg-type]

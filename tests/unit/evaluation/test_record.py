@@ -163,6 +163,23 @@ def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch:
         rl.record(policy(), GrayEnv, tmp_path / "a.mp4")
 
 
+def test_nothing_looks_for_a_display_where_there_is_none(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    pytest.importorskip("imageio_ffmpeg")
+    code = (
+        "import os, rltrainer as rl; policy = rl.ActorCritic.for_envs(rl.make_vec('CartPole-v1', 1));"
+        "print(rl.record(policy, 'CartPole-v1', 'a.gif', seed=1, max_episode_steps=3).lengths, dict(os.environ))"
+    )
+    displays = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")
+    environ = {name: value for name, value in os.environ.items() if name not in displays}
+    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.splitlines()[-1][:3]) == (0, "[3]"), run.stderr
+    assert "SDL_VIDEODRIVER" not in run.stdout
+    assert "XDG_RUNTIME_DIR" not in run.stderr  # SDL's word
+
+
 class Window(GrayEnv):
     metadata = {"render_modes": ["human"]}  # noqa: RUF012  # gymnasium's way
     render_mode = "human"

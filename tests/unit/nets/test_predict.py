@@ -167,6 +167,12 @@ def test_numbers_that_are_not_finite(bad: float) -> None:
         policy_for(BOX, spaces.Dict(a=OBS)).predict({"a": [0.0, bad, 0.0]})
 
 
+def test_a_number_that_float32_cannot_hold() -> None:
+    with pytest.raises(NonFiniteError, match="^ActorCritic.predict: obs: holds a number that is infinite in float32: "):
+        policy_for(BOX, OBS).predict([0.0, 1e39, 0.0])
+    policy_for(BOX, OBS).predict([0.0, 1e38, 0.0])
+
+
 def test_masks_are_obeyed() -> None:
     space = spaces.Dict(a=OBS, action_mask=spaces.MultiBinary(3))
     policy = policy_for(spaces.Discrete(3, start=1), space)

@@ -66,6 +66,14 @@ def test_ranges_within_their_bounds(tmp_path: Path) -> None:
     assert axes.get_xlim()[0] < -1
 
 
+def test_lengths_and_choices_are_whole_numbers(tmp_path: Path) -> None:
+    """Also where all episodes have one length, and where there are two choices."""
+    _, lengths, choices = axes_of(buffer_overview.buffer(buffer_of([0, 1], gym.spaces.Discrete(2))), tmp_path)
+    for axes, expected in ((lengths, {1, 2, 3}), (choices, {0, 1})):
+        low, high = axes.get_xlim()
+        assert {tick for tick in axes.get_xticks() if low <= tick <= high} == expected
+
+
 def test_choices_of_several_numbers_and_many_ranges(tmp_path: Path) -> None:
     several = buffer_of([[0, 2], [1, 2]], gym.spaces.MultiDiscrete([2, 3]))
     axes = axes_of(buffer_overview.buffer(several), tmp_path)[2]

@@ -8,7 +8,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
-from rltrainer.plots import page
+from rltrainer.plots import html_page, page
 from tests.unit.plots.conftest import MakeRun, Rows, returns
 
 ROWS: Rows = {
@@ -63,7 +63,7 @@ def test_what_a_page_says(make_run: MakeRun) -> None:
         "env steps 100",
         "epochs 1 of 2",
         "seed 1",
-        "Returns Training Update Timing collection 5,000 env steps/s",
+        "Returns Training Update Timing collection alone 5,000 env steps/s",
         "lr LinearSchedule(start=0.1, end=0.0) entropy_coef None",
         "training_collector Collector",
         "torch 2.13.0",
@@ -176,7 +176,23 @@ def test_a_run_with_checkpoints_tells_its_timing(tmp_path: Path) -> None:
     )
     result = rl.OnPolicyTrainer(algorithm, params).run()
     text = Parsed(page(run.path)).text
-    assert f"Timing total {result.timing.total:.4g} s collect {result.timing.collect:.4g} s update" in text
+    assert f"Timing total {result.timing.total:.3g} s collect {result.timing.collect:.3g} s update" in text
+    assert f"all together {64 / result.timing.total:,.0f} env steps/s collection alone" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (3.7331, "3.73 s"),
+        (59.96, "60 s"),
+        (125.4, "2 min 5 s"),
+        (3600, "1 h 0 min"),
+        (100_000, "27 h 46 min"),
+    ],
+)
+def test_durations_are_read_as_people_read_them(seconds: float, text: str) -> None:
+    assert html_page._duration(seconds) == text
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

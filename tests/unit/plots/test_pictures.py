@@ -140,6 +140,11 @@ def test_aggregates(tmp_path: Path) -> None:
     ppo, other = figure.axes[2].patches
     assert other.get_width() == 0
     assert ppo.get_x() <= 0.625 <= ppo.get_x() + ppo.get_width()
+    bands = "marks with their 95 % bootstrap intervals; "
+    assert figure.get_supxlabel() == f"{bands}PPO: 2 runs of 2 tasks, A2C: 2 runs of 1 task"
+    alike = aggregate_scores({"PPO": [0.5, 0.25], "A2C": [0.5, 0.5]}, num_resamples=10, confidence=0.9)
+    assert alike.get_supxlabel() == "marks with their 90 % bootstrap intervals; 2 runs of 1 task for each algorithm"
+    assert aggregate_scores({"PPO": [0.5]}, num_resamples=10).get_supxlabel() == f"{bands}1 run of 1 task"
 
 
 @pytest.mark.parametrize("function", [performance_profiles, aggregate_scores])

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ def test_results_are_those_of_runs_one_by_one(tmp_path: Path, capfd: pytest.Capt
             assert run.result.best_score == expected.best_score
             opened = rl.open_run(tmp_path / str(run.seed))
             assert (opened.stop_reason, opened.trainer["seed"]) == ("max_epochs", run.seed)
+            assert opened.command == shlex.join(sys.orig_argv)  # the user's, not that of its process
     finally:
         torch.set_num_threads(threads)
 
