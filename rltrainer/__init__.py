@@ -42,7 +42,7 @@ from rltrainer.loggers import *
 from rltrainer.nets import *
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.profiler_params import ProfilerParams
-from rltrainer.recipes import Recipe, Training, train
+from rltrainer.recipes import OfflineRecipe, Recipe, Training, train
 from rltrainer.registry import register
 from rltrainer.runs import *
 from rltrainer.schedules import CosineSchedule, LinearSchedule
@@ -65,7 +65,8 @@ __all__ = [
     "GaussianNoise", "HindsightReplayBuffer", "IMPALAParams", "IQLParams", "IncompatibleKeys", "InferenceParams",
     "InfoStats", "JSONLinesLogger", "JointEnv", "LinearSchedule", "LogScalar", "LogTiming", "LogUniform", "Logger",
     "MLflowLogger", "MaxEpisodes", "MixedBuffer", "MultiLogger", "NetParams", "OffPolicyAlgorithm",
-    "OffPolicyParams", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineTrainer", "OfflineTrainerParams",
+    "OffPolicyParams", "OffPolicyTrainer", "OffPolicyTrainerParams", "OfflineRecipe", "OfflineTrainer",
+    "OfflineTrainerParams",
     "OnPolicyAlgorithm", "OnPolicyTrainer", "OnPolicyTrainerParams", "OnlineTrainer", "OnlineTrainerParams",
     "Optimizer", "OrnsteinUhlenbeckNoise", "PPOParams", "PixelObservation", "Policy", "PrecisionParams",
     "PrioritizedReplayBuffer", "ProfilerParams", "QNetwork", "QRDQNParams", "QuantileQNetwork", "REDQParams",

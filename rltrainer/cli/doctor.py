@@ -101,7 +101,7 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
     except RLTrainerError as error:
         yield "rltrainer", False, str(error)
         return
-    takers = algorithms_for(envs)
+    takers = algorithms_for(envs.single_observation_space, envs.single_action_space)
     yield "algorithms", bool(takers), ", ".join(takers) or "none takes these spaces"
     if takers:
         yield from _steps(ALGORITHMS[takers[0]], takers[0], envs, env)

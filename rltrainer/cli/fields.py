@@ -13,12 +13,13 @@ from rltrainer.cli.values import read_value
 from rltrainer.interval import Every
 from rltrainer.nets import NetParams
 from rltrainer.params import Params
-from rltrainer.recipes import Recipe
-from rltrainer.recipes.algorithms import ALGORITHMS
+from rltrainer.recipes import AnyRecipe
+from rltrainer.recipes.algorithms import policy_of
 from rltrainer.schedules import LinearSchedule
 
 OF_COMMAND = {
-    "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "params", "policy", "trainer", "seed", "source"
+    "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "data", "params", "policy", "trainer", "seed",
+    "source",
 }  # fmt: skip
 """Fields of a recipe that the command names itself, or that are none of a user's."""
 NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "directory"}
@@ -63,14 +64,14 @@ NETS = ("net", "critic_net")
 """Options of a policy that are params."""
 
 
-def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
+def fields_of(recipe: AnyRecipe) -> Iterator[FieldOption]:
     """Yield the options of a training with the recipe's values as defaults."""
-    own = field_texts(Recipe)
+    own = field_texts(type(recipe))
     for field in dataclasses.fields(recipe):
         if field.name not in OF_COMMAND and not field.name.startswith("published"):
             yield FieldOption("run", field.name, shown(getattr(recipe, field.name)), own[field.name])
     yield from _of_params("algorithm", recipe.params)
-    policy_class = ALGORITHMS[recipe.algorithm].policy_class
+    policy_class = policy_of(recipe.algorithm)
     words = option_texts(policy_class)
     for name in recipe.policy_names():
         if name not in NOT_AS_WORDS:
@@ -89,7 +90,7 @@ def fields_of(recipe: Recipe) -> Iterator[FieldOption]:
     yield from _of_params("checkpoint", CheckpointParams("unused"))
 
 
-def with_values(recipe: Recipe, given: dict[str, str]) -> tuple[Recipe, dict[str, Any]]:
+def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, dict[str, Any]]:
     """Return the recipe with the values of options, and those of its checkpoints.
 
     Args:

@@ -1,11 +1,13 @@
 """`rltrainer list`: what there is to train, and by which recipes."""
 
+from typing import Any
+
 import click
 import gymnasium as gym
 
 from rltrainer.errors import SpaceError
 from rltrainer.recipes import get, names
-from rltrainer.recipes.algorithms import ALGORITHMS
+from rltrainer.recipes.algorithms import ALGORITHMS, OFFLINE, policy_of
 
 KINDS = {
     "Discrete": gym.spaces.Discrete(2),
@@ -22,7 +24,7 @@ def list_command(what: str | None) -> None:
     if what != "recipes":
         click.echo("algorithms, and the actions that they take")
         for name in ALGORITHMS:
-            click.echo(f"  {name:15}{', '.join(actions_of(name))}")
+            click.echo(f"  {name:15}{', '.join(actions_of(name))}{'; from data' if name in OFFLINE else ''}")
     if what != "algorithms":
         click.echo("recipes, their env steps, and the score that their source reports")
         for name in names():
@@ -33,8 +35,8 @@ def list_command(what: str | None) -> None:
 
 def actions_of(algorithm: str) -> list[str]:
     """Return the kinds of actions that an algorithm takes."""
-    options = {"v_min": 0.0, "v_max": 1.0} if algorithm == "c51" else {}
-    policy_class, taken = ALGORITHMS[algorithm].policy_class, []
+    options: Any = {"v_min": 0.0, "v_max": 1.0} if algorithm == "c51" else {}
+    policy_class, taken = policy_of(algorithm), []
     for kind, space in KINDS.items():
         try:
             policy_class.for_spaces(gym.spaces.Box(-1.0, 1.0, (2,)), space, **options)

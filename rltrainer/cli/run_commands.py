@@ -15,7 +15,7 @@ from rltrainer.evaluation import evaluate_policy
 from rltrainer.evaluation import watch as watch_policy
 from rltrainer.export import export_onnx
 from rltrainer.loggers import RunFolder
-from rltrainer.recipes import Recipe, recipe_of
+from rltrainer.recipes import AnyRecipe, recipe_of
 from rltrainer.recipes.recipe_file import NAME as RECIPE
 from rltrainer.runs import open_run
 
@@ -101,7 +101,7 @@ def export(run: Path, path: Path | None) -> None:
     click.echo(f"{path}")
 
 
-def _recipe(run: Path, env: str | None) -> Recipe:
+def _recipe(run: Path, env: str | None) -> AnyRecipe:
     live: dict[str, Any] = {} if env is None else {"env": env_named(env)}
     return recipe_of(open_run(run).folder, **live)
 
@@ -110,10 +110,12 @@ def _env(run: Path, env: str | None, **more: Any) -> Any:
     """Return what makes an env of a run: as its recipe says, or as the run was told, or as the command names it."""
     opened = open_run(run)
     if (opened.folder.path / RECIPE).exists():
-        return functools.partial(_recipe(run, env).make_env, **more)
-    if env is not None:
+        recipe = _recipe(run, env)
+        if recipe.env is not None:
+            return functools.partial(recipe.make_env, **more)
+    elif env is not None:
         return functools.partial(single_env, env_named(env), **more)
-    if opened.env_id is None:
-        hint = "Name it: --env my_package:MyEnv."
-        raise CheckpointError(f"{opened.folder.params}: does not say which env the run is of. {hint}")
-    return functools.partial(single_env, opened.env_id, **{**opened.env_kwargs, **more})
+    elif opened.env_id is not None:
+        return functools.partial(single_env, opened.env_id, **{**opened.env_kwargs, **more})
+    hint = "Name it: --env my_package:MyEnv."
+    raise CheckpointError(f"{opened.folder.params}: does not say which env the run is of. {hint}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from rltrainer.cli.fields import FieldOption, shown, with_values
-from rltrainer.cli.train_command import TrainCommand, explain
+from rltrainer.cli.train_command import TrainCommand, explain, require_source
 from rltrainer.cli.values import RANGES, read_range
 from rltrainer.errors import MissingExtraError
 from rltrainer.sweeps import SweepResult, SweepTrial
@@ -29,6 +29,7 @@ class SweepCommand(TrainCommand):
 @click.command("sweep", cls=SweepCommand)
 @click.argument("algorithm", required=False, metavar="[ALGORITHM]")
 @click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
+@click.option("--data", metavar="DATA", help="Train offline: a file or folder of data, or a Minari data set.")
 @click.option("--recipe", metavar="NAME", help="A recipe, such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option("--trials", default=20, show_default=True, metavar="N", help="In all, with those that are there.")
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
@@ -40,15 +41,14 @@ class SweepCommand(TrainCommand):
 )
 @click.pass_context
 def sweep(
-    ctx: click.Context, /, algorithm: str | None, env: str | None, recipe: str | None, trials: int, seeds: int,
-    seed: int, processes: int | None, path: Path | None, **values: str | None,
+    ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,
+    seeds: int, seed: int, processes: int | None, path: Path | None, **values: str | None,
 ) -> None:  # fmt: skip
     """Find values that train well: `sweep ppo --env CartPole-v1 --lr log:1e-5:1e-2`.
 
     Options with ranges vary; without any, those that are usual for the algorithm. The same command goes on.
     """
-    if env is None and recipe is None:
-        raise click.UsageError("name an env (--env CartPole-v1) or a recipe (--recipe ppo/CartPole-v1)", ctx)
+    require_source(ctx, env, recipe, data)
     meant, fields = ctx.meta["recipe"], {field.key: field for field in ctx.meta["fields"]}
     given = {key: text for key, text in values.items() if text is not None}
     try:
@@ -62,7 +62,7 @@ def sweep(
             raise click.UsageError(f"{field.flag}: cannot vary, only be set", ctx)
     space = {fields[key].name: found for key, found in ranges.items()} or None
     folder = Path("sweeps") / made.name.replace("/", "_") if path is None else path
-    click.echo(f"rltrainer: {ctx.meta['words']}; {trials} trials of {made.num_env_steps:,} env steps, to {folder}")
+    click.echo(f"rltrainer: {ctx.meta['words']}; {trials} trials of {made.length}, to {folder}")
     try:
         result = run_sweep(
             made, space, path=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes
@@ -72,7 +72,11 @@ def sweep(
         raise
     best = result.best
     click.echo(f"rltrainer: the best is trial {best.number} with score {best.score:.6g}, in {folder}")
-    words = [f"--recipe {recipe}" if recipe else meant.algorithm, *([f"--env {env}"] if env else [])]
+    words = [
+        f"--recipe {recipe}" if recipe else meant.algorithm,
+        *([f"--env {env}"] if env else []),
+        *([f"--data {data}"] if data else []),
+    ]
     words += [f"{fields[key].flag} {text}" for key, text in fixed.items()]
     words += _flags(best, list(fields.values()))
     click.echo(f"rltrainer: train it with: rltrainer train {' '.join(words)}")

@@ -17,13 +17,16 @@ from rltrainer.cli.pictures import draw, film, require_extras
 from rltrainer.cli.values import SYNTAX, read_seeds
 from rltrainer.loggers import RunFolder
 from rltrainer.names import OTHER_NAMES, did_you_mean
-from rltrainer.recipes import Recipe, get, run_recipe
+from rltrainer.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
+from rltrainer.recipes.algorithms import OFFLINE
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.recipes.training import choose_recipe
 from rltrainer.runs import run_seeds
 
 DEFAULT_ENV = "CartPole-v1"
 """Whose recipe `--help` shows where no env is named."""
+NO_DATA = "data"
+"""The name for `--help` where none is given."""
 
 
 class TrainCommand(click.Command):
@@ -100,6 +103,7 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
 @click.command("train", cls=TrainCommand)
 @click.argument("algorithm", required=False, metavar="[ALGORITHM]")
 @click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
+@click.option("--data", metavar="DATA", help="Train offline: a file or folder of data, or a Minari data set.")
 @click.option("--recipe", metavar="NAME", help="A recipe, such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
@@ -113,15 +117,14 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
     "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field, or a group of them."
 )
 @click.pass_context
-def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe: str | None, seed: str, directory: str,
-          is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
+def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
+          seed: str, directory: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
     The best recipe for the env is taken, or else recommended settings; options change fields of it. A run has a folder
     of its own with log, best algorithm and checkpoints. Ctrl-C ends it saved; `rltrainer resume` goes on.
     """
-    if env is None and recipe is None:
-        raise click.UsageError("name an env (--env CartPole-v1) or a recipe (--recipe ppo/CartPole-v1)", ctx)
+    require_source(ctx, env, recipe, data)
     try:
         seeds = read_seeds(seed)
     except ValueError:
@@ -134,7 +137,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe:
         more = f". `--explain {field[1].replace('_', '-')}` says more." if field else ""
         raise click.UsageError(f"{str(error).removesuffix('.')}{more}", ctx) from error
     require_extras(is_drawn, is_filmed)
-    click.echo(f"rltrainer: {words}; {made.num_env_steps:,} env steps")
+    click.echo(f"rltrainer: {words}; {made.length}")
     if len(seeds) > 1:
         runs = _train_seeds(made, seeds, directory, checkpoint)
         picture = Path(directory) / f"{made.name.replace('/', '_')}.png"
@@ -150,7 +153,16 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, recipe:
         draw(runs, picture)
 
 
-def train_in(folder: RunFolder, recipe: Recipe, checkpoint: dict[str, Any]) -> None:
+def require_source(ctx: click.Context, env: str | None, recipe: str | None, data: str | None) -> None:
+    """Raise a usage error if nothing says what a command learns from."""
+    if env is None and recipe is None and data is None:
+        named = "an env (--env CartPole-v1), a recipe (--recipe ppo/CartPole-v1) or data (--data logged.safetensors)"
+        raise click.UsageError(f"name {named}", ctx)
+    if data is None and isinstance(meant := ctx.meta["recipe"], OfflineRecipe):
+        raise click.UsageError(f"{meant.algorithm} learns from data: name it, --data logged.safetensors", ctx)
+
+
+def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> None:
     """Train, or go on, in a folder, and say what came of it."""
     click.echo(f"rltrainer: to {folder.path}")
     try:
@@ -161,7 +173,7 @@ def train_in(folder: RunFolder, recipe: Recipe, checkpoint: dict[str, Any]) -> N
     click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
 
 
-def _train_seeds(recipe: Recipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> list[Path]:
+def _train_seeds(recipe: AnyRecipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> list[Path]:
     """Train several seeds at once, and return the folders of those that did not fail."""
     name = recipe.name.replace("/", "_")
     folders = {seed: RunFolder.new(f"{name}_seed{seed}", directory) for seed in seeds}
@@ -181,7 +193,7 @@ def _train_seeds(recipe: Recipe, seeds: list[int], directory: str, checkpoint: d
     return [folders[run.seed].path for run in ended if run.result is not None]
 
 
-def make_trainer(recipe: Recipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:
+def make_trainer(recipe: AnyRecipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:
     """Return the trainer of a seed, whose folder holds its recipe."""
     folder, recipe = RunFolder(Path(folders[seed])), dataclasses.replace(recipe, seed=seed)
     write_recipe(recipe, folder)
@@ -192,11 +204,14 @@ def _checkpoint(folder: RunFolder, fields: dict[str, Any]) -> dict[str, Any]:
     return {"checkpoint": CheckpointParams(folder.checkpoints, **fields)} if fields else {}
 
 
-def _meant(args: list[str]) -> tuple[Recipe, str]:
+def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
     """Return the recipe that the arguments name, before they are read: its algorithm says which options there are."""
-    given = {option: _value_of(option, args) for option in ("--env", "--recipe")}
+    name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
     algorithm = args[0] if args and not args[0].startswith("-") else None
-    name, env = given["--recipe"], given["--env"]
+    if data is not None or algorithm in OFFLINE:
+        if name is not None:
+            raise click.UsageError("a recipe trains in its env: name it, or data")
+        return choose_recipe(None if env is None else env_named(env), algorithm, {}, data or NO_DATA)
     if name is not None:
         recipe = get(name)
         if algorithm not in (None, recipe.algorithm):

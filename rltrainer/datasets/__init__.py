@@ -1,6 +1,7 @@
 """Data sets: other projects' files as buffers, and some episodes of a buffer as a buffer of their own."""
 
 from rltrainer.data.chosen_episodes import best_episodes, episodes_with_return, split_episodes
+from rltrainer.datasets.any_file import load
 from rltrainer.datasets.hdf5_file import from_hdf5
 from rltrainer.datasets.lerobot_folder import from_lerobot
 from rltrainer.datasets.minari_read import from_minari
@@ -16,6 +17,7 @@ __all__ = [
     "from_minari",
     "from_npz",
     "from_parquet",
+    "load",
     "split_episodes",
     "to_minari",
 ]

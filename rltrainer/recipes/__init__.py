@@ -1,8 +1,21 @@
 """Recipes: settings that train well in an env, as data; and `train`, which picks one."""
 
+from rltrainer.recipes.any_recipe import AnyRecipe
 from rltrainer.recipes.cookbook import get, names
+from rltrainer.recipes.offline_recipe import OfflineRecipe
 from rltrainer.recipes.recipe import Recipe
 from rltrainer.recipes.recipe_file import recipe_of
 from rltrainer.recipes.training import Training, for_env, run_recipe, train
 
-__all__ = ["Recipe", "Training", "for_env", "get", "names", "recipe_of", "run_recipe", "train"]
+__all__ = [
+    "AnyRecipe",
+    "OfflineRecipe",
+    "Recipe",
+    "Training",
+    "for_env",
+    "get",
+    "names",
+    "recipe_of",
+    "run_recipe",
+    "train",
+]

@@ -1,45 +1,64 @@
-"""The algorithms that train in envs, by the names that recipes and commands have for them: a closed list."""
+"""The algorithms, by the names that recipes and commands have for them: a closed list."""
 
 from typing import Any
 
+import gymnasium as gym
+
 from rltrainer.algorithms import (
     A2C,
+    BC,
     C51,
+    CQL,
     DDPG,
     DQN,
     IMPALA,
+    IQL,
     PPO,
     QRDQN,
     REDQ,
     REINFORCE,
     SAC,
     TD3,
+    TD3BC,
     TQC,
     TRPO,
     Algorithm,
+    DiscreteCQL,
     DiscreteSAC,
     DoubleDQN,
     RecurrentPPO,
 )
 from rltrainer.errors import ParamsError, RLTrainerError, field_error_text
 from rltrainer.names import did_you_mean
+from rltrainer.nets import Actor, Policy
 
+Space = gym.Space[Any]
+
+OFFLINE: dict[str, type[Algorithm]] = {
+    "bc": BC, "cql": CQL, "discrete_cql": DiscreteCQL, "iql": IQL, "td3bc": TD3BC,
+}  # fmt: skip
+"""Those that recipes train from data only; the other off-policy ones can do so too."""
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "a2c": A2C, "c51": C51, "ddpg": DDPG, "discrete_sac": DiscreteSAC, "double_dqn": DoubleDQN, "dqn": DQN,
     "impala": IMPALA, "ppo": PPO, "qrdqn": QRDQN, "recurrent_ppo": RecurrentPPO, "redq": REDQ, "reinforce": REINFORCE,
-    "sac": SAC, "td3": TD3, "tqc": TQC, "trpo": TRPO,
+    "sac": SAC, "td3": TD3, "tqc": TQC, "trpo": TRPO, **OFFLINE,
 }  # fmt: skip
 
 
-def algorithms_for(envs: Any) -> list[str]:
-    """Return the names of the algorithms whose policies take the spaces of these envs."""
-    return [name for name, cls in ALGORITHMS.items() if _takes(name, cls, envs)]
+def policy_of(name: str) -> type[Policy]:
+    """Return the class of the policy that an algorithm of this name is given."""
+    return Actor if name == "bc" else ALGORITHMS[name].policy_class
 
 
-def _takes(name: str, cls: type[Algorithm], envs: Any) -> bool:
-    options = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
+def algorithms_for(observation_space: Space, action_space: Space) -> list[str]:
+    """Return the names of the algorithms whose policies take these spaces, of an env's or of a data set's."""
+    return [name for name in ALGORITHMS if _takes(name, observation_space, action_space)]
+
+
+def _takes(name: str, observation_space: Space, action_space: Space) -> bool:
+    options: Any = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
     try:
-        cls.policy_class.for_envs(envs, **options)
+        policy_of(name).for_spaces(observation_space, action_space, **options)
     except RLTrainerError:
         return False
     return True

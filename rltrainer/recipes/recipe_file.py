@@ -2,14 +2,17 @@
 
 from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.json_text import read_json
 from rltrainer.loggers import RunFolder
+from rltrainer.recipes.any_recipe import AnyRecipe
+from rltrainer.recipes.offline_recipe import OfflineRecipe
 from rltrainer.recipes.recipe import Recipe
 from rltrainer.regular_file import open_regular
 
 NAME = "recipe.json"
 
 
-def write_recipe(recipe: Recipe, folder: RunFolder) -> None:
+def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
     """Write the recipe of a run that begins; one that goes on keeps its own."""
     path = folder.path / NAME
     if path.exists():
@@ -19,12 +22,12 @@ def write_recipe(recipe: Recipe, folder: RunFolder) -> None:
         file.write((recipe.to_json() + "\n").encode())
 
 
-def recipe_of(folder: RunFolder, **live: object) -> Recipe:
+def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     """Return the recipe of a run.
 
     Args:
         folder: of the run.
-        live: what the file can only name, such as `env`, a factory.
+        live: what the file can only name: `env`, a factory; `data`, a buffer.
 
     Raises:
         CheckpointError: there is none, or it is damaged, or names what must be passed.
@@ -32,7 +35,8 @@ def recipe_of(folder: RunFolder, **live: object) -> Recipe:
     path = folder.path / NAME
     try:
         with open_regular(path) as file:
-            return Recipe.from_json(file.read().decode(errors="replace"), **live)
+            text = file.read().decode(errors="replace")
+        return _class_of(text).from_json(text, **live)
     except FileNotFoundError:
         hint = "Runs of rl.train and of recipes have one; make the trainer of another as its program does."
         raise CheckpointError(f"{path}: is not there, so nothing says how the run was made. {hint}") from None
@@ -40,3 +44,12 @@ def recipe_of(folder: RunFolder, **live: object) -> Recipe:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ParamsError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def _class_of(text: str) -> type[AnyRecipe]:
+    """Return the class that a recipe's text is of; any for what is none, since each says that."""
+    try:
+        is_offline = read_json(text)["params"] == OfflineRecipe.__name__
+    except (KeyError, TypeError, ValueError):
+        is_offline = False
+    return OfflineRecipe if is_offline else Recipe

@@ -11,13 +11,18 @@ import numpy as np
 from gymnasium import spaces
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.algorithms.recommended import offline_fields
+from rltrainer.data import ReplayBuffer
+from rltrainer.datasets import load
 from rltrainer.envs import make_vec
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import cookbook
 from rltrainer.recipes.algorithms import algorithm_named
-from rltrainer.recipes.recipe import AnyEnv, Recipe, Wrappers, live_fields
+from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe, Wrappers, live_fields
+from rltrainer.recipes.offline_recipe import Data, OfflineRecipe
+from rltrainer.recipes.recipe import Recipe
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.trainers import InfoStats
 
@@ -39,24 +44,28 @@ class Training:
     algorithm: Algorithm
     folder: RunFolder
     info: InfoStats
-    recipe: Recipe
+    recipe: AnyRecipe
 
 
 def train(
-    env: str | Callable[[], gym.Env[Any, Any]],
+    env: str | Callable[[], gym.Env[Any, Any]] | None = None,
     algorithm: str | None = None,
     *,
+    data: str | os.PathLike[str] | ReplayBuffer | None = None,
     directory: str | os.PathLike[str] = "runs",
     **fields: Any,
 ) -> Training:
     """Train an agent in an env by the best recipe that there is for it, in a numbered folder of its own.
 
     Without a recipe for this env, the algorithm's `recommended` fields are taken: of PPO, or of SAC for actions in a
-    bounded Box. What was chosen is printed, and written to the folder.
+    bounded Box. From `data`, those of TD3+BC, or of discrete CQL for choices. What was chosen is printed, and written
+    to the folder.
 
     Args:
-        env: a gymnasium id, or a factory of envs.
+        env: a gymnasium id, or a factory of envs. With `data`, that of test steps; None makes none.
         algorithm: by its name, "ppo", "sac", ...; None takes the recipe's.
+        data: train offline, from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
+            buffer.
         directory: where the folder is made.
         fields: what shall be otherwise, each by its own name: of `Recipe` (`num_env_steps`, `num_envs`, `seed`), of the
             algorithm's params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy
@@ -68,20 +77,24 @@ def train(
     Raises:
         ParamsError: an argument breaks its rule, or a field is none of these.
     """
-    env = checked("train", "env", env, AnyEnv)
+    env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
+    data = checked("train", "data", data, Data | None)
     directory = checked("train", "directory", directory, AnyPath)
     verbose = fields.get("verbose", True)
-    recipe, words = choose_recipe(env, algorithm, {name: fields[name] for name in SHAPES & fields.keys()})
+    shape = {name: fields[name] for name in SHAPES & fields.keys()}
+    recipe, words = choose_recipe(env, algorithm, shape, data)
     live = {name: fields.pop(name) for name in list(fields) if name in live_fields(recipe)}
     recipe = recipe.with_fields(**fields)
     folder = RunFolder.new(recipe.name.replace("/", "_"), directory)
     if verbose:
-        print(f"rl.train: {words}; {recipe.num_env_steps:,} env steps, to {folder.path}")
+        print(f"rl.train: {words}; {recipe.length}, to {folder.path}")
     return run_recipe(recipe, folder, **live)
 
 
-def run_recipe(recipe: Recipe, folder: RunFolder, **live: Any) -> Training:
+def run_recipe(recipe: AnyRecipe, folder: RunFolder, **live: Any) -> Training:
     """Train by a recipe in a folder, or go on with what was trained there; return the best algorithm.
+
+    Without test steps, as data without an env have none, that is the last one.
 
     Args:
         recipe: the settings.
@@ -100,7 +113,9 @@ def run_recipe(recipe: Recipe, folder: RunFolder, **live: Any) -> Training:
     finally:
         for collector in trainer.params.collectors().values():
             collector.close()
-    if folder.best.exists():
+    if trainer.params.test_collector is None:
+        trainer.algorithm.save(folder.best)  # the last is the best that is known
+    elif folder.best.exists():
         trainer.algorithm.load(folder.best)
     return Training(trainer.algorithm, folder, info, recipe)
 
@@ -115,19 +130,24 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
     Raises:
         ParamsError: an argument breaks its rule.
     """
-    return choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})[0]
+    recipe, _ = choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})
+    return cast(Recipe, recipe)
 
 
-def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any]) -> tuple[Recipe, str]:
-    """Return the recipe for an env, and words that say which it is.
+def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
+    """Return the recipe for an env or for data, and words that say which it is.
 
     Args:
-        env: an id or a factory.
-        algorithm: by its name; None leaves it to the env.
+        env: an id or a factory; with data it may be None.
+        algorithm: by its name; None leaves it to the env, or to the data.
         shape: fields that recommended settings depend on: `num_envs`, `env_kwargs`, `wrappers`.
+        data: of an offline training; None trains in the env.
     """
     if algorithm is not None:
         algorithm_named("train", algorithm)
+    if data is not None:
+        offline = offline_recipe(env, algorithm, data)
+        return offline, f"the recommended settings of {offline.algorithm} on data"
     found = cookbook.find(env, algorithm) if isinstance(env, str) else None
     if found is None:
         recipe = recommended_recipe(env, algorithm, **shape)
@@ -160,6 +180,18 @@ def recommended_recipe(
         algorithm=algorithm, env=env, env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs,
         params=cls.params_class(),
         num_env_steps=1_000_000 if is_on_policy else 200_000, trainer=dict(fields),
+        source=f"{cls.__name__}.recommended",
+    )  # fmt: skip
+
+
+def offline_recipe(env: Any, algorithm: str | None, data: Any) -> OfflineRecipe:
+    """Return a recipe of what `recommended` says of an algorithm on data; of one that suits the actions if None."""
+    if algorithm is None:
+        buffer = data if isinstance(data, ReplayBuffer) else load(data)
+        algorithm = "td3bc" if _is_for_sac(buffer.action_space) else "discrete_cql"
+    cls = algorithm_named("train", algorithm)
+    return OfflineRecipe(
+        algorithm=algorithm, env=env, data=data, params=cls.params_class(), trainer=dict(offline_fields(cls)),
         source=f"{cls.__name__}.recommended",
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rltrainer.errors import ParamsError
-from rltrainer.recipes import Recipe
+from rltrainer.recipes import AnyRecipe
 from rltrainer.sweeps.ranges import LogUniform, Range, Uniform
 from rltrainer.sweeps.search_space import OWNER, Make
 
@@ -45,8 +45,8 @@ def default_ranges(make: Make) -> Mapping[str, Range]:
     Raises:
         ParamsError: there are none.
     """
-    if not isinstance(make, Recipe) or make.algorithm not in DEFAULT_RANGES:
-        who = make.algorithm if isinstance(make, Recipe) else "a function"
+    if not isinstance(make, AnyRecipe) or make.algorithm not in DEFAULT_RANGES:
+        who = make.algorithm if isinstance(make, AnyRecipe) else "a function"
         hint = f"Usual ranges are there for {', '.join(DEFAULT_RANGES)}"
         raise ParamsError(f"{OWNER}.space: must say what varies, as there are no usual ranges for {who}. {hint}.")
     ranges = DEFAULT_RANGES[make.algorithm]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.loggers import RunFolder
-from rltrainer.recipes import Recipe
+from rltrainer.recipes import AnyRecipe
 
 State = Literal["complete", "pruned", "failed"]
 
@@ -49,7 +49,7 @@ class SweepResult:
 
     path: Path
     trials: tuple[SweepTrial, ...]
-    swept: Recipe | None = None
+    swept: AnyRecipe | None = None
 
     @property
     def best(self) -> SweepTrial:
@@ -65,7 +65,7 @@ class SweepResult:
         return max(complete, key=lambda trial: trial.score or 0.0)
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> AnyRecipe:
         """The recipe with the fields of the best trial, to train it for longer.
 
         Raises:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.names import did_you_mean
 from rltrainer.plain_values import to_plain
-from rltrainer.recipes import Recipe
+from rltrainer.recipes import AnyRecipe
 from rltrainer.sweeps.ranges import Range, as_plain, check_range, draw, ends
 
 if TYPE_CHECKING:
     import optuna
 
 Space = Mapping[str, Range] | Callable[["optuna.trial.BaseTrial"], Mapping[str, Any]]
-Make = Recipe | Callable[..., Any]
+Make = AnyRecipe | Callable[..., Any]
 OWNER = "sweep"
 
 
@@ -64,7 +64,7 @@ class SearchSpace:
 
     def check_names(self, names: list[str]) -> None:
         """Raise a `ParamsError` if one is no field; the text names the nearest."""
-        if not isinstance(self._make, Recipe):
+        if not isinstance(self._make, AnyRecipe):
             self._check_arguments(self._make, names)
             return
         known = self._make.field_names()
@@ -91,7 +91,7 @@ class SearchSpace:
             raise ParamsError(f"{OWNER}.make: cannot be called: {error}. {hint}") from None
 
     def _check_value(self, name: str, value: Any) -> None:
-        if not isinstance(self._make, Recipe):
+        if not isinstance(self._make, AnyRecipe):
             return  # only its code knows
         try:
             self._make.with_fields(**{name: value})

@@ -15,7 +15,7 @@ from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, field
 from rltrainer.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.json_text import read_json, to_strict_json
 from rltrainer.plain_values import to_plain
-from rltrainer.recipes import Recipe, for_env, get
+from rltrainer.recipes import AnyRecipe, for_env, get
 from rltrainer.recipes.algorithms import ALGORITHMS
 from rltrainer.runs.job_process import Job
 from rltrainer.runs.processes import Bar, Processes, check_program
@@ -35,7 +35,7 @@ AnySampler = Annotated[
 
 
 def sweep(
-    make: str | Recipe | Callable[..., Any],
+    make: str | AnyRecipe | Callable[..., Any],
     space: Space | None = None,
     *,
     path: str | os.PathLike[str],
@@ -103,7 +103,7 @@ def sweep(
         failed = next((trial for trial in found if trial.error), None)
         why = "" if failed is None else f"; trial {failed.number}:\n{failed.error}"
         raise RLTrainerError(f"sweep: none of {len(found)} trials came to its end{why}")
-    return SweepResult(folder, tuple(found), made if isinstance(made, Recipe) else None)
+    return SweepResult(folder, tuple(found), made if isinstance(made, AnyRecipe) else None)
 
 
 class _Trials:
@@ -168,7 +168,7 @@ class _Trials:
 def _as_make(make: str | Make) -> Make:
     if isinstance(make, str):
         return get(make) if make.partition("/")[0] in ALGORITHMS else for_env(make)
-    if isinstance(make, Recipe) or callable(make):
+    if isinstance(make, AnyRecipe) or callable(make):
         return make
     rule = "must be the name of a recipe, an env's id, a recipe, or a function (seed, **fields) -> trainer"
     raise ParamsError(field_error_text(OWNER, "make", rule, make))
@@ -176,7 +176,7 @@ def _as_make(make: str | Make) -> Make:
 
 def _described(make: Make, space: SearchSpace, num_seeds: int, seed: int) -> dict[str, Any]:
     """Return what makes a sweep this one, as plain data."""
-    trained = make.to_plain()["fields"] if isinstance(make, Recipe) else to_plain(make)
+    trained = make.to_plain()["fields"] if isinstance(make, AnyRecipe) else to_plain(make)
     return {"make": trained, "space": space.to_plain(), "num_seeds": num_seeds, "seed": seed}
 
 

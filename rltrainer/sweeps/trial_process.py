@@ -16,7 +16,7 @@ from rltrainer.errors import CheckpointError, ParamsError, field_error_text, rea
 from rltrainer.field_rules import as_python, is_int
 from rltrainer.hooks import TrainerContext, TrainerHook
 from rltrainer.loggers import RunFolder
-from rltrainer.recipes import Recipe
+from rltrainer.recipes import AnyRecipe
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.runs.job_process import OVER, SECONDS_TO_END, Parent
 from rltrainer.seeding import seed as seed_everything
@@ -88,7 +88,7 @@ class TrialJob:
     def _make(self, seed: int, folder: RunFolder, pruning: "_Pruning") -> Trainer[Any, Any] | float:
         """Return the trainer of a seed, which writes to the folder and tells of its tests; or the score at once."""
         live: dict[str, Any] = {"run_folder": folder, "show_progress": False, "verbose": False}
-        if isinstance(self.make, Recipe):
+        if isinstance(self.make, AnyRecipe):
             recipe = self.make.with_fields(**self.fields, seed=seed)
             write_recipe(recipe, folder)
             return recipe.make_trainer(hooks=(pruning,), **live)

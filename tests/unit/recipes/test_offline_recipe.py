@@ -1,0 +1,99 @@
+"""Training from logged data by a recipe: from files and buffers, with and without an env, gone on with."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, RLTrainerError
+
+SHORT: dict[str, Any] = {
+    "num_gradient_steps": 20, "num_epochs": 2, "num_test_episodes": 2, "batch_size": 8, "show_progress": False,
+    "verbose": False, "runtime": rl.RuntimeParams(compile=False),
+}  # fmt: skip
+
+
+def logged(env: str = "Pendulum-v1") -> rl.ReplayBuffer:
+    envs = rl.make_vec(env, num_envs=2, seed=1)
+    log = rl.ReplayBuffer(60, envs.single_observation_space, envs.single_action_space, num_envs=2, seed=1)
+    policy: Any = rl.QNetwork if env == "CartPole-v1" else rl.SquashedActorCritic
+    rl.Collector(policy.for_envs(envs), envs, log).collect(num_steps=60, random=True)
+    envs.close()
+    return log
+
+
+def test_a_file_trains_as_the_same_program_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logged().save(tmp_path / "log.safetensors")
+    found = rl.train(
+        "Pendulum-v1", "td3bc", data=tmp_path / "log.safetensors", directory=tmp_path, seed=3, alpha=1.0,
+        hidden_sizes=(8,), **SHORT | {"verbose": True},
+    )  # fmt: skip
+    folder = tmp_path / "td3bc_Pendulum-v1"
+    words = f"rl.train: the recommended settings of td3bc on data; 20 gradient steps, to {folder}"
+    assert capsys.readouterr().out.splitlines()[0] == words
+    rl.seed(3)
+    envs = rl.make_vec("Pendulum-v1", 2)
+    buffer = rl.ReplayBuffer.load(tmp_path / "log.safetensors")
+    spaces = buffer.observation_space, buffer.action_space
+    policy = rl.DeterministicActorCritic.for_spaces(*spaces, hidden_sizes=(8,))
+    params = rl.OfflineTrainerParams(
+        buffer=buffer, test_collector=rl.Collector(policy, envs), test_step_num_episodes=2, max_epochs=2,
+        epoch_num_steps=10, batch_size=8, seed=3, verbose=False, show_progress=False, runtime=SHORT["runtime"],
+    )  # fmt: skip
+    expected = rl.TD3BC(policy, rl.TD3BCParams(alpha=1.0)).run_training(params)
+    assert found.info.best_score == expected.best_score
+    assert [e.update.metrics for e in found.info.epochs] == [e.update.metrics for e in expected.epochs]
+    recipe = rl.recipes.recipe_of(found.folder)
+    assert recipe == found.recipe
+    assert isinstance(recipe, rl.OfflineRecipe)
+    assert recipe.data == str(tmp_path / "log.safetensors")
+
+
+def test_without_an_env_the_last_algorithm_is_kept(tmp_path: Path) -> None:
+    found = rl.train(data=logged(), directory=tmp_path, **SHORT)
+    assert found.recipe.name == "td3bc/buffer"
+    assert found.info.best_score is None
+    kept, obs = rl.load_policy(found.folder.best), np.ones((3, 3), np.float32)
+    np.testing.assert_array_equal(kept.predict(obs), found.algorithm.policy.predict(obs))
+    logged("CartPole-v1").save(tmp_path / "choices.safetensors")
+    found = rl.train(data=str(tmp_path / "choices.safetensors"), directory=tmp_path, **SHORT)
+    assert found.recipe.name == "discrete_cql/choices"
+
+
+def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
+    logged().save(tmp_path / "log.safetensors")
+    short = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), directory=tmp_path, **SHORT)
+    longer = rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4)
+    again = rl.recipes.run_recipe(longer, short.folder)
+    whole = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), directory=tmp_path, max_epochs=4, **SHORT)
+    assert again.info.gradient_step == 40
+    assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
+
+
+def test_a_recipe_of_a_buffer_needs_it_again(tmp_path: Path) -> None:
+    log = logged()
+    found = rl.train("Pendulum-v1", "bc", data=log, directory=tmp_path, **SHORT)
+    with pytest.raises(CheckpointError, match=r"recipe.json: OfflineRecipe.data: .* pass data=\.\.\."):
+        rl.recipes.recipe_of(found.folder)
+    assert rl.recipes.recipe_of(found.folder, data=log) == found.recipe
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"algorithm": "ppo", "data": "x.npz"}, "OfflineRecipe.algorithm: must be one that learns from data; got"),
+        ({"algorithm": "iql", "env": "Pendulum-v1"}, "Recipe.algorithm: must be one that trains in an env; got 'iql'"),
+        ({"algorithm": "iql", "data": 3}, "train.data: must be a file or folder of data, the name of a Minari data"),
+        ({"algorithm": "iql"}, "train.env: must be a gymnasium id or a factory of envs; got None (NoneType)"),
+        ({"algorithm": "iql", "data": "nowhere.npz"}, "from_npz: nowhere.npz: there is no such file"),
+        ({"algorithm": "iql", "data": "x.npz", "num_envs": 3}, "Recipe iql/x: has no field 'num_envs'."),
+        ({"algorithm": "iql", "data": "x.npz", "num_gradient_steps": 0}, "OfflineRecipe.num_gradient_steps: must be a"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_before_anything_is_made(fields: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(RLTrainerError) as caught:
+        rl.train(directory=tmp_path, **fields)
+    assert str(caught.value).startswith(text)
+    assert list(tmp_path.iterdir()) == []
