@@ -71,3 +71,14 @@ def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
     hint = did_you_mean(name.lower(), ALGORITHMS).strip() if isinstance(name, str) else ""
     hint = next((f"Write its name, {each!r}." for each, cls in ALGORITHMS.items() if cls is name), hint)
     raise ParamsError(field_error_text(owner, "algorithm", f"must be one of {', '.join(ALGORITHMS)}", name, hint))
+
+
+def name_of(algorithm: str | Algorithm | None) -> str | None:
+    """Return the name of an algorithm that was made; a name, or None, as it is."""
+    if not isinstance(algorithm, Algorithm):
+        return algorithm
+    for name, cls in ALGORITHMS.items():
+        if type(algorithm) is cls:
+            return name
+    rule, hint = f"must be one of {', '.join(ALGORITHMS)}, or made by their classes", "Train yours by run_training."
+    raise ParamsError(field_error_text("train", "algorithm", rule, algorithm, hint))

@@ -1,17 +1,20 @@
 """What recipes have in common: a training as data, and the envs, policy and trainer that it makes."""
 
 import dataclasses
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 import gymnasium as gym
 
-from rltrainer.algorithms import Algorithm, AlgorithmParams
+from rltrainer.algorithms import Algorithm, AlgorithmParams, load_policy
 from rltrainer.envs.make_vec import ONE_ENV, Backend, make_vec, single_env
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.field_rules import (
+    AnyPath,
     AnyText,
     FiniteFloat,
     NonNegativeInt,
@@ -80,6 +83,8 @@ class AnyRecipe(Params):
     """Hyperparameters of the algorithm."""
     policy: Options = dataclasses.field(default_factory=dict)
     """Options of the policy, as its class's `for_envs` takes them."""
+    start: AnyPath | None = None
+    """A saved algorithm to go on with: networks, statistics and optimizers of this file stand in place of new ones."""
     trainer: Options = dataclasses.field(default_factory=dict)
     """Fields of the trainer's params; epochs follow from the length of the training and `num_epochs`."""
     seed: NonNegativeInt = 0
@@ -98,6 +103,10 @@ class AnyRecipe(Params):
             if (data := getattr(self, field)) is not None:
                 wrappers_named(type(self).__name__, field, data)
                 object.__setattr__(self, field, tuple(data))  # frozen, and equal to what a file brings back
+        if self.start is not None:
+            object.__setattr__(self, "start", os.fspath(self.start))
+            if self.policy:
+                self.raise_invalid("policy", "must have no options where a saved algorithm goes on")
         if type(self.params) is not cls.params_class:
             self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
         for field, known in (("policy", self.policy_names()), ("trainer", list(self.trainer_fields()))):
@@ -152,11 +161,12 @@ class AnyRecipe(Params):
         changes: dict[str, dict[str, Any]] = {"": {}, "params": {}, "trainer": {}, "policy": {}}
         for name, value in fields.items():
             changes[self._owner_of(name)][name] = value
+        own_policy = {} if changes[""].get("start") is not None else self.policy  # the file's networks are as they are
         return dataclasses.replace(
             self,
             params=dataclasses.replace(self.params, **changes["params"]),
             trainer={**self.trainer, **changes["trainer"]},
-            policy={**self.policy, **changes["policy"]},
+            policy={**own_policy, **changes["policy"]},
             **changes[""],
         )
 
@@ -170,7 +180,10 @@ class AnyRecipe(Params):
         policy, fields = self._parts()
         shared = {"test_step_num_episodes": self.num_test_episodes, "seed": self.seed}
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
-        trainer: Trainer[Any, Any] = params.create_trainer(cast(Any, self._algorithm_class())(policy, self.params))
+        algorithm: Algorithm = cast(Any, self._algorithm_class())(policy, self.params)
+        if self.start is not None:
+            algorithm.load(Path(self.start))
+        trainer: Trainer[Any, Any] = params.create_trainer(algorithm)
         return trainer
 
     @abstractmethod
@@ -178,7 +191,12 @@ class AnyRecipe(Params):
         """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs."""
 
     def _make_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        """Return the policy with the recipe's options; an error says which algorithms take such spaces."""
+        """Return the policy with the recipe's options, or of the file that goes on.
+
+        An error says which algorithms take such spaces.
+        """
+        if self.start is not None:
+            return load_policy(Path(self.start))
         try:
             policy: Policy = cast(Any, policy_of(self.algorithm)).for_spaces(
                 observation_space, action_space, **self.policy

@@ -1,9 +1,10 @@
 """Train in an env, and be told all that was chosen: `rl.train("CartPole-v1")`."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -19,18 +20,20 @@ from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import cookbook
-from rltrainer.recipes.algorithms import algorithm_named
+from rltrainer.recipes.algorithms import algorithm_named, name_of
 from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe, Wrappers, live_fields
 from rltrainer.recipes.offline_recipe import Data, OfflineRecipe
 from rltrainer.recipes.recipe import Recipe
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.trainers import InfoStats
 
+START = "start.safetensors"
+"""File in a run's folder of the algorithm that went on."""
 SHAPES = {"num_envs", "env_kwargs", "wrappers"}
 """Fields that recommended settings depend on."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Training:
     """The outcome of `rl.train`.
 
@@ -49,7 +52,7 @@ class Training:
 
 def train(
     env: str | Callable[[], gym.Env[Any, Any]] | None = None,
-    algorithm: str | None = None,
+    algorithm: str | Algorithm | None = None,
     *,
     data: str | os.PathLike[str] | ReplayBuffer | None = None,
     directory: str | os.PathLike[str] = "runs",
@@ -63,7 +66,8 @@ def train(
 
     Args:
         env: a gymnasium id, or a factory of envs. With `data`, that of test steps; None makes none.
-        algorithm: by its name, "ppo", "sac", ...; None takes the recipe's.
+        algorithm: by its name, "ppo", "sac", ...; None takes the recipe's. Or one that goes on with its networks,
+            optimizers and params, such as `result.algorithm` of a training on data; it stays as it is.
         data: train offline, from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
         directory: where the folder is made.
@@ -82,16 +86,22 @@ def train(
     directory = checked("train", "directory", directory, AnyPath)
     verbose = fields.get("verbose", True)
     shape = {name: fields[name] for name in SHAPES & fields.keys()}
-    recipe, words = choose_recipe(env, algorithm, shape, data)
+    start = algorithm if isinstance(algorithm, Algorithm) else None
+    recipe, words = choose_recipe(env, name_of(algorithm), shape, data)
+    if start is not None:
+        recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
+        words = f"{recipe.algorithm} goes on; {words}"
     live = {name: fields.pop(name) for name in list(fields) if name in live_fields(recipe)}
     recipe = recipe.with_fields(**fields)
     folder = RunFolder.new(recipe.name.replace("/", "_"), directory)
     if verbose:
         print(f"rl.train: {words}; {recipe.length}, to {folder.path}")
-    return run_recipe(recipe, folder, **live)
+    if start is not None:
+        recipe = recipe.with_fields(start=folder.path / START)
+    return run_recipe(recipe, folder, start, **live)
 
 
-def run_recipe(recipe: AnyRecipe, folder: RunFolder, **live: Any) -> Training:
+def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
     """Train by a recipe in a folder, or go on with what was trained there; return the best algorithm.
 
     Without test steps, as data without an env have none, that is the last one.
@@ -99,12 +109,17 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, **live: Any) -> Training:
     Args:
         recipe: the settings.
         folder: of this run, and no other.
+        start: what goes on, to be saved where the recipe says; None takes what is there.
         live: further fields of the trainer's params, such as `hooks`.
     """
     try:
+        if start is not None:
+            start.save(cast(Path, recipe.start))
         trainer = recipe.make_trainer(run_folder=folder, **live)
     except BaseException:
         with contextlib.suppress(OSError):
+            if start is not None:
+                Path(cast(Path, recipe.start)).unlink()
             folder.path.rmdir()  # if it is empty: nothing came of it
         raise
     write_recipe(recipe, folder)

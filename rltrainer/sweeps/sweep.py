@@ -168,6 +168,8 @@ class _Trials:
 def _as_make(make: str | Make) -> Make:
     if isinstance(make, str):
         return get(make) if make.partition("/")[0] in ALGORITHMS else for_env(make)
+    if isinstance(make, AnyRecipe) and make.env is None:
+        make.raise_invalid("env", "must be what trials are tested in", "A sweep compares scores of test steps.")
     if isinstance(make, AnyRecipe) or callable(make):
         return make
     rule = "must be the name of a recipe, an env's id, a recipe, or a function (seed, **fields) -> trainer"

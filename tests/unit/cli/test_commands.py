@@ -19,6 +19,7 @@ from rltrainer.cli import main
 from rltrainer.cli.field_texts import field_texts, option_texts
 from rltrainer.cli.fields import fields_of
 from rltrainer.recipes.algorithms import ALGORITHMS
+from tests.unit.recipes.any_recipes import any_recipe
 
 pytest.importorskip("click")
 ROOT = Path(__file__).parents[3]
@@ -96,7 +97,13 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
         ("train pppo --env CartPole-v1", 1, "train.algorithm: must be one of a2c, "),
         ("train --recipe ppo/CartPole-v7", 1, "there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
         ("train dqn --recipe ppo/CartPole-v1", 2, "the recipe ppo/CartPole-v1 is of ppo, not of dqn"),
-        ("train", 2, "name an env (--env CartPole-v1) or a recipe (--recipe ppo/CartPole-v1)"),
+        ("train", 2, "name an env (--env CartPole-v1), a recipe (--recipe ppo/CartPole-v1) or data (--data logged."),
+        ("train td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
+        ("sweep td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
+        ("sweep td3bc --data x.npz", 1, "OfflineRecipe.env: must be what trials are tested in; got None (NoneType)."),
+        ("train iql --data x.npz --recipe ppo/CartPole-v1", 2, "a recipe trains in its env: name it, or data"),
+        ("train ppo --data x.npz", 1, "OfflineRecipe.algorithm: must be one that learns from data; got 'ppo' (str)."),
+        ("train iql --data x.npz --num-envs 3", 2, "No such option '--num-envs'."),
         ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
         ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
         ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
@@ -118,15 +125,55 @@ def test_a_wrong_command_ends_with_one_sentence(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_field_is_an_option_with_its_docstring(algorithm: str) -> None:
-    cls = ALGORITHMS[algorithm]
-    recipe = rl.Recipe(algorithm=algorithm, env="CartPole-v1", num_env_steps=1, params=cls.params_class())
+    recipe = any_recipe(algorithm)
     fields = list(fields_of(recipe))
     assert len({field.flag for field in fields}) == len({field.key for field in fields}) == len(fields)
     assert [field.flag for field in fields if not field.text] == []
     names = {field.name for field in fields}
     of_trainer = {f.name for f in dataclasses.fields(recipe.trainer_params_class) if f.compare}
     groups = {"seed", "test_step_num_episodes", "update", "precision", "runtime", "checkpoint"}
-    assert {f.name for f in dataclasses.fields(cls.params_class)} | (of_trainer - groups) <= names
+    assert {f.name for f in dataclasses.fields(recipe.params)} | (of_trainer - groups) <= names
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("train iql --data x.npz", "from_npz: x.npz: there is no such file"),
+        ("train ppo --env CartPole-v1 --start x.safetensors", "x.safetensors: there is no such file"),
+    ],
+)
+def test_a_file_that_is_not_there_leaves_no_run(command: str, text: str, capsys: Capture) -> None:
+    assert main(shlex.split(command)) == 1
+    assert text in " ".join(capsys.readouterr().err.split())
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> None:
+    envs = rl.make_vec("Pendulum-v1", 2, seed=1)
+    log = rl.ReplayBuffer(60, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    rl.Collector(rl.SquashedActorCritic.for_envs(envs), envs, log).collect(num_steps=60, random=True)
+    envs.close()
+    log.save("logged.safetensors")
+    short = "--num-epochs 2 --num-test-episodes 2 --show-progress false --batch-size 8"
+    command = f"train sac --data logged.safetensors --num-gradient-steps 20 --hidden-sizes 8, {short}"
+    assert main(shlex.split(f"{command} --env Pendulum-v1")) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("rltrainer: the recommended settings of sac on data; 20 gradient steps\n")
+    run = "runs/sac_Pendulum-v1"
+    assert main(["resume", run, "--max-epochs", "3"]) == 0
+    assert rl.open_run(run).rows("epoch")["gradient_step"].tolist() == [10, 20, 30]
+    assert main(["evaluate", run, "--episodes", "1"]) == 0
+    online = f"train sac --env Pendulum-v1 --num-env-steps 40 {short}"
+    assert main(shlex.split(f"{online} --start {run}/best.safetensors --warmup-num-env-steps 8")) == 0
+    assert rl.load(f"{run}-2/best.safetensors").policy.actor[0].weight.shape[0] == 8
+    assert main(shlex.split(command)) == 0  # without an env the last algorithm is kept
+    assert rl.open_run("runs/sac_logged").load_best().policy.actor[0].weight.shape[0] == 8
+    assert main(["evaluate", "runs/sac_logged", "--episodes", "1"]) == 1
+    assert "runs/sac_logged: does not say which env the run is of. Name it: --env" in capsys.readouterr().err
+    assert (
+        main(["evaluate", "runs/sac_logged", "--episodes", "1", "--env", "gymnasium.envs.classic_control:PendulumEnv"])
+        == 0
+    )
 
 
 def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:

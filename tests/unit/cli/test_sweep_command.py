@@ -87,7 +87,7 @@ def test_a_wrong_option_ends_with_one_sentence(options: str, status: int, text: 
 
 def test_an_env_must_be_named(capsys: Capture) -> None:
     assert main(["sweep"]) == 2
-    assert "name an env (--env CartPole-v1) or a recipe" in capsys.readouterr().err
+    assert "name an env (--env CartPole-v1), a recipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

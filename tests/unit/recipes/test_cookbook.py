@@ -11,6 +11,7 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.recipes.algorithms import ALGORITHMS
 from rltrainer.recipes.cookbook import find, is_atari, read_recipe
+from tests.unit.recipes.any_recipes import any_recipe
 
 NAMES = rl.recipes.names()
 
@@ -168,10 +169,9 @@ def test_what_is_wrong_in_a_table_is_named(change: dict[str, Any], text: str) ->
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_name_has_two_meanings(name: str) -> None:
     """`with_fields` finds each by its name alone."""
-    cls = ALGORITHMS[name]
-    recipe = rl.Recipe(algorithm=name, env="CartPole-v1", num_env_steps=1, params=cls.params_class())
+    recipe = any_recipe(name)
     own = {field.name for field in dataclasses.fields(recipe)} - {"params", "policy", "trainer"}
-    groups = [own, {field.name for field in dataclasses.fields(cls.params_class)}]
+    groups = [own, {field.name for field in dataclasses.fields(recipe.params)}]
     groups += [set(recipe.trainer_fields()), set(recipe.policy_names())]
     assert sum(map(len, groups)) == len(set().union(*groups))
 

@@ -1,4 +1,4 @@
-"""Training from logged data by a recipe: from files and buffers, with and without an env, gone on with."""
+"""Training from logged data by a recipe: from files and buffers, with and without an env; then on in the env."""
 
 from pathlib import Path
 from typing import Any
@@ -96,4 +96,81 @@ def test_what_is_wrong_is_named_before_anything_is_made(fields: Any, text: str, 
     with pytest.raises(RLTrainerError) as caught:
         rl.train(directory=tmp_path, **fields)
     assert str(caught.value).startswith(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+ONLINE = {name: value for name, value in SHORT.items() if name != "num_gradient_steps"} | {
+    "num_env_steps": 40, "num_envs": 2, "warmup_num_env_steps": 8, "collection_step_num_env_steps": 4,
+}  # fmt: skip
+
+
+def weights(algorithm: rl.Algorithm) -> list[np.ndarray[Any, Any]]:
+    return [value.detach().numpy().copy() for value in algorithm.policy.parameters()]
+
+
+def test_an_algorithm_goes_on_in_an_env_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    offline = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), lr=1e-3, **SHORT)
+    sac, before = offline.algorithm, weights(offline.algorithm)
+    found = rl.train("Pendulum-v1", sac, directory=tmp_path, seed=5, **ONLINE | {"verbose": True})
+    folder = tmp_path / "sac_Pendulum-v1"
+    words = f"rl.train: sac goes on; recipe sac/Pendulum-v1 (RL Zoo); 40 env steps, to {folder}"
+    assert capsys.readouterr().out.splitlines()[0] == words
+    for kept, value in zip(before, weights(sac), strict=True):
+        np.testing.assert_array_equal(kept, value)
+    assert found.recipe.params == sac.params
+    assert found.recipe.policy == {}
+    rl.seed(5)
+    envs, test_envs = rl.make_vec("Pendulum-v1", 2), rl.make_vec("Pendulum-v1", 2)
+    again: Any = rl.load(folder / "start.safetensors")
+    buffer = rl.ReplayBuffer(40, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(again.policy, envs, buffer), test_step_num_episodes=2,
+        test_collector=rl.Collector(again.policy, test_envs),
+        max_epochs=2, epoch_num_steps=20, collection_step_num_env_steps=4, batch_size=8,
+        warmup_num_env_steps=8, seed=5, verbose=False, show_progress=False, runtime=SHORT["runtime"],
+        **{name: value for name, value in found.recipe.trainer.items() if name.startswith("update_step")},
+    )  # fmt: skip
+    expected = again.run_training(params)
+    assert [e.update.metrics for e in found.info.epochs] == [e.update.metrics for e in expected.epochs]
+    assert found.info.best_score == expected.best_score
+
+
+def test_a_run_that_went_on_is_resumed_by_its_recipe(tmp_path: Path) -> None:
+    sac = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), **SHORT).algorithm
+    short = rl.train("Pendulum-v1", sac, directory=tmp_path, **ONLINE)
+    again = rl.recipes.run_recipe(rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4), short.folder)
+    whole = rl.train("Pendulum-v1", sac, directory=tmp_path, max_epochs=4, **ONLINE)
+    assert again.info.env_step == whole.info.env_step == 80
+    assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
+
+
+def test_a_file_goes_on_with_other_params(tmp_path: Path) -> None:
+    first = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), **SHORT)
+    recipe = rl.recipes.get("sac/Pendulum-v1").with_fields(start=first.folder.best, lr=1e-5, **ONLINE)
+    trainer: Any = recipe.make_trainer()
+    assert trainer.algorithm.params.lr == 1e-5
+    for kept, value in zip(weights(first.algorithm), weights(trainer.algorithm), strict=True):
+        np.testing.assert_array_equal(kept, value)
+    trainer.run()
+    assert float(trainer.algorithm.actor_optimizer.method.lr) == pytest.approx(1e-5)
+    for collector in trainer.params.collectors().values():
+        collector.close()
+
+
+class MySAC(rl.SAC):
+    """An algorithm of a user's."""
+
+
+def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    envs = rl.make_vec("Pendulum-v1", 1)
+    with pytest.raises(RLTrainerError, match=r"train.algorithm: must be one of a2c, .*, or made by their classes; got"):
+        rl.train("Pendulum-v1", MySAC(rl.SquashedActorCritic.for_envs(envs)), directory=tmp_path)
+    sac = rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,)))
+    envs.close()
+    with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm goes on"):
+        rl.train("Pendulum-v1", sac, directory=tmp_path, hidden_sizes=(8,))
+    with pytest.raises(RLTrainerError, match="MountainCarContinuous-v0|observation"):
+        rl.train("MountainCarContinuous-v0", sac, directory=tmp_path, **ONLINE)
+    with pytest.raises(RLTrainerError, match=r"nowhere.safetensors: "):
+        rl.train("Pendulum-v1", "sac", start="nowhere.safetensors", directory=tmp_path, **ONLINE)
     assert list(tmp_path.iterdir()) == []
