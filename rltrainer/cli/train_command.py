@@ -121,8 +121,8 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
           seed: str, directory: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
-    The best recipe for the env is taken, or else recommended settings; options change its fields. A run has a folder
-    with log, best algorithm and checkpoints. Ctrl-C ends it saved; `resume` goes on.
+    The best recipe for the env is taken, or else recommended settings; options change fields of it. A run has a folder
+    with log, best algorithm, checkpoints. Ctrl-C saves; `resume` goes on.
     """
     require_source(ctx, env, recipe, data)
     try:

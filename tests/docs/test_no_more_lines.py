@@ -17,7 +17,7 @@ from tests.docs.test_code_blocks import Block, blocks
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating" / "in_no_more_lines.md").read_text()
 ROWS = re.findall(r"^\| (.+) \| (\d+) \| \[.+\]\(#(.+)\) \| (\d+) \|$", PAGE, re.MULTILINE)
 SHORT = shlex.split("--num-env-steps 600 --num-epochs 2 --num-test-episodes 2 --show-progress false")
-TOOLS = {"Stable-Baselines3": 11, "RL Zoo": 6, "CleanRL": 3, "Tianshou": 2}
+TOOLS = {"Stable-Baselines3": 11, "RL Zoo": 6, "CleanRL": 3, "Tianshou": 2, "d3rlpy": 1}
 """Rows of each tool, at least."""
 
 
