@@ -169,11 +169,10 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     assert main(shlex.split(command)) == 0  # without an env the last algorithm is kept
     assert next(rl.open_run("runs/sac_logged").load_best().policy.actor.parameters()).shape[0] == 8
     assert main(["evaluate", "runs/sac_logged", "--episodes", "1"]) == 1
-    assert "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env" in capsys.readouterr().err
-    assert (
-        main(["evaluate", "runs/sac_logged", "--episodes", "1", "--env", "gymnasium.envs.classic_control:PendulumEnv"])
-        == 0
-    )
+    text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
+    assert text in capsys.readouterr().err
+    named = "--env gymnasium.envs.classic_control:PendulumEnv"
+    assert main(shlex.split(f"evaluate runs/sac_logged --episodes 1 {named}")) == 0
 
 
 def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:
