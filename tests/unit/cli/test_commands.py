@@ -42,7 +42,7 @@ def test_every_command_of_the_page_runs(tmp_path: Path, capfd: Capture) -> None:
         assert main(arguments) == 0, (line, capfd.readouterr())
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         "ppo_CartPole-v1", "ppo_CartPole-v1_seed1", "ppo_CartPole-v1_seed2", "ppo_CartPole-v1_seed3", "sac_Pendulum-v1",
-        "ppo_Acrobot-v1",
+        "sac_Pendulum-v1-2", "ppo_Acrobot-v1",
     }  # fmt: skip
     assert (tmp_path / "ppo.png").stat().st_size > 1000
     first = tmp_path / "runs" / "ppo_CartPole-v1"
