@@ -171,8 +171,7 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     assert main(["evaluate", "runs/sac_logged", "--episodes", "1"]) == 1
     text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
     assert text in capsys.readouterr().err
-    named = "--env gymnasium.envs.classic_control:PendulumEnv"
-    assert main(shlex.split(f"evaluate runs/sac_logged --episodes 1 {named}")) == 0
+    assert main(["evaluate", "runs/sac_logged", "--episodes", "1", "--env", "Pendulum-v1"]) == 0
 
 
 def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:
