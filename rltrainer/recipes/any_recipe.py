@@ -196,7 +196,7 @@ class AnyRecipe(Params):
         An error says which algorithms take such spaces.
         """
         if self.start is not None:
-            return load_policy(Path(self.start))
+            return self._saved_policy(Path(self.start))
         try:
             policy: Policy = cast(Any, policy_of(self.algorithm)).for_spaces(
                 observation_space, action_space, **self.policy
@@ -204,6 +204,13 @@ class AnyRecipe(Params):
         except SpaceError as error:
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
             raise SpaceError(f"{error} Of the algorithms, these spaces are taken by: {others}.") from error
+        return policy
+
+    def _saved_policy(self, path: Path) -> Policy:
+        policy, cls = load_policy(path), self._algorithm_class()
+        if not issubclass(type(policy), cls.policy_class):
+            hint = f"It holds a {type(policy).__name__}: name the algorithm that it is of."
+            self.raise_invalid("start", f"must be a saved {cls.__name__}", hint)
         return policy
 
     def _algorithm_class(self) -> type[Algorithm]:

@@ -169,7 +169,13 @@ def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     envs.close()
     with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm goes on"):
         rl.train("Pendulum-v1", sac, directory=tmp_path, hidden_sizes=(8,))
-    with pytest.raises(RLTrainerError, match="MountainCarContinuous-v0|observation"):
+    sac.save(tmp_path / "sac.safetensors")
+    with pytest.raises(RLTrainerError, match=r"Recipe.start: must be a saved PPO; .* It holds a SquashedActor"):
+        rl.train("Pendulum-v1", "ppo", start=tmp_path / "sac.safetensors", directory=tmp_path)
+    with pytest.raises(RLTrainerError, match=r"train.algorithm: must be .*\. A saved algorithm goes on by start="):
+        rl.train("Pendulum-v1", "sac.safetensors", directory=tmp_path)
+    (tmp_path / "sac.safetensors").unlink()
+    with pytest.raises(RLTrainerError, match=r"Collector.policy.observation_space: expected Box"):
         rl.train("MountainCarContinuous-v0", sac, directory=tmp_path, **ONLINE)
     with pytest.raises(RLTrainerError, match=r"nowhere.safetensors: "):
         rl.train("Pendulum-v1", "sac", start="nowhere.safetensors", directory=tmp_path, **ONLINE)
