@@ -34,6 +34,8 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
     recipe = _recipe(run, env)
     if max_epochs is not None:
         recipe = recipe.with_fields(max_epochs=max_epochs)
+    if open_run(run).newest_checkpoint is None:
+        click.echo(f"rltrainer: {run} has no checkpoint; it begins anew", err=True)
     train_in(RunFolder(run), recipe, {})
 
 

@@ -133,7 +133,7 @@ class Run:
     def stop_reason(self) -> str | None:
         """The reason of its end: "max_epochs" of its beginning, "stop_fn", or a hook's word; None while it may go on.
 
-        A hook's reason is in checkpoints only.
+        A hook's reason is in checkpoints only, which a sweep removes: `SweepTrial.state` says who was pruned.
         """
         if (checkpoint := self.newest_checkpoint) is not None:
             reason = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError).get("stop_reason")

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rltrainer.atomic_write import replaced_file, write_errors
+from rltrainer.atomic_write import remove, replaced_file, write_errors
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.json_text import read_json, to_strict_json
+from rltrainer.loggers import RunFolder
 from rltrainer.plain_values import to_plain
 from rltrainer.recipes import AnyRecipe, for_env, get
 from rltrainer.recipes.algorithms import ALGORITHMS
@@ -51,8 +52,8 @@ def sweep(
 
     Trials run in processes of one thread. After each test step the score is reported to Optuna, which ends trials that
     are worse than others were. The study is in the folder: the same call goes on with it, takes up trials that were cut
-    off where their checkpoints are, and starts those that are left. The call belongs under
-    `if __name__ == "__main__":`.
+    off where their checkpoints are, and starts those that are left. Checkpoints of a trial that is complete or pruned
+    are removed. The call belongs under `if __name__ == "__main__":`.
 
     Args:
         make: the name of a recipe, an env's id (its best recipe is taken), a recipe, or a function that is called with
@@ -117,6 +118,8 @@ class _Trials:
     def jobs(self, num_trials: int) -> Iterator[tuple[int, Job]]:
         """Yield the trials that were cut off, and new ones up to so many in all."""
         earlier = self._study.trials
+        for trial in earlier:  # a kill may have come between their ends and this
+            self._remove_checkpoints(trial)
         cut_off = [trial.number for trial in earlier if not trial.state.is_finished()]
         for number in range(len(earlier)):
             self._bar.move(number, float(number not in cut_off))
@@ -138,6 +141,7 @@ class _Trials:
     def ended(self, number: int, result: Any, error: str | None) -> None:
         """Note the score of a trial, or why it has none."""
         self._study.end(self._running.pop(number), result, error)
+        self._remove_checkpoints(self._study.trials[number])
         trial = self._read(number)
         if error is not None:
             print(f"sweep: trial {number} failed ({_words(trial.fields)}):\n{error}", file=sys.stderr)
@@ -151,6 +155,12 @@ class _Trials:
     def over(self) -> list[SweepTrial]:
         """Return all trials."""
         return [self._read(trial.number) for trial in self._study.trials]
+
+    def _remove_checkpoints(self, trial: "optuna.trial.FrozenTrial") -> None:
+        """Remove the checkpoints of a trial if it is noted as complete or pruned: nothing goes on from them."""
+        if trial.state.name in ("COMPLETE", "PRUNED"):
+            for path in run_paths(self._folder, trial.number, self._seeds).values():
+                remove(RunFolder(path).checkpoints)
 
     def _read(self, number: int) -> SweepTrial:
         from optuna.trial import FixedTrial

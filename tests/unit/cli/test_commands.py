@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,8 +69,13 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
     assert rl.open_run(run.folder.path).rows("epoch")["epoch"].tolist() == [1, 2, 3]
     assert main(["evaluate", str(run.folder.path), "--episodes", "3"]) == 0
-    last = capsys.readouterr().out.splitlines()[-2:]
+    shown = capsys.readouterr()
+    last = shown.out.splitlines()[-2:]
     assert re.fullmatch(r"return [\d.]+ \+- [\d.]+ \(from [\d.]+ to [\d.]+\)", last[0])
+    assert "begins anew" not in shown.err
+    shutil.rmtree(run.folder.checkpoints)  # as a sweep does
+    assert main(["resume", str(run.folder.path)]) == 0
+    assert f"rltrainer: {run.folder.path} has no checkpoint; it begins anew\n" in capsys.readouterr().err
 
 
 def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) -> None:

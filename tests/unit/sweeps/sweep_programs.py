@@ -11,6 +11,8 @@ import rltrainer as rl
 from tests.fakes import counting_envs, tiny_actor_critic
 
 SPACE = {"lr": rl.LogUniform(1e-4, 1e-1), "gamma": [0.9, 0.99], "height": rl.Uniform(0.0, 100.0)}
+FAILS_LATE = -13.0
+"""The height of a trial that fails when it has checkpoints."""
 
 
 def make_trainer(
@@ -37,6 +39,8 @@ def make_trainer(
             with open(notes, "a") as file:
                 file.write(f"{os.getpid()} {height} {env_step}\n")
         time.sleep(pause)
+        if height == FAILS_LATE and epoch == 3:
+            raise ValueError("it failed late")
 
     tests: dict[str, Any] = {
         "test_collector": rl.Collector(algorithm.policy, counting_envs(2)),

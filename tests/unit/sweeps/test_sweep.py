@@ -17,7 +17,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
 from rltrainer.sweeps.default_ranges import DEFAULT_RANGES, default_ranges
 from rltrainer.sweeps.search_space import SearchSpace
-from tests.unit.sweeps.sweep_programs import make_trainer, score, sweep
+from tests.unit.sweeps.sweep_programs import FAILS_LATE, make_trainer, score, sweep
 
 optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[3]
@@ -36,11 +36,12 @@ def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd:
     assert result.trials[1].scores == {epoch: epoch - 1 for epoch in range(1, 7)}
     assert result.trials[5].scores == {1: -4, 2: -3}  # a third of the run is waited for
     assert (result.best.number, result.best.score, result.path) == (0, 6.0, tmp_path)
-    for trial, reason in ((result.trials[0], "max_epochs"), (result.trials[5], "hook: pruned by the sweep")):
+    for trial, reason in ((result.trials[0], "max_epochs"), (result.trials[5], None)):  # a hook's is in checkpoints
         [folder] = trial.folders.values()
         assert folder.path == tmp_path / f"trial-00{trial.number}" / "seed-0"
         run = rl.open_run(folder.path)
         assert run.stop_reason == reason
+        assert not folder.checkpoints.exists()
         assert run.rows("test")["score"][1:].tolist() == list(trial.scores.values())
         assert type(run.load_best()) is rl.PPO
     assert [line for line in (tmp_path / "study.log").read_text().splitlines() if not json.loads(line)] == []
@@ -152,10 +153,40 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_end(victims: str, tmp_path: 
             if other.folders[seed].path.exists():
                 mine, theirs = (rl.open_run(each.path).rows("update")["loss"] for each in (folder, other.folders[seed]))
                 assert mine.tolist() == theirs.tolist()
+    assert list(path.rglob("checkpoint-*")) == []
     height = f" {found.trials[2].fields['height']} "
     steps = [line.split()[2] for line in notes.read_text().splitlines() if height in line]
     assert steps.count("0") == 2  # neither seed began anew
     assert len({line.split()[0] for line in notes.read_text().splitlines() if height in line}) == 2
+
+
+def test_checkpoints_stay_of_trials_that_failed_and_those_of_others_are_removed_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when the trial was noted as complete, before anything was removed, and in the middle of that."""
+
+    def run() -> rl.SweepResult:
+        return sweep_quietly(
+            make_trainer, lambda trial: {"height": 5.0 if trial.number else FAILS_LATE}, path=tmp_path, num_trials=2,
+            num_processes=1,
+        )  # fmt: skip
+
+    def kill(path: Path) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(sys.modules["rltrainer.sweeps.sweep"], "remove", kill)
+    with pytest.raises(SystemExit):
+        run()
+    failed, complete = rl.open_sweep(tmp_path).trials
+    newest = rl.open_run(complete.folders[0].path).newest_checkpoint
+    assert newest is not None
+    (newest / "trainer.safetensors").unlink()
+    monkeypatch.undo()
+    result = run()
+    assert [trial.state for trial in result.trials] == ["failed", "complete"]
+    assert rl.open_run(failed.folders[0].path).newest_checkpoint is not None
+    assert not complete.folders[0].checkpoints.exists()
+    assert type(rl.load(result.best.folders[0].best)) is rl.PPO
 
 
 def wait_for(condition: Any, seconds: float = 60.0) -> None:
