@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, cast
 
 import gymnasium as gym
 
-from rltrainer.algorithms import Algorithm, AlgorithmParams, load_policy
+from rltrainer.algorithms import Algorithm, AlgorithmParams, load
 from rltrainer.envs.make_vec import ONE_ENV, Backend, make_vec, single_env
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
@@ -84,7 +84,9 @@ class AnyRecipe(Params):
     policy: Options = dataclasses.field(default_factory=dict)
     """Options of the policy, as its class's `for_envs` takes them."""
     start: AnyPath | None = None
-    """A saved algorithm to go on with: networks, statistics and optimizers of this file stand in place of new ones."""
+    """A saved algorithm to go on with: its networks, statistics and optimizers stand in place of new ones.
+
+    A file, a checkpoint, or the folder of a run, whose best algorithm is meant."""
     trainer: Options = dataclasses.field(default_factory=dict)
     """Fields of the trainer's params; epochs follow from the length of the training and `num_epochs`."""
     seed: NonNegativeInt = 0
@@ -182,7 +184,7 @@ class AnyRecipe(Params):
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
         algorithm: Algorithm = cast(Any, self._algorithm_class())(policy, self.params)
         if self.start is not None:
-            algorithm.load(Path(self.start))
+            algorithm.load_state_dict(self._saved(self.start).state_dict())
         trainer: Trainer[Any, Any] = params.create_trainer(algorithm)
         return trainer
 
@@ -196,7 +198,7 @@ class AnyRecipe(Params):
         An error says which algorithms take such spaces.
         """
         if self.start is not None:
-            return self._saved_policy(Path(self.start))
+            return self._saved(self.start).policy
         try:
             policy: Policy = cast(Any, policy_of(self.algorithm)).for_spaces(
                 observation_space, action_space, **self.policy
@@ -206,12 +208,13 @@ class AnyRecipe(Params):
             raise SpaceError(f"{error} Of the algorithms, these spaces are taken by: {others}.") from error
         return policy
 
-    def _saved_policy(self, path: Path) -> Policy:
-        policy, cls = load_policy(path), self._algorithm_class()
-        if not issubclass(type(policy), cls.policy_class):
-            hint = f"It holds a {type(policy).__name__}: name the algorithm that it is of."
+    def _saved(self, path: str | os.PathLike[str]) -> Algorithm:
+        """Return the saved algorithm that goes on."""
+        saved, cls = load(Path(path)), self._algorithm_class()
+        if not isinstance(saved, cls):
+            hint = f"It is a {type(saved).__name__}: name that."
             self.raise_invalid("start", f"must be a saved {cls.__name__}", hint)
-        return policy
+        return saved
 
     def _algorithm_class(self) -> type[Algorithm]:
         return algorithm_named(type(self).__name__, self.algorithm)

@@ -11,7 +11,7 @@ from rltrainer.field_rules import AnyPath, checked
 from rltrainer.json_text import check_depth, read_json
 from rltrainer.loggers import RunFolder
 from rltrainer.plain_values import PlainReader
-from rltrainer.recipes import Recipe
+from rltrainer.recipes import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.registry import value_named
 from rltrainer.regular_file import neighbours_hint, open_regular
 from rltrainer.spaces import check_claims
@@ -129,9 +129,10 @@ def _with_names(plain: Any) -> Any:
     return plain
 
 
-def _recipe(make: Mapping[str, Any]) -> Recipe | None:
+def _recipe(make: Mapping[str, Any]) -> AnyRecipe | None:
     """Return the recipe of a sweep; None if a function made its trainers, or its file holds only names of it."""
     try:
-        return Recipe.from_json(json.dumps({"params": "Recipe", "fields": make}))
+        cls = OfflineRecipe if "data" in make else Recipe
+        return cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))
     except ParamsError:
         return None

@@ -146,7 +146,7 @@ def test_a_run_that_went_on_is_resumed_by_its_recipe(tmp_path: Path) -> None:
 
 def test_a_file_goes_on_with_other_params(tmp_path: Path) -> None:
     first = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), **SHORT)
-    recipe = rl.recipes.get("sac/Pendulum-v1").with_fields(start=first.folder.best, lr=1e-5, **ONLINE)
+    recipe = rl.recipes.get("sac/Pendulum-v1").with_fields(start=first.folder.path, lr=1e-5, **ONLINE)
     trainer: Any = recipe.make_trainer()
     assert trainer.algorithm.params.lr == 1e-5
     for kept, value in zip(weights(first.algorithm), weights(trainer.algorithm), strict=True):
@@ -170,7 +170,7 @@ def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm goes on"):
         rl.train("Pendulum-v1", sac, directory=tmp_path, hidden_sizes=(8,))
     sac.save(tmp_path / "sac.safetensors")
-    with pytest.raises(RLTrainerError, match=r"Recipe.start: must be a saved PPO; .* It holds a SquashedActor"):
+    with pytest.raises(RLTrainerError, match=r"Recipe.start: must be a saved PPO; .* It is a SAC: name that."):
         rl.train("Pendulum-v1", "ppo", start=tmp_path / "sac.safetensors", directory=tmp_path)
     with pytest.raises(RLTrainerError, match=r"train.algorithm: must be .*\. A saved algorithm goes on by start="):
         rl.train("Pendulum-v1", "sac.safetensors", directory=tmp_path)

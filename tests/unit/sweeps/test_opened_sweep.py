@@ -54,6 +54,22 @@ def test_what_is_read_back_is_what_was_returned(tmp_path: Path, capfd: Capture) 
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_sweep_of_offline_training_is_read_back_too(tmp_path: Path) -> None:
+    envs = rl.make_vec("CartPole-v1", 1, seed=1)
+    log = rl.ReplayBuffer(30, envs.single_observation_space, envs.single_action_space)
+    rl.Collector(rl.QNetwork.for_envs(envs), envs, log).collect(num_steps=30, random=True)
+    envs.close()
+    log.save(tmp_path / "log.safetensors")
+    recipe = rl.OfflineRecipe(
+        algorithm="discrete_cql", env="CartPole-v1", data=tmp_path / "log.safetensors", params=rl.DiscreteCQLParams(),
+        num_gradient_steps=4, num_epochs=1, num_test_episodes=1, trainer={"batch_size": 8},
+    )  # fmt: skip
+    expected = run(tmp_path / "a", recipe, space={"conservative_coef": [0.5, 1.0]})
+    assert rl.open_sweep(tmp_path / "a") == expected
+    assert isinstance(expected.recipe, rl.OfflineRecipe)
+    assert expected.recipe.params.conservative_coef == expected.best.fields["conservative_coef"]  # type: ignore[attr-defined]  # has it
+
+
 def test_fields_are_those_that_a_function_returned_and_not_what_it_drew(tmp_path: Path) -> None:
     def space(trial: Any) -> dict[str, Any]:
         height = 9 - trial.suggest_float("9-height", 0.0, 1.0) if trial.number else 1.0  # at which `score` fails
