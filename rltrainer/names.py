@@ -39,7 +39,8 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "update_per_step": ("update_step_num_gradient_steps_per_sample",),
     "learning_starts": ("warmup_num_env_steps",), "start_steps": ("warmup_num_env_steps",),
     "episode_per_test": ("test_step_num_episodes",), "n_eval_episodes": ("test_step_num_episodes", "episodes"),
-    "train_collector": ("training_collector",), "replay_buffer": ("buffer",), "callback": ("hooks",),
+    "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
+    "callback": ("hooks",), "callbacks": ("hooks",),
     "eval_env": ("envs", "test_collector"), "tensorboard_log": ("logger", "path"), "log_dir": ("logger", "path"),
     # calls
     "n_envs": ("num_envs",), "n_step": ("num_steps",), "n_episode": ("num_episodes",), "deterministic": ("explore",),

@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RLTrainerError as error:
         print(f"rltrainer: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        named = f"{error.filename}: {error.strerror}" if error.filename is not None else error
+        print(f"rltrainer: {named}", file=sys.stderr)
+        return 1
     except (KeyboardInterrupt, click.Abort):
         print("rltrainer: interrupted", file=sys.stderr)
         return 130

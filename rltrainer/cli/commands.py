@@ -9,7 +9,15 @@ from rltrainer.cli.sweep_command import sweep
 from rltrainer.cli.train_command import train
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class InOrder(click.Group):
+    """Commands in the order in which they are needed, not that of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="rltrainer")
 def commands() -> None:
     """Train, evaluate, film and draw reinforcement-learning agents."""

@@ -24,18 +24,35 @@ from rltrainer.recipes.algorithms import ALGORITHMS, algorithms_for
 
 EXTRAS = {
     "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
-    "atari": "ale-py", "minatar": "MinAtar", "pettingzoo": "pettingzoo", "wandb": "wandb", "mlflow": "mlflow-skinny",
+    "atari": "ale-py", "minatar": "MinAtar", "pettingzoo": "pettingzoo", "sweep": "optuna", "onnx": "onnxruntime",
+    "serve": "fastapi", "minari": "minari", "hdf5": "h5py", "parquet": "pyarrow", "system": "psutil", "wandb": "wandb",
+    "mlflow": "mlflow-skinny",
 }  # fmt: skip
 """The package by which an extra is known to be installed."""
+NO_MATTER = re.compile("different from the unwrapped|observation space m.{5}um value is|symmetric and normalized space")
+"""What gymnasium warns of and makes no difference here: wrappers, the bounds of observations, actions to be scaled."""
 _ANSI = re.compile(r"\x1b\[\d+m")
 NUM_STEPS = 1000
 """Env steps that an env is looked at for."""
 
 
-@click.group(invoke_without_command=True)
+class Doctor(click.Group):
+    """A group whose argument may be taken for an env."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that is named, or say how an env is."""
+        if self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}. An env is looked at by: rltrainer doctor env {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Doctor, invoke_without_command=True)
 @click.pass_context
 def doctor(ctx: click.Context) -> None:
-    """Say what this machine has for training. `doctor env ENV` looks at an env."""
+    """Say what this machine has for training.
+
+    `doctor env ENV` looks at an env.
+    """
     if ctx.invoked_subcommand is None:
         for name, found in machine():
             click.echo(f"{name:14}{found}")
@@ -45,7 +62,10 @@ def doctor(ctx: click.Context) -> None:
 @click.argument("env")
 @click.pass_context
 def env(ctx: click.Context, env: str) -> None:
-    """Check an env of your own: spaces, values, whether a seed decides, ends of episodes, speed; by random actions."""
+    """Check an env of your own by random actions.
+
+    Its spaces, what it returns, ends of episodes and resets, speed, and whether a seed decides.
+    """
     num_bad = 0
     for name, is_good, words in look_at_env(env_named(env)):
         num_bad += not is_good
@@ -91,7 +111,8 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             check_env(single.unwrapped if isinstance(env, str) else single, skip_render_check=True)
-        words = "; ".join(_ANSI.sub("", str(each.message)).removeprefix("WARN: ") for each in told)
+        texts = [_ANSI.sub("", str(each.message)).removeprefix("WARN: ") for each in told]
+        words = "; ".join(text for text in texts if not NO_MATTER.search(text))
         yield "gymnasium", True, f"its own checks pass{': ' * bool(words)}{words}"
     except Exception as error:
         yield "gymnasium", False, f"its own checks fail: {next(iter(str(error).splitlines()), repr(error))}"
@@ -119,7 +140,7 @@ def _steps(cls: Any, name: str, envs: Any, env: Any) -> Iterator[tuple[str, bool
         yield "steps", False, f"{type(error).__name__}: {error}"
         return
     yield "steps", True, f"{NUM_STEPS} random ones: observations and rewards are finite and as declared"
-    lengths = f", {stats.lengths.mean():.4g} steps each" if stats.num_collected_episodes else ""
+    lengths = f", {stats.lengths.mean():.4g} steps each, and began anew" if stats.num_collected_episodes else ""
     words = f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}"
     hint = "" if stats.num_collected_episodes else ": is there a time limit? Returns are those of episodes that ended"
     yield "episodes", True, words + hint

@@ -18,19 +18,36 @@ KINDS = {
 
 
 @click.command("list")
-@click.argument("what", required=False, type=click.Choice(["algorithms", "recipes"]))
+@click.argument("what", required=False, type=click.Choice(["algorithms", "recipes", "envs"]))
 def list_command(what: str | None) -> None:
-    """List algorithms with the actions that they take, and recipes with steps and published scores."""
-    if what != "recipes":
+    """List algorithms, recipes, and the envs that have some.
+
+    Algorithms with the actions that they take, recipes with steps and published scores, envs with the algorithms of
+    their recipes. Without a word all three.
+    """
+    if what in (None, "algorithms"):
         click.echo("algorithms, and the actions that they take")
         for name in ALGORITHMS:
             click.echo(f"  {name:15}{', '.join(actions_of(name))}{'; from data' if name in OFFLINE else ''}")
-    if what != "algorithms":
+    if what in (None, "recipes"):
         click.echo("recipes, their env steps, and the score that their source reports")
         for name in names():
             recipe = get(name)
             score = "" if recipe.published_score is None else f"{recipe.published_score:10g}"
             click.echo(f"  {name:32}{recipe.num_env_steps:>10,}{score}".rstrip())
+    if what in (None, "envs"):
+        click.echo("envs that recipes are for, and their algorithms; of any other, `doctor env ENV` says which take it")
+        for env, algorithms in algorithms_by_env().items():
+            click.echo(f"  {env:28}{', '.join(algorithms)}")
+
+
+def algorithms_by_env() -> dict[str, list[str]]:
+    """Return the algorithms that there are recipes of, by the env that they are for."""
+    found: dict[str, list[str]] = {}
+    for name in names():
+        algorithm, _, env = name.partition("/")
+        found.setdefault(env, []).append(algorithm)
+    return dict(sorted(found.items()))
 
 
 def actions_of(algorithm: str) -> list[str]:

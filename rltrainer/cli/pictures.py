@@ -1,43 +1,74 @@
 """Pictures and films of runs: what `plot` and `record` make, and `train --plot --record` at its end."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rltrainer.envs.filming.frames import require_frames
 from rltrainer.envs.filming.video_file import require_encoder
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.evaluation import record
 from rltrainer.loggers import RunFolder
 from rltrainer.runs import open_run
 from rltrainer.sweeps import open_sweep
 from rltrainer.sweeps.opened_sweep import DESCRIBED
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def require_extras(is_drawn: bool, is_filmed: bool) -> None:
-    """Raise a `MissingExtraError` if what draws or films is not installed: before a training, not after it."""
+
+def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None:
+    """Look whether what is to be drawn and filmed can be: before a training, not after it.
+
+    Args:
+        is_drawn: whether there will be pictures.
+        filmed_env: what makes the env of a film; None without one.
+
+    Raises:
+        MissingExtraError: what draws or films is not installed.
+        ParamsError: the env renders no frames.
+    """
     if is_drawn:
         from rltrainer.plots.figures import drawing
 
         with drawing():
             pass
-    if is_filmed:
+    if filmed_env is not None:
         require_encoder("record")
+        with contextlib.closing(filmed_env()) as env:
+            require_frames("record.env", env)
 
 
-def draw(runs: Sequence[Path], path: Path, value: str = "test/return") -> None:
-    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep."""
+def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:
+    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep.
+
+    Args:
+        runs: folders.
+        path: of the picture; None takes the folder of a single one, and `curves.png` for several.
+        value: a number of the log.
+    """
     from rltrainer import plots
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if len(runs) == 1 and (runs[0] / DESCRIBED).exists():
-        plots.sweep(open_sweep(runs[0])).savefig(path)
-        click.echo(f"{path}")
+    only = runs[0] if len(runs) == 1 else None
+    if only is not None and (only / DESCRIBED).exists():
+        _save(plots.sweep(open_sweep(only)), path or only / "sweep.png")
         return
-    plots.learning_curves([open_run(run) for run in runs], value).savefig(path)
+    picture = plots.learning_curves([open_run(run) for run in runs], value)
+    _save(picture, path or (Path("curves.png") if only is None else only / "learning_curve.png"))
+    if only is not None:
+        click.echo(f"{plots.page(only)}")
+
+
+def _save(picture: "Figure", path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        picture.savefig(path)
+    except ValueError as error:  # of a format that Matplotlib does not know
+        raise ParamsError(field_error_text("plot", "path", "must end in .png, .svg or .pdf", str(path))) from error
     click.echo(f"{path}")
-    if len(runs) == 1:
-        click.echo(f"{plots.page(runs[0])}")
 
 
 def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed: int = 10_001) -> None:

@@ -30,8 +30,13 @@ RUN = click.argument("run", type=click.Path(path_type=Path))
     "--max-epochs", type=int, metavar="N", help="Train for so many epochs in all, for more than were planned."
 )
 def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
-    """Go on with a run where its newest checkpoint is: bit for bit as if it had never ended."""
+    """Go on with a run where it ended, bit for bit.
+
+    It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs.
+    """
     recipe = _recipe(run, env)
+    if max_epochs is None and open_run(run).stop_reason == "max_epochs":
+        click.echo("rltrainer: the run has come to its end; --max-epochs N trains on")
     if max_epochs is not None:
         recipe = recipe.with_fields(max_epochs=max_epochs)
     if open_run(run).newest_checkpoint is None:
@@ -45,7 +50,10 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
 @click.option("--episodes", default=20, show_default=True, metavar="N")
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
 def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
-    """Play episodes with the best algorithm of a run, greedily, and say what they came to."""
+    """Play episodes with the best algorithm of a run.
+
+    It does not explore: each action is the one that it thinks best.
+    """
     stats = evaluate_policy(run, _env(run, env), episodes, seed=seed)
     for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
         if summary is not None:
@@ -81,13 +89,13 @@ def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--path", default="curves.png", show_default=True, type=click.Path(path_type=Path), help="Of the picture."
+    "--path", type=click.Path(path_type=Path), help="Of the picture; in the folder of a single one, or curves.png."
 )
 @click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
-def plot(runs: tuple[Path, ...], path: Path, value: str) -> None:
-    """Draw learning curves: seeds of one algorithm and params together; of a single run its page too.
+def plot(runs: tuple[Path, ...], path: Path | None, value: str) -> None:
+    """Draw the learning curves of runs, or a sweep.
 
-    The folder of a sweep is drawn as its trials.
+    Seeds of one algorithm and params are drawn together. A single run gets its page, too.
     """
     draw(runs, path, value)
 
@@ -96,7 +104,10 @@ def plot(runs: tuple[Path, ...], path: Path, value: str) -> None:
 @RUN
 @click.option("--path", type=click.Path(path_type=Path), help="An .onnx; best.onnx in the run's folder by default.")
 def export(run: Path, path: Path | None) -> None:
-    """Write the best policy of a run as an ONNX graph, which runs without Python, PyTorch or rltrainer."""
+    """Write the best policy of a run as an ONNX graph.
+
+    It runs without Python, PyTorch or rltrainer.
+    """
     folder = open_run(run).folder
     path = folder.path / "best.onnx" if path is None else path
     export_onnx(folder.best, path)
@@ -105,7 +116,10 @@ def export(run: Path, path: Path | None) -> None:
 
 def _recipe(run: Path, env: str | None) -> AnyRecipe:
     live: dict[str, Any] = {} if env is None else {"env": env_named(env)}
-    return recipe_of(open_run(run).folder, **live)
+    try:
+        return recipe_of(open_run(run).folder, **live)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace("pass env=...", "name it: --env my_package:MyEnv")) from error
 
 
 def _env(run: Path, env: str | None, **more: Any) -> Any:

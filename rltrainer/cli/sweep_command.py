@@ -26,11 +26,11 @@ class SweepCommand(TrainCommand):
         formatter.write_text(RANGES)
 
 
-@click.command("sweep", cls=SweepCommand)
+@click.command("sweep", cls=SweepCommand, short_help="Find values of fields that train well.")
 @click.argument("algorithm", required=False, metavar="[ALGORITHM]")
 @click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
-@click.option("--data", metavar="DATA", help="Train offline: a file or folder of data, or a Minari data set.")
-@click.option("--recipe", metavar="NAME", help="A recipe, such as ppo/LunarLander-v3; see `rltrainer list`.")
+@click.option("--data", metavar="DATA", help="Train offline from a file, a folder or a Minari data set.")
+@click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option("--trials", default=20, show_default=True, metavar="N", help="In all, with those that are there.")
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")

@@ -5,14 +5,16 @@ import functools
 import itertools
 import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import click
+import gymnasium as gym
 
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.cli.env_names import env_named
-from rltrainer.cli.fields import FieldOption, fields_of, with_values
+from rltrainer.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
 from rltrainer.cli.pictures import draw, film, require_extras
 from rltrainer.cli.values import SYNTAX, read_seeds
 from rltrainer.loggers import RunFolder
@@ -63,11 +65,17 @@ class TrainCommand(click.Command):
         """List the fields by group: names only, as `--explain` says more."""
         fields: list[FieldOption] = ctx.meta["fields"]
         formatter.write_paragraph()
-        formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME says what one is:")
-        for group in dict.fromkeys(field.group for field in fields):
-            names = " ".join(field.flag.removeprefix("--") for field in fields if field.group == group)
-            text = textwrap.fill(names, formatter.width - 14, break_on_hyphens=False)
-            formatter.write(textwrap.indent(text, " " * 14).replace(" " * 14, f"  {group:12}", 1) + "\n")
+        formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME explains one:")
+        groups = dict.fromkeys(field.group for field in fields)
+        named = {
+            group: [field.flag.removeprefix("--") for field in fields if field.group == group]
+            for group in groups
+            if group not in NESTED + NETS
+        }
+        named["and those of"] = [group for group in groups if group not in named]
+        for group, names in named.items():
+            text = textwrap.fill(" ".join(names), formatter.width - 16, break_on_hyphens=False)
+            formatter.write(textwrap.indent(text, " " * 16).replace(" " * 16, f"  {group:14}", 1) + "\n")
         formatter.write_paragraph()
         formatter.write_text(SYNTAX)
 
@@ -89,7 +97,7 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
         return
     fields: list[FieldOption] = ctx.meta["fields"]
     name = value.removeprefix("--")
-    meant = [field for field in fields if field.group == name or field.flag == f"--{name.replace('_', '-')}"]
+    meant = [field for field in fields if name.replace("_", "-") in (field.group.replace("_", "-"), field.flag[2:])]
     if not meant:
         known = [field.flag.removeprefix("--") for field in fields] + [field.group for field in fields]
         raise click.BadParameter(f"there is no field or group {value!r}.{did_you_mean(name, known)}", ctx, param)
@@ -100,18 +108,18 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
     ctx.exit()
 
 
-@click.command("train", cls=TrainCommand)
+@click.command("train", cls=TrainCommand, short_help="Train an agent; every field of a training is an option.")
 @click.argument("algorithm", required=False, metavar="[ALGORITHM]")
 @click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
-@click.option("--data", metavar="DATA", help="Train offline: a file or folder of data, or a Minari data set.")
-@click.option("--recipe", metavar="NAME", help="A recipe, such as ppo/LunarLander-v3; see `rltrainer list`.")
+@click.option("--data", metavar="DATA", help="Train offline from a file, a folder or a Minari data set.")
+@click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
 )
 @click.option(
     "--directory", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True
 )
-@click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve, and the page of the run.")
+@click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
 @click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
 @click.option(
     "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field, or a group of them."
@@ -136,7 +144,8 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         field = re.match(r"\w+\.(\w+): ", str(error))
         more = f". `--explain {field[1].replace('_', '-')}` says more." if field else ""
         raise click.UsageError(f"{str(error).removesuffix('.')}{more}", ctx) from error
-    require_extras(is_drawn, is_filmed)
+    filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
+    require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {words}; {made.length}")
     if len(seeds) > 1:
         runs = _train_seeds(made, seeds, directory, checkpoint)
@@ -146,9 +155,9 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         folder = RunFolder.new(made.name.replace("/", "_"), directory)
         train_in(folder, made, checkpoint)
         runs, picture = [folder.path], folder.path / "learning_curve.png"
-    if is_filmed:
+    if filmed_env is not None:
         for run in runs:
-            film(run, functools.partial(made.make_env, render_mode="rgb_array"))
+            film(run, filmed_env)
     if is_drawn:  # after the film, which the page shows
         draw(runs, picture)
 
@@ -168,7 +177,7 @@ def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -
     try:
         info = run_recipe(recipe, folder, **_checkpoint(folder, checkpoint)).info
     except KeyboardInterrupt:
-        click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+        _say_what_is_saved([folder])
         raise
     click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
 
@@ -183,14 +192,18 @@ def _train_seeds(recipe: AnyRecipe, seeds: list[int], directory: str, checkpoint
     try:
         ended = run_seeds(make, seeds)
     except KeyboardInterrupt:
-        for folder in folders.values():
-            if any(folder.checkpoints.glob("checkpoint-*")):
-                click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+        _say_what_is_saved(folders.values())
         raise
     for run in ended:
         score = "failed" if run.result is None else f"best score {run.result.best_score}"
         click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")
     return [folders[run.seed].path for run in ended if run.result is not None]
+
+
+def _say_what_is_saved(folders: Iterable[RunFolder]) -> None:
+    for folder in folders:
+        if any(folder.checkpoints.glob("checkpoint-*")):
+            click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
 
 
 def make_trainer(recipe: AnyRecipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:
@@ -208,6 +221,8 @@ def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
     """Return the recipe that the arguments name, before they are read: its algorithm says which options there are."""
     name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
     algorithm = args[0] if args and not args[0].startswith("-") else None
+    if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):
+        raise click.UsageError(f"{algorithm} is no algorithm. Name an env by --env {algorithm}")
     if data is not None or algorithm in OFFLINE:
         if name is not None:
             raise click.UsageError("a recipe trains in its env: name it, or data")

@@ -244,7 +244,10 @@ class AnyRecipe(Params):
         for owner, names in self._known().items():
             if name in names:
                 return owner
-        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{did_you_mean(name, self.field_names())}")
+        live = live_fields(self)
+        hint = " It is an argument of make_trainer, and of rl.train." if name in live else did_you_mean(name, live)
+        hint = did_you_mean(name, self.field_names()) or hint
+        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{hint}")
 
     def _known(self) -> dict[str, set[str]]:
         return {

@@ -17,6 +17,7 @@ from rltrainer.data import ReplayBuffer
 from rltrainer.datasets import load
 from rltrainer.envs import make_vec
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import RunFolder
 from rltrainer.recipes import cookbook
@@ -163,6 +164,10 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
     if data is not None:
         offline = offline_recipe(env, algorithm, data)
         return offline, f"the recommended settings of {offline.algorithm} on data"
+    if env in cookbook.names():
+        meant, _, of = env.partition("/")
+        hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."
+        raise ParamsError(field_error_text("train", "env", "must be the id of an env", env, hint))
     found = cookbook.find(env, algorithm) if isinstance(env, str) else None
     if found is None:
         recipe = recommended_recipe(env, algorithm, **shape)

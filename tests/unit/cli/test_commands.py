@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,14 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
         ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
         ("evaluate nowhere", 1, "nowhere: expected the folder of a run"),
         ("evaluate .", 1, "expected the folder of a run"),
+        ("train CartPole-v1", 2, "CartPole-v1 is no algorithm. Name an env by --env CartPole-v1"),
+        ("train my_envs:Mine", 2, "my_envs:Mine is no algorithm. Name an env by --env my_envs:Mine"),
+        ("train ppo --env CartPole-v1 --directory /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
+        (
+            "doctor CartPole-v1",
+            2,
+            "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole",
+        ),
         ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
         ("doctor env Nothing-v0", 1, "BAD making"),
     ],
@@ -197,29 +206,44 @@ def test_texts_are_read_from_the_source() -> None:
     assert option_texts(rl.QNetwork)["dueling"] == "separate value and advantage streams (Wang et al. 2016)."
 
 
-def test_help_stays_on_a_screen(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    for command in (
-        "",
-        "train",
-        "train sac --env Pendulum-v1",
-        "sweep",
-        "resume",
-        "evaluate",
-        "record",
-        "plot",
-        "export",
-        "list",
-        "doctor",
-    ):
+@pytest.mark.parametrize(("columns", "most_lines"), [("80", 45), ("100", 39)])
+def test_help_stays_on_a_screen(
+    columns: str, most_lines: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    others = "resume evaluate watch record plot export list doctor"
+    trainings = ["train", "train redq --env Pendulum-v1", "train td3bc --data logged.npz", "sweep", "sweep trpo"]
+    for command in ["", *trainings, *others.split(), "doctor env"]:
         assert main([*shlex.split(command), "--help"]) == 0
-        assert len(capsys.readouterr().out.splitlines()) <= 45, command
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= (most_lines if command in trainings else 20), command
+        assert max(map(len, lines)) < int(columns)
+        assert not any(line.endswith("...") for line in lines[1:])
+
+
+def test_help_names_fields_by_group_and_explains_them(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    named = re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert named == ["train", "sweep", "resume", "evaluate", "watch", "record", "plot", "export", "list", "doctor"]
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^  ([a-z][a-z ]+?)  ", out, re.MULTILINE) == [
+        "run",
+        "algorithm",
+        "policy",
+        "trainer",
+        "and those of",
+    ]
+    assert re.search(r"^  and those of +net critic_net update precision runtime checkpoint$", out, re.MULTILINE)
     assert main(["train", "--env", "CartPole-v1", "--explain", "lr"]) == 0
     assert capsys.readouterr().out == (
         "--lr [linear:0.001:0:1]\n    Learning rate, or a schedule of it over progress.\n"
     )
     assert main(["train", "--env", "CartPole-v1", "--explain", "runtime"]) == 0
     assert capsys.readouterr().out.count("--runtime.") == 6
+    for name in ("critic-net", "critic_net"):
+        assert main(["train", "--env", "CartPole-v1", "--explain", name]) == 0
+        assert "--critic-net.hidden-sizes [none]\n    Units of each hidden layer.\n" in capsys.readouterr().out
 
 
 MODULE = """
@@ -249,6 +273,9 @@ class Careless(Mine):
     def observe(self):
         return np.random.uniform(-1, 1, 2).astype(np.float32)
 
+class Unbounded(Mine):
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
 class Wrong(Mine):
     def observe(self):
         return np.full(2, np.nan, np.float32)
@@ -260,11 +287,14 @@ def test_an_env_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
     assert main(["train", "ppo", "--env", "my_envs:Mine", *SHORT]) == 0
     assert "no recipe for Mine, so the recommended settings of ppo" in capsys.readouterr().out
     assert main(["evaluate", "runs/ppo_Mine"]) == 1
-    assert "pass env=" in capsys.readouterr().err
+    assert "JSON holds only the name 'Mine'; name it: --env my_package:MyEnv" in capsys.readouterr().err
     assert main(["evaluate", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 0
     assert "return 10 +- 0" in capsys.readouterr().out
     assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 1
     assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
+    assert main(["train", "ppo", "--env", "my_envs:Mine", "--record", *SHORT]) == 1  # before it trains
+    assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
+    assert [path.name for path in Path("runs").iterdir()] == ["ppo_Mine"]
     assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Filmed"]) == 0
     assert "best.mp4: returns 10" in capsys.readouterr().out
 
@@ -275,7 +305,11 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
     assert main(["doctor", "env", "their_envs:Mine"]) == 0
     good = capsys.readouterr().out
     assert "BAD" not in good
-    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each$", good, re.MULTILINE)
+    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each, and began anew$", good, re.MULTILINE)
+    assert main(["doctor", "env", "Pendulum-v1"]) == 0
+    assert re.search(r"^ok  gymnasium +its own checks pass$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["doctor", "env", "their_envs:Unbounded"]) == 0
+    assert "A Box action space minimum value is -infinity" in capsys.readouterr().out
     assert main(["doctor", "env", "their_envs:Careless"]) == 1
     assert re.search(r"^BAD determinism +the same seed and actions give another", capsys.readouterr().out, re.MULTILINE)
     assert main(["doctor", "env", "their_envs:Wrong"]) == 1
@@ -321,7 +355,33 @@ def test_a_run_of_a_factory_says_that_its_env_must_be_named(tmp_path: Path, caps
 def test_the_doctor_knows_the_machine(capsys: Capture) -> None:
     assert main(["doctor"]) == 0
     found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert {"python", "torch", "processor", "AVX-512", "bf16", "compiler", "CUDA", "ffmpeg", "envpool"} <= set(found)
+    assert {"python", "torch", "processor", "AVX-512", "bf16", "compiler", "CUDA", "ffmpeg"} <= set(found)
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert extras - {"cli", "docs", "dev"} <= set(found)
+
+
+def test_envs_are_listed_with_the_algorithms_of_their_recipes(capsys: Capture) -> None:
+    assert main(["list", "envs"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert "envs that recipes are for" in first
+    assert re.fullmatch(r"  CartPole-v1 +a2c, dqn, ppo, qrdqn, trpo", next(row for row in rows if "CartPole" in row))
+    assert sum(row.count(",") + 1 for row in rows) == len(rl.recipes.names())
+
+
+def test_pictures_lie_beside_what_they_show(capsys: Capture) -> None:
+    for _ in range(2):
+        assert main(["train", "ppo", "--env", "CartPole-v1", *SHORT]) == 0
+    first, second = "runs/ppo_CartPole-v1", "runs/ppo_CartPole-v1-2"
+    capsys.readouterr()
+    assert main(["plot", first]) == 0
+    assert capsys.readouterr().out == f"{first}/learning_curve.png\n{first}/page.html\n"
+    assert [path.name for path in rl.open_run(first).pictures] == ["learning_curve.png", "page.html"]
+    assert main(["plot", first, second]) == 0
+    assert capsys.readouterr().out == "curves.png\n"
+    assert main(["plot", first, "--path", "curve.xyz"]) == 1
+    assert "plot.path: must end in .png, .svg or .pdf; got 'curve.xyz' (str)" in capsys.readouterr().err
+    assert main(["resume", first]) == 0
+    assert "rltrainer: the run has come to its end; --max-epochs N trains on\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seeds", [(), (1, 2)])
