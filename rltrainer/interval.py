@@ -6,12 +6,13 @@ from typing import Annotated, Literal, get_args
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import Rule, as_python, checked, is_finite, is_int
-from rltrainer.names import did_you_mean
+from rltrainer.names import did_you_mean, explains_arguments
 
 PositiveNumber = Annotated[float, Rule("a positive number", lambda v: is_finite(v) and v > 0)]
 Unit = Literal["env_step", "gradient_step", "update_step", "training_step", "epoch", "second"]
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class Every:
     """Each `n` of `unit`; due when a multiple of `n` was crossed.

@@ -113,9 +113,14 @@ def check_arguments(
 def explains_arguments(called: F) -> F:
     """Say which argument is meant where Python finds that a call's do not fit; it costs nothing where they do.
 
+    Of a class it is the constructor that says so.
+
     Raises:
         ArgumentError: Python would raise a `TypeError`.
     """
+    if isinstance(called, type):
+        called.__init__ = explains_arguments(called.__init__)  # type: ignore[misc]  # of this class, no other
+        return called
 
     @functools.wraps(called)
     def call(*args: Any, **values: Any) -> Any:
@@ -132,7 +137,7 @@ def explains_arguments(called: F) -> F:
 def _misfit(called: Callable[..., Any], args: Sequence[Any], values: Mapping[str, Any]) -> str:
     """Return the text of an error about arguments that do not fit."""
     signature = inspect.signature(called)
-    owner = called.__qualname__.removesuffix(".__init__")
+    owner = type(args[0]).__name__ if called.__name__ == "__init__" else called.__qualname__
     own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     known = [p.name for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     needed = [p.name for p in own if p.default is p.empty and p.name in known]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from rltrainer.errors import ParamsError, field_error_text, readable
+from rltrainer.names import explains_arguments
 
 T = TypeVar("T")
 _classes: dict[str, type[Any]] = {}
@@ -27,6 +28,7 @@ def add_values(*values: Any) -> None:
     _values.update((value.__name__, value) for value in values)
 
 
+@explains_arguments
 def register(item: T) -> T:
     """Let files name a class or function of yours: a policy, an algorithm, params, an activation, an encoder.
 

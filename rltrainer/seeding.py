@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import Rule, checked, is_int
+from rltrainer.names import explains_arguments
 
 GENERATOR_STATE_SIZES = (16, 5056)
 """Bytes of the state of a generator on CUDA and on the CPU."""
@@ -19,6 +20,7 @@ MAX_SEED = 2**64 - 1
 """Of torch's generators."""
 
 
+@explains_arguments
 def seed(n: int) -> None:
     """Seed torch, numpy and python: what networks are initialised from, and every generator nobody seeded.
 

@@ -21,6 +21,7 @@ from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
+from rltrainer.names import explains_arguments
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import TargetNetwork
@@ -67,6 +68,11 @@ class Algorithm(ABC):
     _construction: str
 
     if not TYPE_CHECKING:  # a type checker reads the constructors
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            if "__init__" in vars(cls):
+                explains_arguments(cls)
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
             """Keep what the algorithm is built with, for the files that it is saved in."""

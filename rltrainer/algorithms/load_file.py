@@ -12,6 +12,7 @@ from rltrainer.data.columns import require_device
 from rltrainer.errors import MAX_LENGTH, CheckpointError, ParamsError, RLTrainerError, SpaceError, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.loggers import RunFolder
+from rltrainer.names import explains_arguments
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import saved_dtype
@@ -27,6 +28,7 @@ META = torch.device("meta")
 """Holds shapes without numbers."""
 
 
+@explains_arguments
 def load(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Algorithm:
@@ -59,6 +61,7 @@ def load(
     return algorithm
 
 
+@explains_arguments
 def load_policy(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Policy:

@@ -25,6 +25,7 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
 from rltrainer.interval import Every
+from rltrainer.names import explains_arguments
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.seeding import Integer, derive_seed, draw_seed
@@ -57,6 +58,7 @@ class AsyncState:
     num_samples: NonNegativeInt
 
 
+@explains_arguments
 class AsyncCollector:
     """Collects by worker processes that act with copies of the policy while the learner updates it.
 

@@ -24,6 +24,7 @@ from rltrainer.envs.streams.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked, instance_of
 from rltrainer.interval import Every
+from rltrainer.names import explains_arguments
 from rltrainer.nets import Exploration, Policy
 from rltrainer.tree import map_tree
 from rltrainer.typed_state import from_state, to_state
@@ -32,6 +33,7 @@ from rltrainer.types import Load, State
 AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
 
 
+@explains_arguments
 class BatchedCollector(Collector):
     """Steps each env in a process of its own, and lets the policy decide in this one for those that are ready.
 

@@ -16,6 +16,7 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.trace_bounds import TraceBounds
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, a_callable, checked
+from rltrainer.names import explains_arguments
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
 
@@ -26,6 +27,7 @@ AnyOfGoals = Annotated[OfGoals, a_callable("(achieved_goal, desired_goal, info)"
 Strategy = Literal["future", "final", "episode"]
 
 
+@explains_arguments
 class HindsightReplayBuffer(ReplayBuffer):
     """Puts goals that were reached in the place of some that were not, when it samples.
 

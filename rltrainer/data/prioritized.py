@@ -14,6 +14,7 @@ from rltrainer.data.state_checks import check_tensor, require
 from rltrainer.data.sum_tree import SumTree
 from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import Scheduled, UnitFloat, checked
+from rltrainer.names import explains_arguments
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import Load, State
 
@@ -96,6 +97,7 @@ class PrioritySampler:
         return load
 
 
+@explains_arguments
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Draws transitions as often as the errors say that were made at them: P_i ~ (|td_error_i| + 1e-6)^alpha.
 

@@ -15,11 +15,13 @@ from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array, Spec, Storage, matching_leaves
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import PositiveInt, checked
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout
 
 
+@explains_arguments
 class RolloutBuffer:
     """Gathers steps of all envs [T, N]; grows if more come than it was made for.
 

@@ -13,10 +13,12 @@ from rltrainer.datasets.minari_read import from_minari
 from rltrainer.datasets.npz_file import from_npz
 from rltrainer.datasets.parquet_file import from_parquet
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.names import explains_arguments
 
 READERS: dict[str, Any] = {".h5": from_hdf5, ".hdf5": from_hdf5, ".npz": from_npz, ".parquet": from_parquet}
 
 
+@explains_arguments
 def load(
     path: str | os.PathLike[str],
     *,

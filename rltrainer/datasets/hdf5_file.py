@@ -13,12 +13,14 @@ from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers.extra import missing_extra
+from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
 
 BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 """Numbers of the compressions and checksums that HDF5 and h5py bring; any other is a library that is loaded."""
 
 
+@explains_arguments
 def from_hdf5(
     path: str | Path,
     *,

@@ -17,6 +17,7 @@ from rltrainer.datasets.parquet_file import parquet_files, read_columns
 from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import AnyPath, Rule, checked
 from rltrainer.json_text import read_json
+from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
 
 MAX_INFO_SIZE = 10_000_000
@@ -31,6 +32,7 @@ Keys = Annotated[
 ]
 
 
+@explains_arguments
 def from_lerobot(
     path: str | Path,
     *,

@@ -14,9 +14,11 @@ from rltrainer.datasets.logged_rows import NAMES, LoggedRows, to_buffer
 from rltrainer.datasets.minari_folder import check_folder, find_folder
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.names import explains_arguments
 from rltrainer.tree import Tree, leaves, map_tree
 
 
+@explains_arguments
 def from_minari(
     name: str | Path,
     *,

@@ -13,10 +13,12 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
 from rltrainer.field_rules import AnyText, checked
 from rltrainer.loggers.extra import missing_extra
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import map_tree
 
 
+@explains_arguments
 def to_minari(
     buffer: ReplayBuffer,
     name: str,

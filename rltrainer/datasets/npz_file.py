@@ -17,9 +17,11 @@ from rltrainer.datasets.claims import check_claim, numbers, reading
 from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
 
 
+@explains_arguments
 def from_npz(
     path: str | Path,
     *,

@@ -16,9 +16,11 @@ from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
 from rltrainer.errors import ReplayBufferError
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers.extra import missing_extra
+from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
 
 
+@explains_arguments
 def from_parquet(
     path: str | Path,
     *,

@@ -8,6 +8,7 @@ import gymnasium as gym
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import as_python, is_int
+from rltrainer.names import explains_arguments
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -16,6 +17,7 @@ _NAMES = ("frame_skip", "_skip", "_frameskip")
 """Attributes of gymnasium's `AtariPreprocessing` and MuJoCo's envs; of `MaxAndSkipObservation`; of ALE's envs."""
 
 
+@explains_arguments
 def frame_skip(envs: VectorEnv) -> int:
     """Return how many frames each step of an env takes: 4 of `ALE/Pong-v5`, 5 of `HalfCheetah-v5`; 1 if it says none.
 

@@ -14,11 +14,13 @@ from rltrainer.export.greedy_graph import cause_of, own_policy, trace
 from rltrainer.export.parity import compare
 from rltrainer.export.quiet import quiet
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.names import explains_arguments
 from rltrainer.nets.policy import Policy
 from rltrainer.spaces import Array
 from rltrainer.tree import Tree, leaves
 
 
+@explains_arguments
 def export_onnx(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as an ONNX graph, which ONNX Runtime and others run without Python, PyTorch or rltrainer.
 

@@ -17,6 +17,7 @@ from rltrainer.export.greedy_graph import own_policy, trace
 from rltrainer.export.parity import compare
 from rltrainer.export.quiet import quiet
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import Array
 from rltrainer.tree import Tree
 
@@ -24,6 +25,7 @@ DESCRIPTION = "rltrainer.json"
 """Name of the file within the file that says what the graph is of."""
 
 
+@explains_arguments
 def export_torch(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as a graph that PyTorch runs without rltrainer: a `.pt2` file of `torch.export`.
 

@@ -16,6 +16,7 @@ from rltrainer.loggers.git_state import git_state
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.multi import MultiLogger
 from rltrainer.loggers.run_path import RunPath
+from rltrainer.names import explains_arguments
 
 FolderName = Annotated[
     str,
@@ -33,6 +34,7 @@ class Saveable(Protocol):
         """Write a file."""
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one run: `RunFolder.new("cartpole")` makes a folder that no other run has.
@@ -134,6 +136,7 @@ class ParamsFile(Logger):
             file.write(json.dumps({**params, "git": git_state()}, indent=2) + "\n")
 
 
+@explains_arguments
 def generate_exp_name(prefix: str, *parts: str) -> str:
     """Return a name that no other run has, by the time and a random end: `ppo_CartPole-v1_26_11_22-09_30_00_1f2e3d4c`.
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, Flag, Sizes, checked, instance_of
-from rltrainer.names import check_arguments
+from rltrainer.names import check_arguments, explains_arguments
 from rltrainer.nets.action_mask import allowed, require_mask
 from rltrainer.nets.decision import NO_COLUMNS, VERSION, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
@@ -88,6 +88,11 @@ class Policy(nn.Module, ABC):
     _construction: str
 
     if not TYPE_CHECKING:  # a type checker reads the constructors
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            if "__init__" in vars(cls):
+                explains_arguments(cls)
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
             """Keep what the policy is built with, for the file that it is saved in."""

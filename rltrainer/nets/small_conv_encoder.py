@@ -7,10 +7,12 @@ from torch import Tensor, nn
 
 from rltrainer import registry
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.names import explains_arguments
 from rltrainer.nets.linear import Linear
 from rltrainer.spaces import Space
 
 
+@explains_arguments
 class SmallConvEncoder(nn.Module):
     """Small images through a convolution of 3 x 3 and a linear layer, as Young and Tian (2019) have for MinAtar.
 

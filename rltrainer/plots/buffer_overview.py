@@ -7,6 +7,7 @@ import numpy as np
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.action_coverage import ActionCoverage
 from rltrainer.data.chosen_episodes import episodes_of
+from rltrainer.names import explains_arguments
 from rltrainer.plots.figures import COLORS, GREY, drawing, new_figure
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ MAX_NUMBERS = 24
 NUM_BINS = 30
 
 
+@explains_arguments
 def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
     """Return the picture of a buffer: returns and lengths of its episodes, by how they ended, and what actions cover.
 

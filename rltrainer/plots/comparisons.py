@@ -16,6 +16,7 @@ from rltrainer.functional.scores import (
     optimality_gap,
     performance_profile,
 )
+from rltrainer.names import explains_arguments
 from rltrainer.plots.figures import GREY, drawing, label, line, new_figure
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ AGGREGATES = {
 }
 
 
+@explains_arguments
 def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
 
@@ -64,6 +66,7 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
     return figure
 
 
+@explains_arguments
 def aggregate_scores(
     scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000, title: str = ""
 ) -> "Figure":

@@ -6,6 +6,7 @@ import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
+from rltrainer.names import explains_arguments
 from rltrainer.plots.figures import GREY, count_steps, drawing, label, line, new_figure
 from rltrainer.plots.run_data import (
     AnyRun,
@@ -28,6 +29,7 @@ FEW_POINTS = 40
 """Up to so many, each is marked."""
 
 
+@explains_arguments
 def learning_curve(run: AnyRun) -> "Figure":
     """Return the picture of one run: the return of its test steps, and of its training episodes, over its steps.
 
@@ -61,6 +63,7 @@ def learning_curve(run: AnyRun) -> "Figure":
     return figure
 
 
+@explains_arguments
 def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of several seeds of one algorithm, or of several: interquartile mean and bootstrap interval.
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import AnyPath, checked, is_finite
+from rltrainer.names import explains_arguments
 from rltrainer.plots.curves import learning_curve
 from rltrainer.plots.figures import drawing
 from rltrainer.plots.metric_panels import draw_panels
@@ -48,6 +49,7 @@ tr { border-bottom: 1px solid #eee; } summary { cursor: pointer; font-weight: 60
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data: 'self' file:; media-src 'self' file:"
 
 
+@explains_arguments
 def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
     """Write an HTML page of a run and return its path: curves, videos, params, versions, timing, whether it has ended.
 

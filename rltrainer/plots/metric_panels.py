@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.names import explains_arguments
 from rltrainer.plots.figures import count_steps, drawing, label, line, new_figure
 from rltrainer.plots.run_data import AnyRun, Curve, as_run, curves, step_unit
 
@@ -17,6 +18,7 @@ MAX_PANELS = 60
 """Small pictures in one; a log may have any number of names."""
 
 
+@explains_arguments
 def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     """Return the picture of all numbers of a kind of row over a run's steps: losses, learning rates, what hooks log.
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.names import explains_arguments
 from rltrainer.recipes import recipe_of
 from rltrainer.runs import Run, open_run
 
@@ -169,6 +170,7 @@ def algorithm_name(run: Run) -> str | None:
     return run.algorithm_class
 
 
+@explains_arguments
 def run_scores(
     tasks: Mapping[str, AnyRun | Sequence[AnyRun]],
     ranges: Mapping[str, tuple[float, float]] | None = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.names import explains_arguments
 from rltrainer.plots.figures import COLORS, GREY, drawing, label, new_figure
 from rltrainer.sweeps import SweepResult, SweepTrial
 
@@ -21,6 +22,7 @@ MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
 """Marker, colour and opacity of a trial."""
 
 
+@explains_arguments
 def sweep(result: SweepResult) -> "Figure":
     """Return the picture of a sweep: scores by trial with the best so far, and by each field that varies.
 

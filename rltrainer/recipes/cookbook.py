@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.names import did_you_mean
+from rltrainer.names import did_you_mean, explains_arguments
 from rltrainer.plain_values import PlainReader
 from rltrainer.recipes.algorithms import ALGORITHMS, algorithm_named
 from rltrainer.recipes.recipe import Recipe
@@ -28,6 +28,7 @@ def names() -> list[str]:
     return sorted(f"{algorithm}/{env}" for algorithm in ALGORITHMS for env in _tables(algorithm))
 
 
+@explains_arguments
 def get(algorithm: str, env: str | None = None) -> Recipe:
     """Return a recipe: `get("ppo", "LunarLander-v3")`, or `get("ppo/LunarLander-v3")`.
 

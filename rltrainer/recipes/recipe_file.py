@@ -4,6 +4,7 @@ from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.json_text import read_json
 from rltrainer.loggers import RunFolder
+from rltrainer.names import explains_arguments
 from rltrainer.recipes.any_recipe import AnyRecipe
 from rltrainer.recipes.offline_recipe import OfflineRecipe
 from rltrainer.recipes.recipe import Recipe
@@ -22,6 +23,7 @@ def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
         file.write((recipe.to_json() + "\n").encode())
 
 
+@explains_arguments
 def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     """Return the recipe of a run.
 

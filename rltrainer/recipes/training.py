@@ -20,6 +20,7 @@ from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import RunFolder
+from rltrainer.names import explains_arguments
 from rltrainer.recipes import cookbook
 from rltrainer.recipes.algorithms import algorithm_named, name_of
 from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe, Wrappers, live_fields
@@ -51,6 +52,7 @@ class Training:
     recipe: AnyRecipe
 
 
+@explains_arguments
 def train(
     env: str | Callable[[], gym.Env[Any, Any]] | None = None,
     algorithm: str | Algorithm | None = None,
@@ -102,6 +104,7 @@ def train(
     return run_recipe(recipe, folder, start, **live)
 
 
+@explains_arguments
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
     """Train by a recipe in a folder, or go on with what was trained there; return the best algorithm.
 
@@ -136,6 +139,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     return Training(trainer.algorithm, folder, info, recipe)
 
 
+@explains_arguments
 def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:
     """Return the recipe that `rl.train` takes for an env; with the algorithm's recommended fields if there is none.
 

@@ -15,6 +15,7 @@ from rltrainer.json_text import read_json
 from rltrainer.loggers import RunFolder
 from rltrainer.loggers.log_rows import Columns, LogRow, columns, read_log
 from rltrainer.loggers.run_path import RunPath
+from rltrainer.names import explains_arguments
 from rltrainer.registry import Named
 from rltrainer.regular_file import neighbours_hint, open_regular
 from rltrainer.state_file import read_state
@@ -165,6 +166,7 @@ class Run:
         return dict(fields) if isinstance(fields, Mapping) else {}
 
 
+@explains_arguments
 def open_run(path: str | os.PathLike[str]) -> Run:
     """Return the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar, overload
 
 from rltrainer.errors import RLTrainerError
 from rltrainer.field_rules import Flag, PositiveInt, Rule, a_callable, checked, is_int
+from rltrainer.names import explains_arguments
 from rltrainer.runs.job_process import Parent
 from rltrainer.runs.processes import Bar, Processes, check_program
 from rltrainer.seeding import seed as seed_everything
@@ -45,6 +46,7 @@ def run_seeds(
 def run_seeds(
     make: Callable[[int], T], seeds: Iterable[int] = ..., *, num_processes: int | None = ..., show_progress: bool = ...
 ) -> list[SeedRun[T]]: ...
+@explains_arguments
 def run_seeds(
     make: Callable[[int], Any],
     seeds: Iterable[int] = range(5),

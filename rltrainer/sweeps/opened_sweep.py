@@ -10,6 +10,7 @@ from rltrainer.errors import CheckpointError, ParamsError, readable
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.json_text import check_depth, read_json
 from rltrainer.loggers import RunFolder
+from rltrainer.names import explains_arguments
 from rltrainer.plain_values import PlainReader
 from rltrainer.recipes import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.registry import value_named
@@ -28,6 +29,7 @@ MAX_SEEDS = 10_000
 STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
+@explains_arguments
 def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
     """Return the sweep in a folder as `rl.sweep` returned it, or as far as it has come: it may be running still.
 

@@ -15,6 +15,7 @@ from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, field
 from rltrainer.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.json_text import read_json, to_strict_json
 from rltrainer.loggers import RunFolder
+from rltrainer.names import explains_arguments
 from rltrainer.plain_values import to_plain
 from rltrainer.recipes import AnyRecipe, for_env, get
 from rltrainer.recipes.algorithms import ALGORITHMS
@@ -35,6 +36,7 @@ AnySampler = Annotated[
 ]
 
 
+@explains_arguments
 def sweep(
     make: str | AnyRecipe | Callable[..., Any],
     space: Space | None = None,

@@ -7,6 +7,7 @@ import math
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.data import RolloutBuffer
 from rltrainer.field_rules import PositiveInt
+from rltrainer.names import explains_arguments
 from rltrainer.nets.decision import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.types import Rollout, UpdateResult
@@ -58,6 +59,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         return OnPolicyTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
 
 
+@explains_arguments
 class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
     """Trains an on-policy algorithm on what its policy has just collected; see `Trainer`.
 

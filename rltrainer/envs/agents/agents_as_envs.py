@@ -26,6 +26,7 @@ from rltrainer.envs.backends.masked_resets import NO_TRANSITION
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
+from rltrainer.names import explains_arguments
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
 from rltrainer.typed_state import from_state, to_state
@@ -42,6 +43,7 @@ class TeamsState:
     returns: Array
 
 
+@explains_arguments
 class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
     """A vector env whose rows are the agents of parallel envs: a policy that is trained on it is shared by them all.
 

@@ -9,9 +9,11 @@ from gymnasium import spaces
 from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space, nothing
 from rltrainer.errors import SpaceError
 from rltrainer.field_rules import checked
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
 
 
+@explains_arguments
 class JointEnv(gym.Env[Any, Any]):
     """One env that observes what all agents observe, and whose action is what all of them do.
 

@@ -12,6 +12,7 @@ from rltrainer.envs.episodes.recorder import digest_of
 from rltrainer.envs.resuming.action_trail import MAX_STEPS
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, Rule, checked
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import leaf_spaces, numpy_dtype
 from rltrainer.tree import map_tree
 
@@ -38,6 +39,7 @@ class ReplayedStep(NamedTuple):
     frame: Any
 
 
+@explains_arguments
 def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[], Env]) -> Iterator[ReplayedStep]:
     """Step through a training episode again, by the seed and the actions that were recorded.
 

@@ -9,6 +9,7 @@ from gymnasium import wrappers
 
 from rltrainer.errors import MissingExtraError, ParamsError, field_error_text
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
+from rltrainer.names import explains_arguments
 
 RULES: dict[str, Any] = {
     "noop_max": NonNegativeInt, "frame_skip": PositiveInt, "screen_size": PositiveInt, "terminal_on_life_loss": Flag,
@@ -20,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@explains_arguments
 class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
     """Observes the last frames of an Atari game in gray, uint8 [frame_stack, screen_size, screen_size].
 

@@ -8,9 +8,11 @@ from gymnasium import spaces
 
 from rltrainer.envs.adapter.checks import describe
 from rltrainer.errors import EnvError, SpaceError, field_error_text
+from rltrainer.names import explains_arguments
 from rltrainer.spaces import ACTION_MASK, num_choices
 
 
+@explains_arguments
 class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
     """Puts the mask of allowed actions into the observation, as the leaf `action_mask` of a Dict.
 

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from rltrainer.envs.adapter.checks import describe
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import Flag, Rule, checked, is_int
+from rltrainer.names import explains_arguments
 
 Array = np.ndarray[Any, Any]
 FrameSize = Annotated[
@@ -24,6 +25,7 @@ LUMINANCE = np.array([[0.2125], [0.7154], [0.0721]], np.float32)
 PIXELS, STATE = "pixels", "state"
 
 
+@explains_arguments
 class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
     """Observes what the env renders: uint8 [H, W, 3], or [H, W, 1] in gray.
 
