@@ -19,9 +19,10 @@ def save(figure: Figure, path: Path, size: tuple[float, float] = (4.4, 2.9)) -> 
     save_few_colors(Image.open(drawn), path)
 
 
-def save_few_colors(image: Image.Image, path: Path) -> None:
+def save_few_colors(image: Image.Image, path: Path, num_colors: int = 64) -> None:
+    """Write a PNG of so many colours."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    image.convert("RGB").quantize(64).save(path, optimize=True)
+    image.convert("RGB").quantize(num_colors).save(path, optimize=True)
 
 
 def save_text(text: str, path: Path, most: int = 78) -> None:

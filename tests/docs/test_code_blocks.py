@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 
 LANGUAGES = {"python", "sh", "text"}
-"""What a block may say it is; those of commands, and of formulas and output, are not run."""
+"""What a block may say it is; commands are run by `test_commands.py`, formulas and output are not run."""
 
 WIDEST = 88
 """Columns of code, as docs/ruff.toml formats it."""

@@ -41,3 +41,11 @@ def test_an_example_without_a_group_is_shown_too(tmp_path: Path, monkeypatch: py
     (tmp_path / "new.py").write_text('"""A new one.\n\nMore of it.\n"""\n')
     monkeypatch.setattr(gallery, "EXAMPLES", tmp_path)
     assert gallery.page().endswith("\n## More\n\n### `new.py`\n\nA new one.\n")
+
+
+def test_every_picture_of_the_docs_is_on_a_page() -> None:
+    docs = gallery.PAGE.parent
+    text = "".join(page.read_text() for page in docs.rglob("*.md"))
+    shown = [path for path in (docs / "images").rglob("*") if path.suffix in (".png", ".gif")]
+    assert [path.name for path in shown if path.relative_to(docs / "images").as_posix() not in text] == []
+    assert len(shown) > 30

@@ -1,22 +1,19 @@
 """The table of what other tools' pages show: our blocks have the lines that it says, no more than theirs, and run.
 
-Python blocks are run with those of all pages; the commands here.
+They are run with those of all pages.
 """
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rltrainer.cli import main
 from tests.docs.test_code_blocks import Block, blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating" / "in_no_more_lines.md").read_text()
 ROWS = re.findall(r"^\| (.+) \| (\d+) \| \[.+\]\(#(.+)\) \| (\d+) \|$", PAGE, re.MULTILINE)
-SHORT = shlex.split("--num-env-steps 600 --num-epochs 2 --num-test-episodes 2 --show-progress false")
 TOOLS = {"Stable-Baselines3": 11, "RL Zoo": 6, "CleanRL": 3, "Tianshou": 2, "d3rlpy": 1}
 """Rows of each tool, at least."""
 
@@ -58,18 +55,6 @@ def test_every_block_has_a_row_and_every_tool_its_rows() -> None:
     assert sorted(row[2] for row in ROWS) == sorted(BELOW)
     assert {tool: sum(row[0].startswith(tool) for row in ROWS) for tool in TOOLS} == TOOLS
     assert len(ROWS) == PAGE.count("](#")
-
-
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    commands = [line for block in BELOW.values() if block.language == "sh" for line in block.code.splitlines()]
-    assert len(commands) >= 7
-    for line in commands:
-        command, *arguments = shlex.split(line)[1:]
-        arguments += {"train": SHORT, "sweep": [*SHORT, "--trials", "2"]}.get(command, [])
-        assert main([command, *arguments]) == 0, (line, capfd.readouterr())
-    assert {"ppo.png", "several.png", "runs", "sweeps"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_lines_are_counted_without_what_is_no_code() -> None:

@@ -1,0 +1,90 @@
+"""Every command of README and docs: ours run as the page shows them, in order and with few steps; others exist."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.cli import main
+from tests.docs.test_code_blocks import PAGES, ROOT, blocks, short_runs
+
+__all__ = ["short_runs"]
+
+FEW = "--num-epochs 2 --num-test-episodes 2 --show-progress false"
+SHORT = {"train": f"{FEW} --num-env-steps 600", "sweep": f"{FEW} --num-env-steps 600 --trials 2"}
+"""Added to our commands: what is given last counts."""
+SHORT_OFFLINE = f"{FEW} --num-gradient-steps 20"
+OTHERS = {"minari": "downloads", "curl": "asks the server of the line before", ".": "of the shell"}
+"""Programs that are not run, and why."""
+TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/cli/test_commands.py looks at what they leave, too"}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a page."""
+    for block in blocks(text):
+        if block.language == "sh":
+            for line in re.sub(r"\\\n", " ", block.code).splitlines():
+                for command in line.split("&&"):
+                    if words := shlex.split(command, comments=True):
+                        yield words
+
+
+COMMANDS = {page: list(commands(path.read_text())) for page, path in PAGES.items()}
+OURS = {page: [words[1:] for words in found if words[0] == "rltrainer"] for page, found in COMMANDS.items()}
+
+
+@pytest.mark.usefixtures("short_runs")
+@pytest.mark.parametrize("page", [page for page, found in OURS.items() if found and page not in TESTED_ELSEWHERE])
+def test_our_commands_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # `watch` needs a display
+    for name, *words in OURS[page]:
+        arguments = [part for word in words for part in sorted(glob(word)) or [word]]  # as a shell does
+        if "--data" in words:
+            log_data(Path(words[words.index("--data") + 1]))
+        short = SHORT_OFFLINE if "--data" in words else SHORT.get(name, "")
+        assert main([name, *arguments, *shlex.split(short)]) == 0, (name, words, capfd.readouterr())
+
+
+def log_data(path: Path) -> None:
+    """Write the data that a page has told of before."""
+    path.parent.mkdir(exist_ok=True)
+    envs = rl.make_vec("Pendulum-v1", 1)
+    buffer = rl.ReplayBuffer(300, envs.single_observation_space, envs.single_action_space)
+    rl.Collector(rl.SquashedActorCritic.for_envs(envs), envs, buffer).collect(num_steps=300)
+    buffer.save(path)
+
+
+def test_what_other_commands_name_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page, found in COMMANDS.items():
+        for words in found:
+            match words:
+                case ["rltrainer", *_]:
+                    pass
+                case ["pip", "install", what, *_]:
+                    named = re.fullmatch(r"(\.|rltrainer)(\[(.+)\])?|torch", what)
+                    assert named is not None, (page, words)
+                    assert set((named[3] or "cli").split(",")) <= set(extras), (page, words)
+                case ["python", "-m", "venv", *_] | ["python", "cleanrl/ppo.py", *_]:
+                    pass
+                case ["python", file, *_]:
+                    assert (ROOT / file).is_file(), (page, words)
+                case ["make", target, *_]:
+                    assert target in targets, (page, words)
+                case [program, *_]:
+                    assert program in OTHERS, (page, words)
+
+
+def test_commands_are_found() -> None:
+    text = "```sh\nmake all  # of it\n\npip install a && rltrainer train \\\n  --lr 1\n```\n```text\nno\n```\n"
+    assert list(commands(text)) == [["make", "all"], ["pip", "install", "a"], ["rltrainer", "train", "--lr", "1"]]
+    assert sum(map(len, OURS.values())) > 30
