@@ -19,7 +19,9 @@ from gymnasium.utils.env_checker import check_env
 from rltrainer.cli.env_names import env_named
 from rltrainer.collect import Collector
 from rltrainer.envs import make_vec
+from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import RLTrainerError, readable
+from rltrainer.nets import ActorCritic
 from rltrainer.recipes.algorithms import ALGORITHMS, algorithms_for
 
 EXTRAS = {
@@ -29,7 +31,9 @@ EXTRAS = {
     "mlflow": "mlflow-skinny",
 }  # fmt: skip
 """The package by which an extra is known to be installed."""
-NO_MATTER = re.compile("different from the unwrapped|observation space m.{5}um value is|symmetric and normalized space")
+NO_MATTER = re.compile(
+    "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
+)
 """What gymnasium warns of and makes no difference here: wrappers, the bounds of observations, actions to be scaled."""
 _ANSI = re.compile(r"\x1b\[\d+m")
 NUM_STEPS = 1000
@@ -97,7 +101,10 @@ def machine() -> Iterator[tuple[str, str]]:
 def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
     """Yield what was looked at in an env, whether it is as it should be, and words on it."""
     try:
-        single = gym.make(env, disable_env_checker=True) if isinstance(env, str) else env()
+        single = single_env(env)
+    except RLTrainerError as error:
+        yield "making", False, str(error)
+        return
     except Exception as error:
         yield "making", False, f"{type(error).__name__}: {error}"
         return
@@ -116,6 +123,7 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
         yield "gymnasium", True, f"its own checks pass{': ' * bool(words)}{words}"
     except Exception as error:
         yield "gymnasium", False, f"its own checks fail: {next(iter(str(error).splitlines()), repr(error))}"
+    limit = single.get_wrapper_attr("_max_episode_steps") if single.has_wrapper_attr("_max_episode_steps") else None
     single.close()
     try:
         envs = make_vec(env, 2, backend="sync", seed=1)
@@ -123,13 +131,21 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
         yield "rltrainer", False, str(error)
         return
     takers = algorithms_for(envs.single_observation_space, envs.single_action_space)
-    yield "algorithms", bool(takers), ", ".join(takers) or "none takes these spaces"
+    yield "algorithms", bool(takers), ", ".join(takers) or f"none takes these spaces: {_why_not(envs)}"
     if takers:
-        yield from _steps(ALGORITHMS[takers[0]], takers[0], envs, env)
+        yield from _steps(ALGORITHMS[takers[0]], takers[0], envs, env, limit)
     envs.close()
 
 
-def _steps(cls: Any, name: str, envs: Any, env: Any) -> Iterator[tuple[str, bool, str]]:
+def _why_not(envs: Any) -> str:
+    try:
+        ActorCritic.for_envs(envs)  # which takes the most
+    except RLTrainerError as error:
+        return str(error)
+    return "its actions"
+
+
+def _steps(cls: Any, name: str, envs: Any, env: Any, limit: int | None) -> Iterator[tuple[str, bool, str]]:
     options = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
     policy = cls.policy_class.for_envs(envs, **options)
     try:
@@ -142,7 +158,9 @@ def _steps(cls: Any, name: str, envs: Any, env: Any) -> Iterator[tuple[str, bool
     yield "steps", True, f"{NUM_STEPS} random ones: observations and rewards are finite and as declared"
     lengths = f", {stats.lengths.mean():.4g} steps each, and began anew" if stats.num_collected_episodes else ""
     words = f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}"
-    hint = "" if stats.num_collected_episodes else ": is there a time limit? Returns are those of episodes that ended"
+    hint = ": is there a time limit? Returns are those of episodes that ended"
+    if stats.num_collected_episodes or limit is not None:
+        hint = "" if limit is None else f"; the time limit is {limit:,}"
     yield "episodes", True, words + hint
     yield "speed", True, f"{NUM_STEPS / seconds:,.0f} env steps a second in one process, with what stores them"
     first, second = (_walk(env) for _ in range(2))
@@ -154,7 +172,7 @@ def _steps(cls: Any, name: str, envs: Any, env: Any) -> Iterator[tuple[str, bool
 
 def _walk(env: Any) -> list[np.ndarray[Any, Any]]:
     """Return observations and rewards of the same steps, each time from a new env."""
-    single = gym.make(env, disable_env_checker=True) if isinstance(env, str) else env()
+    single = single_env(env)
     single.action_space.seed(1)
     obs, _ = single.reset(seed=1)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -246,9 +247,9 @@ def _translated_errors(env_id: str, entry_point: Any) -> Iterator[None]:
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
         extra = next((extra for name, extra in _EXTRAS.items() if module.startswith(name)), None)
-        hint = f' Run: pip install "rltrainer[{extra}]"' if extra else ""
-        text = f"make_vec.env: {env_id} needs a package that is not installed: {error}.{hint}"
-        raise MissingExtraError(text) from error
+        # Without gymnasium's advice where there is our own: its packages need not be those that we ask for.
+        words = f'{re.split("[.,] ", str(error))[0]}. Run: pip install "rltrainer[{extra}]"' if extra else f"{error}."
+        raise MissingExtraError(f"make_vec.env: {env_id} needs a package that is not installed: {words}") from error
     except gym.error.Error as error:
         is_own = isinstance(error, gym.error.NameNotFound) and "Did you mean" not in str(error)
         hint = " One of your own is passed as its class; in a command as my_package:MyEnv." if is_own else ""

@@ -93,3 +93,8 @@ def test_it_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == [str(packages / "rltrainer" / "__init__.py"), "64", "True"]
+    pytest.importorskip("click")
+    command = [str(folder / "bin" / "rltrainer"), "list", "recipes"]  # data files are there, too
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "  ppo/CartPole-v1  " in run.stdout

@@ -125,7 +125,11 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
             "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole",
         ),
         ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
-        ("doctor env Nothing-v0", 1, "BAD making"),
+        (
+            "doctor env Nothing-v0",
+            1,
+            "BAD making make_vec.env: Environment `Nothing` doesn't exist. One of your own is",
+        ),
     ],
 )
 def test_a_wrong_command_ends_with_one_sentence(
@@ -273,6 +277,11 @@ class Careless(Mine):
     def observe(self):
         return np.random.uniform(-1, 1, 2).astype(np.float32)
 
+class Small(Mine):
+    observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    def observe(self):
+        return self.np_random.integers(0, 255, (8, 8, 3), np.uint8)
+
 class Unbounded(Mine):
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
 
@@ -306,8 +315,18 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
     good = capsys.readouterr().out
     assert "BAD" not in good
     assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each, and began anew$", good, re.MULTILINE)
-    assert main(["doctor", "env", "Pendulum-v1"]) == 0
-    assert re.search(r"^ok  gymnasium +its own checks pass$", capsys.readouterr().out, re.MULTILINE)
+    for env, episodes in {
+        "CartPole-v1": ".*and began anew; the time limit is 500",
+        "Pendulum-v1": "4 ended in .* 200",
+    }.items():
+        assert main(["doctor", "env", env]) == 0
+        found = capsys.readouterr().out
+        assert re.search(r"^ok  gymnasium +its own checks pass$", found, re.MULTILINE)
+        assert re.search(f"^ok  episodes +{episodes}$", found, re.MULTILINE)
+    assert main(["doctor", "env", "their_envs:Small"]) == 1
+    assert re.search(
+        "^BAD algorithms +none takes these spaces: .*SmallConvEncoder", capsys.readouterr().out, re.MULTILINE
+    )
     assert main(["doctor", "env", "their_envs:Unbounded"]) == 0
     assert "A Box action space minimum value is -infinity" in capsys.readouterr().out
     assert main(["doctor", "env", "their_envs:Careless"]) == 1

@@ -196,6 +196,14 @@ def test_a_missing_package_that_an_extra_brings() -> None:
         make_vec("Hull-v0", 2)
 
 
+def test_gymnasiums_advice_is_left_out_where_an_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym, "make", lambda *args, **kwargs: missing())
+    with pytest.raises(MissingExtraError) as caught:
+        make_vec("Hopper-v5", 1, backend="sync")
+    text = "make_vec.env: Hopper-v5 needs a package that is not installed: Wheels is not installed. Run: pip install"
+    assert str(caught.value) == f'{text} "rltrainer[mujoco]"'
+
+
 def test_an_env_of_box2d() -> None:
     if importlib.util.find_spec("Box2D") is None:  # importing it here would hide what its module warns of
         pytest.skip("needs the extra box2d")
