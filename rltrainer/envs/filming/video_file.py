@@ -22,6 +22,10 @@ FORMATS: dict[str, dict[str, Any]] = {
 }
 """Arguments with which ffmpeg writes files, by the ends of their names."""
 
+FEW_PIXELS = 32
+"""A frame that is smaller both ways is enlarged, to ENLARGED pixels or a few less: it could not be seen."""
+ENLARGED = 240
+
 
 def require_encoder(owner: str) -> Any:
     """Return the module that runs ffmpeg.
@@ -58,12 +62,13 @@ class VideoFile:
         self._shape: tuple[int, ...] = ()
 
     def add(self, frame: Any) -> None:
-        """Write a frame, uint8 [H, W, 3].
+        """Write a frame: uint8 [H, W, 3], or floats in [0, 1], as MinAtar renders.
 
         Raises:
             EnvError: it is none, or of another size than the first.
             RLTrainerError: ffmpeg failed.
         """
+        frame = _as_shown(frame)
         is_frame = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
         if not is_frame or frame.shape != (self._shape or frame.shape):
             expected = list(self._shape) or "[H, W, 3]"
@@ -107,3 +112,15 @@ class VideoFile:
         except OSError as error:
             self.discard()
             raise RLTrainerError(f"{self._path}: the video could not be written ({error})") from error
+
+
+def _as_shown(frame: Any) -> Any:
+    """Return floats in [0, 1] as bytes, and a frame of few pixels enlarged; whatever is no frame as it is."""
+    if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.size):
+        return frame
+    if frame.dtype.kind == "f":
+        if not (frame.min() >= 0 and frame.max() <= 1):
+            return frame
+        frame = np.rint(255 * frame).astype(np.uint8)
+    times = ENLARGED // largest if (largest := max(frame.shape[:2])) < FEW_PIXELS else 1
+    return frame.repeat(times, 0).repeat(times, 1)

@@ -163,6 +163,24 @@ def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch:
         rl.record(policy(), GrayEnv, tmp_path / "a.mp4")
 
 
+class TinyEnv(GrayEnv):
+    """Renders as MinAtar does: floats, and a few of them."""
+
+    def render(self) -> Any:
+        return np.full((10, 12, 3), 0.2 * self.step_count)
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_few_pixels_are_enlarged_and_floats_are_shares_of_255(tmp_path: Path) -> None:
+    from PIL import Image, ImageSequence
+
+    rl.record(policy(), TinyEnv(length=2), tmp_path / "tiny.gif", seed=1)
+    with Image.open(tmp_path / "tiny.gif") as film:
+        assert (film.n_frames, film.size) == (3, (240, 200))
+        seen = [np.asarray(each.convert("RGB")) for each in ImageSequence.Iterator(film)]
+    assert [np.unique(each).tolist() for each in seen] == [[0], [51], [102]]
+
+
 def test_nothing_looks_for_a_display_where_there_is_none(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     pytest.importorskip("imageio_ffmpeg")

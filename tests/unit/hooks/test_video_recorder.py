@@ -186,7 +186,8 @@ def test_what_is_not_complete_is_discarded(tmp_path: Path) -> None:
     [
         (None, "NoneType"),
         (np.zeros((4, 4, 4), np.uint8), r"uint8 \[4, 4, 4\]"),
-        (np.zeros((4, 4, 3)), r"float64 \[4, 4, 3\]"),
+        (np.full((4, 4, 3), 1.5), r"float64 \[4, 4, 3\]"),
+        (np.full((4, 4, 3), np.nan), r"float64 \[4, 4, 3\]"),
     ],
 )
 def test_what_is_no_frame_is_named(frame: Any, found: str, tmp_path: Path) -> None:
