@@ -7,6 +7,8 @@ import gymnasium as gym
 from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
 from rltrainer.collect.episode_infos import checked_keys, with_success
+from rltrainer.envs import AgentsAsEnvs
+from rltrainer.envs.agents.parallel_env import ParallelEnv
 from rltrainer.evaluation.playing import Env, VectorEnv, play, vector_of
 from rltrainer.names import explains_arguments
 
@@ -16,7 +18,7 @@ MOST_ENVS = 10
 @explains_arguments
 def evaluate_policy(
     policy: Player,
-    envs: VectorEnv | Env | str | Callable[[], Env],
+    envs: VectorEnv | Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
     episodes: int = 10,
     *,
     seed: int | None = None,
@@ -32,7 +34,8 @@ def evaluate_policy(
     Args:
         policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
         envs: a vector env in any autoreset mode; or a gymnasium id or a factory, of which as many envs as episodes are
-            made, ten at most; or an env.
+            made, ten at most; or an env. Of a PettingZoo parallel env the agents share the policy, and each of them
+            plays so many episodes; an `AgentsAsEnvs` is a vector env, whose episodes are those of single agents.
         episodes: how many.
         seed: of the episodes, where the envs have none of their own (`make_vec(seed=)`); with one of the two, each call
             plays the same ones, and without others each time, as `rl.seed` says.
@@ -53,11 +56,11 @@ def evaluate_policy(
     owner = "evaluate_policy"
     player, keys = policy_of(owner, policy), checked_keys(owner, info_keys)
 
-    def played(vector: VectorEnv) -> CollectStats:
-        return play(owner, player, with_success(vector, keys), episodes, seed, explore, max_episode_steps)
+    def played(vector: VectorEnv, per_env: int = 1) -> CollectStats:
+        return play(owner, player, with_success(vector, keys), episodes, seed, explore, max_episode_steps, per_env)
 
     if isinstance(envs, gym.vector.VectorEnv):
         return played(envs)
     num_envs = min(episodes, MOST_ENVS) if isinstance(episodes, int) and episodes > 0 else 1
-    with vector_of(owner, envs, num_envs) as vector:
-        return played(vector)
+    with vector_of(owner, envs, player, num_envs) as vector:
+        return played(vector, vector.num_agents if isinstance(vector, AgentsAsEnvs) else 1)

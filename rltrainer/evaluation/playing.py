@@ -8,7 +8,9 @@ import gymnasium as gym
 import torch
 
 from rltrainer.collect import Collector, CollectStats
-from rltrainer.envs import make_vec
+from rltrainer.envs import AgentsAsEnvs, make_vec
+from rltrainer.envs.agents.agents_as_envs import AGENT
+from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
 from rltrainer.nets import Policy
@@ -20,16 +22,20 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 @contextmanager
 def vector_of(
     owner: str,
-    env: Env | str | Callable[[], Env],
+    env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
+    player: Policy,
     num_envs: int = 1,
-    wrappers: Sequence[Callable[[Env], Env]] = (),
+    wrappers: Sequence[Callable[[Any], Any]] = (),
     **env_kwargs: Any,
 ) -> Iterator[VectorEnv]:
     """Make envs of this process, and close them at the end; an env that exists is the only one, and stays open.
 
+    Of parallel envs each agent is a row.
+
     Args:
         owner: who asks, for errors.
         env: an id, a factory, or an env.
+        player: the policy that shall play there.
         num_envs: how many, of an id or a factory.
         wrappers: see `make_vec`.
         env_kwargs: of an id.
@@ -37,22 +43,57 @@ def vector_of(
     Raises:
         ParamsError: it is none of these.
     """
-    if isinstance(env, gym.Env):
-        envs = make_vec(lambda: env, 1, backend="sync", wrappers=wrappers)
-        try:
-            yield envs
-        finally:
-            envs.closed = True  # else gymnasium would close the user's env with this one
-        return
-    if not (isinstance(env, str) and env) and not callable(env):
+    is_made = isinstance(env, gym.Env) or is_parallel(env)
+    if not is_made and not (isinstance(env, str) and env) and not callable(env):
         rule = "must be a gymnasium id, a factory of envs, or an env"
-        raise ParamsError(field_error_text(owner, "env", rule, env))
-    options = env_kwargs if isinstance(env, str) else {}
-    envs = make_vec(env, num_envs, backend="sync", wrappers=wrappers, **options)
+        hint = "Pass what makes one copy: lambda: parallel_env()." if isinstance(env, AgentsAsEnvs) else ""
+        raise ParamsError(field_error_text(owner, "env", rule, env, hint))
+    make: Any = env
+    if is_made:
+        make, num_envs = (lambda: env), 1
+    first, make = _looked_at(make)
+    if is_parallel(first):
+        agent_id = AGENT in _parts(player.observation_space) and AGENT not in _parts(
+            first.observation_space(first.possible_agents[0])
+        )
+        envs: VectorEnv = AgentsAsEnvs(lambda: _wrapped(make(), wrappers), num_envs, agent_id=agent_id)
+    else:
+        options = env_kwargs if isinstance(env, str) else {}
+        envs = make_vec(make, num_envs, backend="sync", wrappers=wrappers, **options)
     try:
         yield envs
     finally:
-        envs.close()
+        if is_made:
+            envs.closed = True  # else gymnasium would close the user's env with this one
+        else:
+            envs.close()
+
+
+def _looked_at(make: Any) -> tuple[Any, Any]:
+    """Return the first env of a factory, and a factory that returns that one first; None where there is none.
+
+    What goes wrong goes wrong again, and is told, when the envs are made.
+    """
+    if isinstance(make, str):
+        return None, make
+    try:
+        first = make()
+    except Exception:
+        return None, make
+    if not is_parallel(first) and not isinstance(first, gym.Env):
+        return None, make
+    waiting = [first]
+    return first, lambda: waiting.pop() if waiting else make()
+
+
+def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+def _parts(space: Any) -> Any:
+    return getattr(space, "spaces", ())
 
 
 def play(
@@ -63,8 +104,12 @@ def play(
     seed: int | None = None,
     explore: bool = False,
     max_episode_steps: int | None = None,
+    per_env: int = 1,
 ) -> CollectStats:
-    """Play episodes: with a seed the same ones each time, and without touching torch's global generator."""
+    """Play episodes: with a seed the same ones each time, and without touching torch's global generator.
+
+    Their number is that of each of `per_env` rows.
+    """
     episodes = checked(owner, "episodes", episodes, PositiveInt)
     seed = checked(owner, "seed", seed, NonNegativeInt | None)
     explore = checked(owner, "explore", explore, Flag)
@@ -73,4 +118,4 @@ def play(
         collector = Collector(policy, envs, max_episode_steps=limit)
     if seed is not None:
         collector.seed(seed)
-    return collector.collect(num_episodes=episodes, explore=explore)
+    return collector.collect(num_episodes=episodes * per_env, explore=explore)

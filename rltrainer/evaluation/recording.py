@@ -3,10 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
 
 from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
-from rltrainer.envs.filming.filmed_envs import FilmedEnv
+from rltrainer.envs.agents.parallel_env import ParallelEnv
+from rltrainer.envs.filming.filmed_envs import FilmedAgents, FilmedEnv
 from rltrainer.envs.filming.frames import frames_per_second, require_frames, with_hint
 from rltrainer.envs.filming.video_file import FORMATS, VideoFile, require_encoder
 from rltrainer.errors import EnvError, ParamsError, field_error_text
@@ -18,7 +22,7 @@ from rltrainer.names import explains_arguments
 @explains_arguments
 def record(
     policy: Player,
-    env: Env | str | Callable[[], Env],
+    env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
     path: str | os.PathLike[str],
     *,
     episodes: int = 1,
@@ -35,6 +39,8 @@ def record(
     Args:
         policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
         env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="rgb_array"`. An env stays open.
+            Of a PettingZoo parallel env the agents share the policy, as `AgentsAsEnvs` has it: what is returned are
+            `episodes` of each agent.
         path: the file, whose name ends in `.mp4` or `.gif`; missing folders are made, an existing file is replaced.
         episodes: how many.
         max_episode_steps: cuts an episode that would be longer; None waits for its end.
@@ -58,14 +64,14 @@ def record(
     require_encoder(owner)
     player, videos = policy_of(owner, policy), list[VideoFile]()
 
-    def filmed(made: Env) -> Env:
+    def filmed(made: Any) -> Any:
         require_frames("record.env", made)
         videos.append(VideoFile(file, fps or frames_per_second(made)))
-        return FilmedEnv(made, videos[0])
+        return FilmedEnv(made, videos[0]) if isinstance(made, gym.Env) else FilmedAgents(made, videos[0])
 
     try:
-        with vector_of(owner, env, wrappers=[filmed], render_mode="rgb_array") as envs:
-            stats = play(owner, player, envs, episodes, seed, explore, max_episode_steps)
+        with vector_of(owner, env, player, wrappers=[filmed], render_mode="rgb_array") as envs:
+            stats = play(owner, player, envs, episodes, seed, explore, max_episode_steps, envs.num_envs)
         videos[0].close()
         return stats
     except BaseException as error:

@@ -1,9 +1,11 @@
 """A window in which a policy plays."""
 
 from collections.abc import Callable
+from typing import Any
 
 from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import CollectStats
+from rltrainer.envs.agents.parallel_env import ParallelEnv
 from rltrainer.envs.filming.frames import has_display
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.evaluation.playing import Env, play, vector_of
@@ -13,7 +15,7 @@ from rltrainer.names import explains_arguments
 @explains_arguments
 def watch(
     policy: Player,
-    env: Env | str | Callable[[], Env],
+    env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
     *,
     episodes: int = 1,
     max_episode_steps: int | None = None,
@@ -25,6 +27,7 @@ def watch(
     Args:
         policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
         env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="human"`. An env stays open.
+            Of a PettingZoo parallel env the agents share the policy, as in `rl.record`.
         episodes: how many.
         max_episode_steps: cuts an episode that would be longer; None waits for its end.
         seed: of the episodes; with one, each call plays the same.
@@ -43,11 +46,11 @@ def watch(
         text = "watch: there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set)"
         raise EnvError(f"{text}. rl.record(policy, env, path) writes a video without one.")
 
-    def shown(made: Env) -> Env:
+    def shown(made: Any) -> Any:
         if made.render_mode != "human":
             hint = 'Make it with render_mode="human", or pass the id: it is made so.'
             raise ParamsError(f"watch.env: must show a window; got render_mode={made.render_mode!r}. {hint}")
         return made
 
-    with vector_of(owner, env, wrappers=[shown], render_mode="human") as envs:
-        return play(owner, player, envs, episodes, seed, explore, max_episode_steps)
+    with vector_of(owner, env, player, wrappers=[shown], render_mode="human") as envs:
+        return play(owner, player, envs, episodes, seed, explore, max_episode_steps, envs.num_envs)

@@ -169,6 +169,12 @@ def nothing(space: Space) -> Tree:
     return tree
 
 
+def is_parallel(env: object) -> bool:
+    """Return whether this is a parallel env, and no class or factory of them."""
+    needed = ("possible_agents", "reset", "step", "observation_space", "action_space")
+    return not isinstance(env, type | gym.Env | gym.vector.VectorEnv) and all(hasattr(env, name) for name in needed)
+
+
 def _require_parallel(owner: str, env: Any) -> None:
     """Raise a `ParamsError` unless it is a parallel env with agents."""
     hint = ""

@@ -1,4 +1,4 @@
-"""Envs that are filmed: episodes of a vector env, each a video of its own, or all of one env in one video."""
+"""Envs that are filmed: episodes of a vector env, each a video of its own; or all of one env in one video."""
 
 from pathlib import Path
 from typing import Any
@@ -89,4 +89,35 @@ class FilmedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """Step, and film."""
         result = super().step(action)
         self._video.add(rendered(self.env.render))
+        return result
+
+
+class FilmedAgents:
+    """A parallel env that passes everything through, and writes all that it renders to a video.
+
+    Args:
+        env: renders frames.
+        video: takes them.
+    """
+
+    def __init__(self, env: Any, video: VideoFile) -> None:
+        self._env, self._video = env, video
+        self._first: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, **options: Any) -> Any:
+        """Reset, and keep the first frame until a step follows: after the last episode none does."""
+        result = self._env.reset(**options)
+        self._first = rendered(self._env.render)
+        return result
+
+    def step(self, actions: Any) -> Any:
+        """Step, and film."""
+        if self._first is not None:
+            self._video.add(self._first)
+            self._first = None
+        result = self._env.step(actions)
+        self._video.add(rendered(self._env.render))
         return result
