@@ -9,7 +9,6 @@ from rltrainer.collect import CollectStats
 from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer
 from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
-from rltrainer.names import explains_arguments
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.trainers.run_state import RunState
@@ -73,7 +72,6 @@ class OffPolicyRunState(RunState):
         return super().new(runtime, num_samples=0, num_steps_taken=0, **own)
 
 
-@explains_arguments
 class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]):
     """Trains an off-policy algorithm on samples from a buffer that grows while training; see `Trainer`."""
 

@@ -9,7 +9,6 @@ from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
 from rltrainer.interval import Every
-from rltrainer.names import explains_arguments
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.epoch_record import EpochRecord
@@ -86,7 +85,6 @@ class OfflineTrainerParams(TrainerParams):
         return OfflineTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
 
 
-@explains_arguments
 class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     """Trains an off-policy algorithm from a saved buffer; a training step is one gradient step.
 

@@ -15,6 +15,7 @@ from rltrainer.call_all import at_the_end
 from rltrainer.collect import DataSource
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
+from rltrainer.names import explains_arguments
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.callbacks import call, take_score, wants_to_stop
 from rltrainer.trainers.class_check import check_classes
@@ -38,8 +39,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     """Runs epochs of training steps with a test step after each.
 
     Args:
-        algorithm: what is trained.
-        params: how.
+        algorithm, params: what is trained, and how.
 
     Attributes:
         state: all that the run remembers beside its parts.
@@ -51,9 +51,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     algorithm_class: ClassVar[type[Algorithm]] = Algorithm
     params_class: ClassVar[type[TrainerParams]]
     run_state_class: ClassVar[type[RunState]] = RunState
-    step_unit: ClassVar[Literal["env_step", "gradient_step"]] = "env_step"
-    """The unit of logs and progress."""
+    step_unit: ClassVar[Literal["env_step", "gradient_step"]] = "env_step"  # of logs and progress
 
+    @explains_arguments
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         check_classes(self, algorithm, params)
         self.algorithm, self.params = algorithm, params
