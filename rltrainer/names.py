@@ -18,7 +18,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "clip_range": ("clip",), "clip_coef": ("clip",), "clip_ratio": ("clip",), "eps_clip": ("clip",),
     "clip_range_vf": ("value_clip",), "max_norm": ("max_grad_norm",), "clip_grad_norm": ("max_grad_norm",),
     "gradient_clip_val": ("max_grad_norm",), "clip_grad_norm_type": ("grad_norm_type",),
-    "adam_epsilon": ("adam_eps",),
+    "adam_epsilon": ("adam_eps",), "huber_loss_delta": ("huber_delta",),
     "norm_adv": ("normalize_advantage",), "advantage_normalization": ("normalize_advantage",),
     "polyak": ("tau",), "policy_delay": ("actor_update_interval",), "policy_frequency": ("actor_update_interval",),
     "target_update_freq": ("target_update_interval",), "target_network_frequency": ("target_update_interval",),

@@ -8,7 +8,6 @@ from torch import Tensor
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.field_rules import Flag, PositiveFloat
-from rltrainer.functional.losses import huber
 from rltrainer.nets import QNetwork
 from rltrainer.types import Transitions
 
@@ -37,4 +36,4 @@ class DiscreteCQL(DQN):
         q = self.policy.q_values(batch.obs)
         of_data = chosen(q, batch.action)
         td_error = self.target(batch) - of_data
-        return huber(td_error) + self.params.conservative_coef * (q.logsumexp(1) - of_data), td_error
+        return self.td_loss(td_error) + self.params.conservative_coef * (q.logsumexp(1) - of_data), td_error

@@ -19,6 +19,8 @@ class C51Params(DQNParams):
 
     lr: PositiveFloat | Scheduled = 2.5e-4
     adam_eps: PositiveFloat = 0.01 / 32
+    huber_delta: None = None
+    """None: the loss is a cross-entropy."""
 
 
 class C51(DQN):

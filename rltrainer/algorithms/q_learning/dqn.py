@@ -30,6 +30,9 @@ class DQNParams(OffPolicyParams):
     double: Flag = False
     """Choose the next action with the online network and value it with the target network (van Hasselt et al. 2016,
     Deep Reinforcement Learning with Double Q-learning, eq. 4): less overestimation."""
+    huber_delta: PositiveFloat | None = 1.0
+    """Error from which on the Huber loss is linear, so that large ones count less; None takes the squared error, which
+    holds values down where the target network is updated often, such as every 50 gradient steps."""
     max_grad_norm: PositiveFloat | None = 10.0
 
 
@@ -37,7 +40,7 @@ class DQN(OffPolicyAlgorithm):
     """Q-learning with a neural network, a replay buffer and a target network."""
 
     policy_class: ClassVar[type[Any]] = QNetwork
-    params_class = DQNParams
+    params_class: ClassVar[type[DQNParams]] = DQNParams
     policy: QNetwork
     params: DQNParams
 
@@ -71,9 +74,14 @@ class DQN(OffPolicyAlgorithm):
         return UpdateResult({"loss": loss.detach()}, td_error=td_error.detach())
 
     def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
-        """Return the Huber loss of target - Q(obs, action), and that difference, both [B]; what a variant overrides."""
+        """Return the loss of target - Q(obs, action), and that difference, both [B]; what a variant overrides."""
         td_error = self.target(batch) - chosen(self.policy.q_values(batch.obs), batch.action)
-        return huber(td_error), td_error
+        return self.td_loss(td_error), td_error
+
+    def td_loss(self, td_error: Tensor) -> Tensor:
+        """Return the Huber loss of an error (Mnih et al. 2015), or its square without a `huber_delta`, elementwise."""
+        delta = self.params.huber_delta
+        return td_error.square() if delta is None else huber(td_error, delta)
 
     @torch.no_grad()
     def target(self, batch: Transitions) -> Tensor:

@@ -19,6 +19,8 @@ class QRDQNParams(DQNParams):
 
     lr: PositiveFloat | Scheduled = 5e-5
     adam_eps: PositiveFloat = 0.01 / 32
+    huber_delta: PositiveFloat = 1.0
+    """Error from which on the quantile Huber loss is linear: kappa in eq. 9 and 10."""
 
 
 class QRDQN(DQN):
@@ -35,7 +37,7 @@ class QRDQN(DQN):
     def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss (eq. 10), and the mean distance of the target from the predicted mean, [B]."""
         quantiles, target = chosen(self.policy.critic(batch.obs), batch.action), self.target(batch)
-        loss = quantile_huber(quantiles, midpoints(quantiles), target)
+        loss = quantile_huber(quantiles, midpoints(quantiles), target, self.params.huber_delta)
         return loss, (target - quantiles.mean(-1, keepdim=True)).abs().mean(-1)
 
     @torch.no_grad()

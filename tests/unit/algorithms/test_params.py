@@ -24,6 +24,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "learn_temperature": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
+    "huber_delta": [None],
 }  # fmt: skip
 CASES = [
     (cls, field.name, value)

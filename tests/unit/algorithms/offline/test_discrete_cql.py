@@ -40,6 +40,8 @@ def test_conservative_coef_weighs_the_penalty_against_dqns_loss() -> None:
     )  # fmt: skip
     # An error of 1 is a Huber loss of .5.
     assert algorithm(conservative_coef=2.0).loss(batch, None)[0].item() == pytest.approx(0.5 + 2 * 0.407606, abs=1e-6)
+    squared = algorithm(conservative_coef=2.0, huber_delta=None)
+    assert squared.loss(batch, None)[0].item() == pytest.approx(1 + 2 * 0.407606, abs=1e-6)
 
 
 def test_it_is_double_unless_told_otherwise() -> None:

@@ -9,6 +9,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms.q_learning.dqn import chosen
+from rltrainer.errors import ParamsError
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 ACTIONS = gym.spaces.Discrete(2)
@@ -33,9 +34,9 @@ def transitions(**changes: Any) -> rl.Transitions:
     return rl.Transitions(**(fields | changes))
 
 
-def with_another_target(double: bool) -> rl.DQN:
+def with_another_target(double: bool, **fields: Any) -> rl.DQN:
     """Return a DQN of which the online network prefers the first action, the target network the second."""
-    algorithm = rl.DQN(network(3.0, 1.0), rl.DQNParams(double=double))
+    algorithm = rl.DQN(network(3.0, 1.0), rl.DQNParams(double=double, **fields))
     with torch.no_grad():
         algorithm.target_critic.network[2].weight.copy_(torch.tensor([[4.0], [6.0]]))
     return algorithm
@@ -55,6 +56,35 @@ def test_loss_by_hand() -> None:
     assert td_error.tolist() == [1.0, 1.0]
     assert loss.tolist() == [0.5, 0.5]
     assert loss.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("delta", "losses"),
+    # Errors 3.5 - 3 = .5 and 5 - 2 = 3. Huber's are .5 * .5^2, and delta * (3 - delta / 2) beyond delta.
+    [(1.0, [0.125, 2.5]), (2.0, [0.125, 4.0]), (0.25, [0.09375, 0.71875]), (None, [0.25, 9.0])],
+)
+def test_the_loss_of_an_error_is_hubers_or_its_square(delta: float | None, losses: list[float]) -> None:
+    batch = transitions(reward=torch.tensor([0.5, 5.0]))
+    algorithm = with_another_target(double=False, huber_delta=delta)
+    loss, td_error = algorithm.loss(batch, None)
+    assert td_error.tolist() == [0.5, 3.0]
+    assert loss.tolist() == losses
+    # The means of w x, with w = [1, .5]: half of the first loss and a quarter of the second.
+    found = algorithm.gradient_step(transitions(reward=batch.reward, weight=torch.tensor([1.0, 0.5]))).floats()["loss"]
+    assert found == pytest.approx(losses[0] / 2 + losses[1] / 4)
+
+
+def test_what_is_no_delta_is_refused_and_a_cross_entropy_has_none() -> None:
+    for cls, value, text in (
+        (rl.DQNParams, 0, "DQNParams.huber_delta: must be a positive finite number or None; got 0 (int)"),
+        (rl.QRDQNParams, None, "QRDQNParams.huber_delta: must be a positive finite number; got None (NoneType)"),
+        (rl.C51Params, 1.0, "C51Params.huber_delta: must be None; got 1.0 (float)"),
+    ):
+        with pytest.raises(ParamsError) as caught:
+            cls(huber_delta=value)
+        assert str(caught.value).startswith(text)
+    with pytest.raises(ParamsError, match=r"unknown field 'huber_loss_delta'. Did you mean 'huber_delta'\?$"):
+        rl.DQNParams(huber_loss_delta=1.0)  # type: ignore[call-arg]  # that is the point
 
 
 def test_a_double_one_asks_the_target_network_about_the_online_networks_choice() -> None:
