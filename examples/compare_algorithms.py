@@ -56,6 +56,7 @@ def main() -> None:
     scores = {a: rl.plots.run_scores({env: runs[a, env] for env in TASKS}, TASKS) for a in ALGORITHMS}
     rl.plots.performance_profiles(scores).savefig(args.out / "profiles.png")
     rl.plots.aggregate_scores(scores).savefig(args.out / "aggregates.png")
+    rl.plots.probability_of_improvement(scores).savefig(args.out / "better.png")
     better = rl.scores.probability_of_improvement(scores["PPO"], scores["A2C"])
     print(f"a run of PPO beats one of A2C with probability {better:.2f}")
     for path in [path for folders in runs.values() for path in folders]:

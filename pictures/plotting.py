@@ -55,6 +55,7 @@ def draw(runs: Path, run: Path) -> None:
     save(curves, IMAGES / "learning_curves.png", (6.4, 3.8))
     save(rl.plots.performance_profiles(scores), IMAGES / "performance_profiles.png", (6.4, 3.8))
     save(rl.plots.aggregate_scores(scores), IMAGES / "aggregate_scores.png", (9.2, 1.8))
+    save(rl.plots.probability_of_improvement(scores), IMAGES / "probability_of_improvement.png", (6.4, 1.4))
 
 
 def screenshot(page: Path) -> Image.Image:

@@ -1,7 +1,7 @@
 """Pictures of runs, from their logs: learning curves, comparisons, profiles, a page of a run; of buffers, of sweeps."""
 
 from rltrainer.plots.buffer_overview import buffer
-from rltrainer.plots.comparisons import aggregate_scores, performance_profiles
+from rltrainer.plots.comparisons import aggregate_scores, performance_profiles, probability_of_improvement
 from rltrainer.plots.curves import learning_curve, learning_curves
 from rltrainer.plots.html_page import page
 from rltrainer.plots.metric_panels import metrics
@@ -16,6 +16,7 @@ __all__ = [
     "metrics",
     "page",
     "performance_profiles",
+    "probability_of_improvement",
     "run_scores",
     "sweep",
 ]

@@ -1,5 +1,6 @@
-"""Pictures of algorithms on several tasks, after Agarwal et al. (2021): profiles, and aggregates with intervals."""
+"""Pictures of algorithms on several tasks, after Agarwal et al. (2021): profiles, aggregates, one against another."""
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from rltrainer.functional.scores import (
     optimality_gap,
     performance_profile,
 )
+from rltrainer.functional.scores import probability_of_improvement as improvement
 from rltrainer.names import explains_arguments
 from rltrainer.plots.figures import GREY, drawing, label, line, new_figure
 
@@ -104,6 +106,48 @@ def aggregate_scores(
             axes.grid(visible=False, axis="y")
         text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
         figure.supxlabel(text, color=GREY, size=8)
+    return figure
+
+
+@explains_arguments
+def probability_of_improvement(
+    scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 2000, title: str = ""
+) -> "Figure":
+    """Return the picture of how probable it is that a run of one algorithm scores better than one of another.
+
+    A row for each pair, the one that was named first over the other, averaged over tasks; see
+    `rl.scores.probability_of_improvement`. Where the interval holds 0.5, nothing says that one of them is better.
+
+    Args:
+        scores: by algorithm, `[R, M]` for R runs on each of the same M tasks; of two algorithms at least.
+        confidence: of the intervals, which are the stratified bootstrap's.
+        num_resamples: of the bootstrap.
+        title: of the picture.
+
+    Raises:
+        ParamsError: there are no two algorithms, or scores are not finite, or not of as many tasks.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    arrays = _arrays("probability_of_improvement", scores)
+    pairs = list(itertools.combinations(arrays.items(), 2))
+    if not pairs:
+        rule = "must have two algorithms at least, one of which may be better"
+        raise ParamsError(field_error_text("probability_of_improvement", "scores", rule, list(arrays)))
+    with drawing():
+        figure, [axes] = new_figure(title, size=(6.4, 1.1 + 0.35 * len(pairs)))
+        for index, ((_, first), (_, second)) in enumerate(pairs):
+            low, high = bootstrap_interval(
+                improvement, first, second, confidence=confidence, num_resamples=num_resamples
+            )
+            color = line(index)["color"]
+            axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
+            axes.plot([improvement(first, second)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+        axes.axvline(0.5, color=GREY, linewidth=1, linestyle="dashed")
+        axes.set_yticks(range(len(pairs)), [label(f"{first} over {second}") for (first, _), (second, _) in pairs])
+        axes.set(xlim=(-0.02, 1.02), ylim=(len(pairs) - 0.4, -0.6), xlabel="probability of improvement")
+        text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
+        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+        axes.grid(visible=False, axis="y")
     return figure
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 import rltrainer as rl
 from rltrainer.errors import MissingExtraError, ParamsError
+from rltrainer.functional import scores as scores_of
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
 from rltrainer.plots import (
     aggregate_scores,
@@ -21,6 +22,7 @@ from rltrainer.plots import (
     metric_panels,
     metrics,
     performance_profiles,
+    probability_of_improvement,
 )
 from rltrainer.plots.figures import COLORS, label
 from rltrainer.recipes.recipe_file import write_recipe
@@ -147,7 +149,33 @@ def test_aggregates(tmp_path: Path) -> None:
     assert aggregate_scores({"PPO": [0.5]}, num_resamples=10).get_supxlabel() == f"{bands}1 run of 1 task"
 
 
-@pytest.mark.parametrize("function", [performance_profiles, aggregate_scores])
+def test_who_is_better_than_whom(tmp_path: Path) -> None:
+    scores = {"PPO": [[0.0, 1.0], [0.5, 1.0]], "A2C": [[0.25, 1.0], [0.25, 1.0]], "DQN": [[2.0, 2.0]]}
+    axes = drawn(probability_of_improvement(scores, num_resamples=100), tmp_path)
+    names = ["PPO over A2C", "PPO over DQN", "A2C over DQN"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == names
+    # Of the first task's pairs PPO wins half, of the second's all are draws, which count half.
+    *marks, half = (line.get_xdata()[0] for line in axes.lines)
+    assert (marks, half) == ([0.5, 0.0, 0.0], 0.5)
+    statistic = scores_of.probability_of_improvement
+    low, high = bootstrap_interval(statistic, scores["PPO"], scores["A2C"], num_resamples=100)
+    first, second, _ = axes.patches
+    assert (first.get_x(), first.get_x() + first.get_width()) == pytest.approx((float(low), float(high)))
+    assert low < 0.5 < high
+    assert second.get_width() == 0
+    assert axes.get_xlabel() == "probability of improvement"
+    sizes = "PPO: 2 runs of 2 tasks, A2C: 2 runs of 2 tasks, DQN: 1 run of 2 tasks"
+    assert axes.get_title(loc="left") == f"marks with their 95 % bootstrap intervals; {sizes}"
+
+
+def test_one_algorithm_improves_on_nobody_and_tasks_must_be_the_same() -> None:
+    with pytest.raises(ParamsError, match=r"improvement.scores: must have two algorithms at least, .*PPO"):
+        probability_of_improvement({"PPO": [1.0, 2.0]})
+    with pytest.raises(ParamsError, match=r"^probability_of_improvement.others: must hold the same 1 tasks as scores"):
+        probability_of_improvement({"PPO": [1.0, 2.0], "A2C": [[1.0, 2.0]]})
+
+
+@pytest.mark.parametrize("function", [performance_profiles, aggregate_scores, probability_of_improvement])
 def test_scores_that_are_none_are_refused(function: Any) -> None:
     with pytest.raises(ParamsError, match=r"scores: must be arrays \[R, M\], runs and tasks, by the name of the algor"):
         function({})
@@ -260,8 +288,9 @@ def test_pictures_have_titles(make_run: MakeRun) -> None:
         learning_curves(make_run(returns(1.0, 2.0)), title="CartPole-v1"),
         performance_profiles(scores, title="CartPole-v1"),
         aggregate_scores(scores, num_resamples=10, title="CartPole-v1"),
+        probability_of_improvement(scores | {"A2C": [1.0]}, num_resamples=10, title="CartPole-v1"),
     ]
-    assert [figure.get_suptitle() for figure in figures] == ["CartPole-v1"] * 3
+    assert [figure.get_suptitle() for figure in figures] == ["CartPole-v1"] * 4
 
 
 def test_the_env_of_recipes_is_the_title(make_run: MakeRun) -> None:
