@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import numpy as np
+
 from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import AnyPath, checked, is_finite
@@ -19,15 +21,15 @@ from rltrainer.names import explains_arguments
 from rltrainer.plots.curves import learning_curve
 from rltrainer.plots.figures import drawing
 from rltrainer.plots.metric_panels import draw_panels
-from rltrainer.plots.run_data import AnyRun, algorithm_name, as_run, curve, curves, env_name, step_unit
+from rltrainer.plots.run_data import AnyRun, Curve, algorithm_name, as_run, curve, curves, env_name, step_unit
 from rltrainer.runs import Run
 from rltrainer.state_file import read_state
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SKIPPED_KINDS = {"epoch", "test"}
-"""Counters, and what the first picture shows."""
+SKIPPED_KINDS = {"epoch"}
+"""Counters."""
 MAX_TEXT = 2000
 """Characters of a value among the params."""
 
@@ -130,9 +132,24 @@ def _cards(facts: Mapping[str, str]) -> Iterator[str]:
 
 def _metrics(run: Run) -> Iterator[str]:
     for kind in run.kinds:
-        if kind not in SKIPPED_KINDS and (found := curves(run, kind)):
+        found = {} if kind in SKIPPED_KINDS else curves(run, kind)
+        if kind == "test":
+            found = _beside_returns(found)
+        if found:
             yield f"<h2>{escape(kind.capitalize())}</h2>"
             yield _picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
+
+
+def _beside_returns(found: Mapping[str, Curve]) -> dict[str, Curve]:
+    """Return what test steps tell beside the first picture: success rates, other infos, a score that is no return."""
+    is_return = {"score"} if _is_same(found.get("score"), found.get("return")) else set()
+    return {name: each for name, each in found.items() if name not in {"return", "length"} | is_return}
+
+
+def _is_same(one: Curve | None, other: Curve | None) -> bool:
+    if one is None or other is None:
+        return False
+    return np.array_equal(one.step, other.step) and np.array_equal(one.value, other.value)
 
 
 def _picture(figure: "Figure", words: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self, cast
 import gymnasium as gym
 
 from rltrainer.algorithms import Algorithm, AlgorithmParams, load
+from rltrainer.collect.episode_infos import Keys, checked_keys
 from rltrainer.envs.make_vec import ONE_ENV, Backend, make_vec, single_env
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
@@ -73,6 +74,8 @@ class AnyRecipe(Params):
     """Wrappers of each env, by name: `["FlattenObservation", {"wrapper": "TimeLimit", "max_episode_steps": 100}]`."""
     test_wrappers: Wrappers | None = None
     """Wrappers of the envs of test steps, in place of `wrappers`; None takes those too."""
+    info_keys: Keys | AnyText = ()
+    """Keys of the infos with which episodes end, whose means are logged beside returns, such as `("is_success",)`."""
     num_epochs: PositiveInt = 20
     """Number of test steps, spread evenly over the training."""
     num_test_episodes: PositiveInt = 10
@@ -105,6 +108,8 @@ class AnyRecipe(Params):
             if (data := getattr(self, field)) is not None:
                 wrappers_named(type(self).__name__, field, data)
                 object.__setattr__(self, field, tuple(data))  # frozen, and equal to what a file brings back
+        keys = (self.info_keys,) if isinstance(self.info_keys, str) else self.info_keys
+        object.__setattr__(self, "info_keys", checked_keys(type(self).__name__, keys))
         if self.start is not None:
             object.__setattr__(self, "start", os.fspath(self.start))
             if self.policy:

@@ -69,7 +69,7 @@ class OfflineRecipe(AnyRecipe):
         test_envs = None if self.env is None else self.make_envs(self.num_test_episodes, for_tests=True)
         buffer = self.data if isinstance(self.data, ReplayBuffer) else load(self.data, **_spaces_of(test_envs))
         policy = self._make_policy(buffer.observation_space, buffer.action_space)
-        tests = {} if test_envs is None else {"test_collector": Collector(policy, test_envs)}
+        tests = {} if test_envs is None else {"test_collector": Collector(policy, test_envs, info_keys=self.info_keys)}
         epochs = {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_gradient_steps // self.num_epochs)}
         return policy, {"buffer": buffer, **tests, **epochs}
 

@@ -61,8 +61,8 @@ class Recipe(AnyRecipe):
             size = max(self.capacity or min(self.num_env_steps, MAX_CAPACITY), self.num_envs)
             buffer = ReplayBuffer(size, *spaces, num_envs=self.num_envs, frame_stack=self.frame_stack)
         collectors = {
-            "training_collector": Collector(policy, envs, buffer),
-            "test_collector": Collector(policy, test_envs),
+            "training_collector": Collector(policy, envs, buffer, info_keys=self.info_keys),
+            "test_collector": Collector(policy, test_envs, info_keys=self.info_keys),
         }
         return policy, {**collectors, **self._epochs()}
 

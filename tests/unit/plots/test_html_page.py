@@ -78,6 +78,16 @@ def test_what_a_page_says(make_run: MakeRun) -> None:
     assert all((image["src"] or "").startswith("data:image/svg+xml;base64,") for image in parsed.all("img"))
 
 
+def test_what_tests_tell_beside_returns_has_a_picture(make_run: MakeRun) -> None:
+    """A success rate, and a score of one's own; returns, and a score that is the return, are in the first picture."""
+    test = [(step, {"score": 9.0, "return": 9.0 * step, "length": 3.0, "is_success": 0.5}) for step in (1, 2)]
+    alts = [image["alt"] for image in Parsed(page(make_run({"test": test}))).all("img")]
+    assert alts[1:] == ["test: score, is_success"]
+    same = [(step, {**row, "score": row["return"]}) for step, row in test]
+    alts = [image["alt"] for image in Parsed(page(make_run({"test": same}))).all("img")]
+    assert alts[1:] == ["test: is_success"]
+
+
 @pytest.mark.parametrize(
     ("epoch", "is_stopped", "words"), [(1, 0, "not finished"), (1, 1, "finished: stop_fn"), (2, 0, "finished: max_ep")]
 )

@@ -98,6 +98,29 @@ def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: py
     assert rl.recipes.recipe_of(result.folder, env=Walking) == result.recipe
 
 
+class Arriving(CountingEnv):
+    """Says at the end of an episode whether it was one of the even ones."""
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "is_success": self.number % 2 == 0}
+
+
+@pytest.mark.parametrize("keys", ["is_success", ["is_success"], ("is_success",)])
+def test_what_envs_tell_is_logged(keys: Any, tmp_path: Path) -> None:
+    def success(stats: rl.CollectStats) -> float:
+        assert stats.success_rate is not None
+        return stats.success_rate
+
+    result = rl.train(Arriving, directory=tmp_path, info_keys=keys, compute_score_fn=success, **SHORT)
+    run = rl.open_run(result.folder.path)
+    for kind in ("training", "test"):
+        assert ((run.rows(kind)["is_success"] >= 0) & (run.rows(kind)["is_success"] <= 1)).all()
+    assert run.rows("test")["score"].tolist() == run.rows("test")["is_success"].tolist()
+    assert result.recipe.info_keys == ("is_success",)
+    assert rl.recipes.recipe_of(result.folder, env=Arriving) == result.recipe
+
+
 def test_another_version_of_an_env_is_said() -> None:
     from rltrainer.recipes.training import choose_recipe
 
@@ -131,6 +154,8 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
             "Recipe ppo/CartPole-v1: has no field 'learning_rate'. Did you mean 'lr'?",
         ),
         (("CartPole-v1",), {"gamma": 2.0}, "PPOParams.gamma: must be "),
+        (("CartPole-v1",), {"info_keys": ["return"]}, "Recipe.info_keys: must be none of return, length, "),
+        (("CartPole-v1",), {"info_keys": [3]}, "Recipe.info_keys: must be "),
         (("CartPole-v1",), {"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
         (("CartPole-v1", "pppo"), {}, "train.algorithm: must be one of a2c, "),
         ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
