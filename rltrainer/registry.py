@@ -69,6 +69,11 @@ def value_named(name: object) -> Any:
     return _values.get(name) if isinstance(name, str) else None
 
 
+def value_meant(word: str) -> Any:
+    """Return the function or class of ours that a person's word names, in upper or lower case; or None."""
+    return next((value for name, value in _values.items() if name.lower() == word.lower()), None)
+
+
 def name_of(value: object) -> dict[str, str]:
     """Return `{"known": name}` for what is ours, and `{"live": name}` for everything else."""
     name = getattr(value, "__name__", "")

@@ -104,7 +104,8 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
     for field in meant:
         default = f" [{field.default}]" if field.default else ""
         click.echo(f"{field.flag}{default}")
-        click.echo(textwrap.fill(field.text, 100, initial_indent="    ", subsequent_indent="    "))
+        text = field.text[:1].upper() + field.text[1:]
+        click.echo(textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    "))
     ctx.exit()
 
 

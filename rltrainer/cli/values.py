@@ -46,7 +46,7 @@ def read_value(text: str) -> Any:
             hint = did_you_mean(rest, get_args(Unit)).strip() or f"Units are {', '.join(get_args(Unit))}"
             raise ValueError(f"{text!r} is no interval, such as 600:second. {hint}")
         return Every(int(name), rest)  # type: ignore[arg-type]  # one of its units
-    known = registry.value_named(text)
+    known = registry.value_meant(text)
     return _number(text) if known is None else known
 
 

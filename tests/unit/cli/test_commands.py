@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import rltrainer as rl
 from rltrainer.cli import main
@@ -433,7 +435,7 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
         ("3", 3), ("1e-3", 1e-3), ("1e5", 100_000), ("1.0", 1.0), ("true", True), ("False", False), ("none", None),
         ("64,64", (64, 64)), ("64,", (64,)), ("auto", "auto"), ("linear:1e-3", rl.LinearSchedule(1e-3)),
         ("cosine:1.0:0.5", rl.CosineSchedule(1.0, 0.5)), ("600:second", rl.Every(600, "second")),
-        ("rms_prop", rl.rms_prop),
+        ("rms_prop", rl.rms_prop), ("relu", nn.ReLU), ("RMSProp", torch.optim.RMSprop), ("rellu", "rellu"),
     ],
 )  # fmt: skip
 def test_words_are_values(text: str, value: Any) -> None:
