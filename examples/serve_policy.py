@@ -13,7 +13,7 @@ from fastapi import Body, FastAPI, HTTPException
 import rltrainer as rl
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--policy", help="what policy.save or algorithm.save wrote; without one, an untrained policy")
+parser.add_argument("--policy", help="a run, or a saved policy or algorithm; without it, an untrained one")
 parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
 parser.add_argument("--short", action="store_true", help="asks itself once, and stops")
 args = parser.parse_args()
