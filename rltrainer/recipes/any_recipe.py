@@ -154,7 +154,7 @@ class AnyRecipe(Params):
     @property
     @abstractmethod
     def length(self) -> str:
-        """The length of the training in words."""
+        """The length of the training in words: of the whole epochs that it comes to."""
 
     def with_fields(self, **fields: Any) -> Self:
         """Return a copy in which fields differ: the recipe's own, the algorithm's, the trainer's, the policy's.

@@ -62,16 +62,19 @@ class OfflineRecipe(AnyRecipe):
 
     @property
     def length(self) -> str:
-        """The length of the training in words."""
-        return f"{self.num_gradient_steps:,} gradient steps"
+        """The length of the training in words: of the whole epochs that it comes to."""
+        epochs = {**self._epochs(), **self.trainer}
+        return f"{epochs['max_epochs'] * epochs['epoch_num_steps']:,} gradient steps"
 
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
         test_envs = None if self.env is None else self.make_envs(self.num_test_episodes, for_tests=True)
         buffer = self.data if isinstance(self.data, ReplayBuffer) else load(self.data, **_spaces_of(test_envs))
         policy = self._make_policy(buffer.observation_space, buffer.action_space)
         tests = {} if test_envs is None else {"test_collector": Collector(policy, test_envs, info_keys=self.info_keys)}
-        epochs = {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_gradient_steps // self.num_epochs)}
-        return policy, {"buffer": buffer, **tests, **epochs}
+        return policy, {"buffer": buffer, **tests, **self._epochs()}
+
+    def _epochs(self) -> dict[str, int]:
+        return {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_gradient_steps // self.num_epochs)}
 
 
 def _spaces_of(envs: Any) -> dict[str, gym.Space[Any]]:

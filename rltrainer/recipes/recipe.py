@@ -49,8 +49,12 @@ class Recipe(AnyRecipe):
 
     @property
     def length(self) -> str:
-        """The length of the training in words."""
-        return f"{self.num_env_steps:,} env steps"
+        """The length of the training in words: of the whole collections and epochs that it comes to."""
+        epochs, collection = {**self._epochs(), **self.trainer}, self._collection()
+        per_epoch = epochs["epoch_num_steps"]
+        if collection is not None:
+            per_epoch = math.ceil(per_epoch / collection) * collection
+        return f"{epochs['max_epochs'] * per_epoch:,} env steps"
 
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
         envs = self.make_envs(self.num_envs)
@@ -68,11 +72,14 @@ class Recipe(AnyRecipe):
 
     def _epochs(self) -> dict[str, int]:
         """Return epochs of equally many whole collections, as near to `num_env_steps` in all as can be."""
-        fields = {field.name: field.default for field in dataclasses.fields(self.trainer_params_class)}
-        per_collection = {**fields, **self.trainer}["collection_step_num_env_steps"]
-        if per_collection is None:  # whole episodes
+        if (collection := self._collection()) is None:
             return {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_env_steps // self.num_epochs)}
-        collection = math.ceil(per_collection / self.num_envs) * self.num_envs
         num_collections = max(1, round(self.num_env_steps / collection))
         per_epoch = max(1, num_collections // self.num_epochs)
         return {"max_epochs": max(1, round(num_collections / per_epoch)), "epoch_num_steps": per_epoch * collection}
+
+    def _collection(self) -> int | None:
+        """Return the env steps of a collection; None if it is of whole episodes."""
+        fields = {field.name: field.default for field in dataclasses.fields(self.trainer_params_class)}
+        num_steps = {**fields, **self.trainer}["collection_step_num_env_steps"]
+        return None if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs

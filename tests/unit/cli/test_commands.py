@@ -64,7 +64,7 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     assert main(["train", "ppo", "--env", "CartPole-v1", "--lr", "1e-3", "--seed", "4", *SHORT]) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 600 env steps\nrltrainer: to runs/ppo_CartPole-v1\n"
+        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 512 env steps\nrltrainer: to runs/ppo_CartPole-v1\n"
     )
     assert out.endswith("rltrainer: the best algorithm is runs/ppo_CartPole-v1/best.safetensors\n")
     run = rl.open_run("runs/ppo_CartPole-v1")

@@ -28,7 +28,7 @@ def test_a_sweep_by_options_and_what_it_came_to(capsys: Capture) -> None:
     assert main(shlex.split(command)) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 2 trials of 600 env steps, to sweeps/ppo_CartPole-v1\n"
+        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 2 trials of 512 env steps, to sweeps/ppo_CartPole-v1\n"
     )
     assert re.search(r"^rltrainer: the best is trial [01] with score [\d.]+, in sweeps/ppo_CartPole-v1$", out, re.M)
     assert (Path("sweeps") / "ppo_CartPole-v1" / "sweep.png").stat().st_size > 1000

@@ -58,6 +58,7 @@ def test_each_makes_its_trainer(name: str) -> None:
         assert getattr(trainer.params, field) == value
     planned = trainer.params.planned_num_steps
     assert abs(planned - recipe.num_env_steps) <= 0.06 * recipe.num_env_steps
+    assert recipe.length == f"{planned:,} env steps"
     assert 10 <= trainer.params.max_epochs <= 30
     for collector in trainer.params.collectors().values():
         collector.close()
