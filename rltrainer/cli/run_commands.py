@@ -40,6 +40,9 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
     if max_epochs is not None:
         recipe = recipe.with_fields(max_epochs=max_epochs)
     if open_run(run).newest_checkpoint is None:
+        if not RunFolder(run).checkpoints.exists():  # a run makes the folder before all else: it was removed
+            hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {run}"
+            raise CheckpointError(f"{run}: its checkpoints are gone, as a sweep removes those of what is over. {hint}")
         click.echo(f"rltrainer: {run} has no checkpoint; it begins anew", err=True)
     train_in(RunFolder(run), recipe, {})
 

@@ -77,6 +77,12 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     assert re.fullmatch(r"return [\d.]+ \+- [\d.]+ \(from [\d.]+ to [\d.]+\)", last[0])
     assert "begins anew" not in shown.err
     shutil.rmtree(run.folder.checkpoints)  # as a sweep does
+    best = run.folder.best.read_bytes()
+    assert main(["resume", str(run.folder.path)]) == 1
+    text = f"rltrainer: {run.folder.path}: its checkpoints are gone, as a sweep removes those of what is over. Train on"
+    assert text in capsys.readouterr().err
+    assert run.folder.best.read_bytes() == best
+    run.folder.checkpoints.mkdir()  # as of a run that was killed before its first
     assert main(["resume", str(run.folder.path)]) == 0
     assert f"rltrainer: {run.folder.path} has no checkpoint; it begins anew\n" in capsys.readouterr().err
 
