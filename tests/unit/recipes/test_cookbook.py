@@ -64,6 +64,15 @@ def test_each_makes_its_trainer(name: str) -> None:
         collector.close()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_smooth_exploration_begins_anew_as_in_the_source(name: str) -> None:
+    """RL Zoo's default is once per rollout; None would keep it for an episode, of a thousand steps in MountainCar."""
+    recipe = rl.recipes.get(name)
+    if recipe.policy.get("use_sde", False):
+        num_steps = recipe.trainer["collection_step_num_env_steps"] // recipe.num_envs
+        assert 0 < recipe.policy["sde_sample_interval"] <= num_steps
+
+
 def test_what_a_recipe_says_is_what_the_source_says() -> None:
     """RL Zoo's ppo.yml, CartPole-v1, and its qrdqn.yml: n_steps 32 of 8 envs; targets once in 256 env steps."""
     recipe = rl.recipes.get("ppo", "CartPole-v1")
