@@ -9,7 +9,15 @@ from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.data.columns import require_device
-from rltrainer.errors import MAX_LENGTH, CheckpointError, ParamsError, RLTrainerError, SpaceError, readable
+from rltrainer.errors import (
+    MAX_LENGTH,
+    ArgumentError,
+    CheckpointError,
+    ParamsError,
+    RLTrainerError,
+    SpaceError,
+    readable,
+)
 from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.loggers import RunFolder
 from rltrainer.names import explains_arguments
@@ -150,9 +158,9 @@ class _File:
         self._target = device
         try:
             made = self._reader.read(plain, kind.__name__)
-        except RLTrainerError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
         except Exception as error:  # a file may say anything
+            if isinstance(error, RLTrainerError) and not isinstance(error, ArgumentError):
+                raise CheckpointError(f"{self.path}: {error}") from error
             text = f"what it says cannot be built ({type(error).__name__}: {error})"
             raise CheckpointError(f"{self.path}: {text}") from error
         if not isinstance(made, kind):

@@ -34,7 +34,7 @@ EXTRAS = {
 NO_MATTER = re.compile(
     "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
 )
-"""What gymnasium warns of and makes no difference here: wrappers, the bounds of observations, actions to be scaled."""
+"""Warnings of gymnasium that make no difference here: of wrappers, the bounds of observations, actions to be scaled."""
 _ANSI = re.compile(r"\x1b\[\d+m")
 NUM_STEPS = 1000
 """Env steps that an env is looked at for."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import click
 import gymnasium as gym
 
+from rltrainer.algorithms import load
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.cli.env_names import env_named
 from rltrainer.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
@@ -23,7 +24,7 @@ from rltrainer.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
 from rltrainer.recipes.algorithms import OFFLINE
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.recipes.training import choose_recipe
-from rltrainer.runs import run_seeds
+from rltrainer.runs import open_run, run_seeds
 
 DEFAULT_ENV = "CartPole-v1"
 """Whose recipe `--help` shows where no env is named."""
@@ -145,6 +146,8 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         field = re.match(r"\w+\.(\w+): ", str(error))
         more = f". `--explain {field[1].replace('_', '-')}` says more." if field else ""
         raise click.UsageError(f"{str(error).removesuffix('.')}{more}", ctx) from error
+    if made.env is None and (is_drawn or is_filmed):
+        raise click.UsageError("--plot and --record show test episodes: name their env, --env ENV", ctx)
     filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
     require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {words}; {made.length}")
@@ -196,9 +199,17 @@ def _train_seeds(recipe: AnyRecipe, seeds: list[int], directory: str, checkpoint
         _say_what_is_saved(folders.values())
         raise
     for run in ended:
+        if recipe.env is None and run.result is not None:
+            keep_last(folders[run.seed])
         score = "failed" if run.result is None else f"best score {run.result.best_score}"
         click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")
     return [folders[run.seed].path for run in ended if run.result is not None]
+
+
+def keep_last(folder: RunFolder) -> None:
+    """Keep the last algorithm as the best, which it is as far as a run without test steps knows."""
+    if (checkpoint := open_run(folder.path).newest_checkpoint) is not None:
+        folder.save_best(load(checkpoint))
 
 
 def _say_what_is_saved(folders: Iterable[RunFolder]) -> None:

@@ -1,4 +1,4 @@
-"""What recipes have in common: a training as data, and the envs, policy and trainer that it makes."""
+"""A recipe, of whatever kind: a training as data, and the envs, policy and trainer that it makes."""
 
 import dataclasses
 import os

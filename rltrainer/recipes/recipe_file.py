@@ -1,5 +1,7 @@
 """The recipe in the folder of a run, `recipe.json`: what lets a command go on with the run, or play its env."""
 
+from pathlib import Path
+
 from rltrainer.atomic_write import replaced_file, write_errors
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.json_text import read_json
@@ -11,6 +13,8 @@ from rltrainer.recipes.recipe import Recipe
 from rltrainer.regular_file import open_regular
 
 NAME = "recipe.json"
+START = "start.safetensors"
+"""File in a run's folder of the algorithm that went on."""
 
 
 def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
@@ -38,7 +42,7 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     try:
         with open_regular(path) as file:
             text = file.read().decode(errors="replace")
-        return _class_of(text).from_json(text, **live)
+        recipe = _class_of(text).from_json(text, **live)
     except FileNotFoundError:
         hint = "Runs of rl.train and of recipes have one; make the trainer of another as its program does."
         raise CheckpointError(f"{path}: is not there, so nothing says how the run was made. {hint}") from None
@@ -46,6 +50,10 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ParamsError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    own = folder.path / START  # wherever the folder is by now
+    if recipe.start is not None and Path(recipe.start).name == START and own.exists():
+        recipe = recipe.with_fields(start=own)
+    return recipe
 
 
 def _class_of(text: str) -> type[AnyRecipe]:

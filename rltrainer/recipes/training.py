@@ -26,11 +26,9 @@ from rltrainer.recipes.algorithms import algorithm_named, name_of
 from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe, Wrappers, live_fields
 from rltrainer.recipes.offline_recipe import Data, OfflineRecipe
 from rltrainer.recipes.recipe import Recipe
-from rltrainer.recipes.recipe_file import write_recipe
+from rltrainer.recipes.recipe_file import START, write_recipe
 from rltrainer.trainers import InfoStats
 
-START = "start.safetensors"
-"""File in a run's folder of the algorithm that went on."""
 SHAPES = {"num_envs", "env_kwargs", "wrappers"}
 """Fields that recommended settings depend on."""
 
@@ -192,9 +190,7 @@ def recommended_recipe(
     kwargs = env_kwargs or {}
     wrapped = {"wrappers": wrappers_named("Recipe", "wrappers", wrappers), **kwargs}
     if algorithm is None:
-        looked_at = make(env, 1, **wrapped)
-        algorithm = "sac" if _is_for_sac(looked_at.single_action_space) else "ppo"
-        looked_at.close()
+        algorithm = "sac" if _is_for_sac(_action_space(env, wrapped)) else "ppo"
     cls: Any = algorithm_named("train", algorithm)
     is_on_policy = issubclass(cls, OnPolicyAlgorithm)
     envs = make(env, num_envs or (8 if is_on_policy else 1), **wrapped)
@@ -211,13 +207,22 @@ def recommended_recipe(
 def offline_recipe(env: Any, algorithm: str | None, data: Any) -> OfflineRecipe:
     """Return a recipe of what `recommended` says of an algorithm on data; of one that suits the actions if None."""
     if algorithm is None:
-        buffer = data if isinstance(data, ReplayBuffer) else load(data)
-        algorithm = "td3bc" if _is_for_sac(buffer.action_space) else "discrete_cql"
+        if env is not None:
+            space = _action_space(env, {})  # data may say less, and take long to read
+        else:
+            space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
+        algorithm = "td3bc" if _is_for_sac(space) else "discrete_cql"
     cls = algorithm_named("train", algorithm)
     return OfflineRecipe(
         algorithm=algorithm, env=env, data=data, params=cls.params_class(), trainer=dict(offline_fields(cls)),
         source=f"{cls.__name__}.recommended",
     )  # fmt: skip
+
+
+def _action_space(env: Any, options: dict[str, Any]) -> gym.Space[Any]:
+    envs = make_vec(env, 1, **options)
+    envs.close()
+    return envs.single_action_space
 
 
 def _is_for_sac(space: gym.Space[Any]) -> bool:

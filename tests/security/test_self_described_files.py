@@ -222,7 +222,7 @@ def test_a_policy_in_the_place_of_an_algorithm(tmp_path: Path) -> None:
     is_invalid(
         path, {**state, "construction": state["construction"]["options"]["policy"]}, "holds a Actor, no Algorithm"
     )
-    is_invalid(path, {**state, "construction": BUILT}, "file: BC: missing a required argument: 'policy'")
+    is_invalid(path, {**state, "construction": BUILT}, "what it says cannot be built")
     is_invalid(path, {**state, "construction": 3}, "holds a int, no Algorithm|holds a int, no Policy")
     other = {**BUILT, "built": {"known": "PPO"}, "options": state["construction"]["options"]}
     is_invalid(path, {**state, "construction": other}, "PPO.policy: must be of class ActorCritic")

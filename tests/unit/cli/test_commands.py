@@ -118,6 +118,8 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
         ("sweep td3bc --data x.npz", 1, "OfflineRecipe.env: must be what trials are tested in; got None (NoneType)."),
         ("train iql --data x.npz --recipe ppo/CartPole-v1", 2, "a recipe trains in its env: name it, or data"),
         ("train ppo --data x.npz", 1, "OfflineRecipe.algorithm: must be one that learns from data; got 'ppo' (str)."),
+        ("train iql --data x.npz --plot", 2, "--plot and --record show test episodes: name their env, --env ENV"),
+        ("train iql --data x.npz --record", 2, "--plot and --record show test episodes: name their env, --env ENV"),
         ("train iql --data x.npz --num-envs 3", 2, "No such option '--num-envs'."),
         ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
         ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
@@ -191,6 +193,9 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     assert next(rl.load(f"{run}-2/best.safetensors").policy.actor.parameters()).shape[0] == 8
     assert main(shlex.split(command)) == 0  # without an env the last algorithm is kept
     assert next(rl.open_run("runs/sac_logged").load_best().policy.actor.parameters()).shape[0] == 8
+    assert main(shlex.split(f"{command} --seed 1,2")) == 0
+    assert next(rl.load("runs/sac_logged_seed2").policy.actor.parameters()).shape[0] == 8
+    capsys.readouterr()
     assert main(["evaluate", "runs/sac_logged", "--episodes", "1"]) == 1
     text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
     assert text in capsys.readouterr().err

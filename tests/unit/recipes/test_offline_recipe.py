@@ -144,6 +144,27 @@ def test_a_run_that_went_on_is_resumed_by_its_recipe(tmp_path: Path) -> None:
     assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
 
 
+def test_a_run_that_went_on_is_resumed_where_its_folder_was_moved_to(tmp_path: Path) -> None:
+    sac = rl.train(None, "sac", data=logged(), directory=tmp_path / "a", hidden_sizes=(8,), **SHORT).algorithm
+    run = rl.train("Pendulum-v1", sac, directory=tmp_path / "a", **ONLINE)
+    moved = rl.RunFolder(run.folder.path.parent.rename(tmp_path / "b") / run.folder.path.name)
+    recipe = rl.recipes.recipe_of(moved)
+    assert recipe.start == str(moved.path / "start.safetensors")
+    assert rl.recipes.run_recipe(recipe.with_fields(max_epochs=3), moved).info.env_step == 60
+
+
+def test_the_env_says_which_algorithm_suits_data_that_does_not(tmp_path: Path) -> None:
+    log = logged()
+    actions = np.random.default_rng(0).uniform(-2, 2, (20, 1)).astype(np.float32)
+    np.savez(
+        tmp_path / "log.npz", observations=np.zeros((20, 3), np.float32), actions=actions, rewards=np.zeros(20),
+        terminals=np.arange(20) % 10 == 9, timeouts=np.zeros(20, bool),
+    )  # fmt: skip
+    found = rl.train("Pendulum-v1", data=tmp_path / "log.npz", directory=tmp_path, **SHORT)
+    assert found.recipe.name == "td3bc/Pendulum-v1"
+    assert found.algorithm.policy.action_space == log.action_space
+
+
 def test_a_file_goes_on_with_other_params(tmp_path: Path) -> None:
     first = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), **SHORT)
     recipe = rl.recipes.get("sac/Pendulum-v1").with_fields(start=first.folder.path, lr=1e-5, **ONLINE)
