@@ -4,7 +4,7 @@
 # TORCH   the PyTorch build, as pip takes it; the environment remembers it, and naming another one makes a new environment
 #           make train TORCH="torch==2.13.0 --index-url ..."
 #           make train TORCH=installed     (the one in the site-packages of PYTHON)
-# ARGS    further arguments of the program that a target runs: make train ARGS="--seed 2", make test ARGS="-k replay"
+# ARGS    further arguments of the program that a target runs: make train ARGS="--seed 2", make tests ARGS="-k replay"
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,19 +14,25 @@ INSTALLED_TORCH := $(shell cat $(STAMP) 2>/dev/null)
 TORCH ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n 2 --dist loadgroup
 
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types tests resume learning chaos fuzz examples docs pictures bench format install clean FORCE
+.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz examples docs pictures bench format install clean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 train: $(STAMP) ## train PPO on CartPole-v1: logs, best model, learning curve
 	$(BIN)/python examples/ppo_cartpole.py $(ARGS)
 
-test: lint types tests ## lint, format check, types, tests
+test: lint types tests ## lint, format check, types and the fast tier of the tests: the verdict on a change, in minutes
+
+test-full: $(STAMP) ## the tests above the fast tier's limit: what CI runs besides
+	$(PYTEST) $(PARALLEL) -m "full and not slow" $(ARGS)
+
+test-all: test test-full ## both tiers
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -35,8 +41,11 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-tests: $(STAMP)
-	$(PYTEST) $(ARGS)
+tests: $(STAMP) ## the fast tier alone
+	$(PYTEST) $(PARALLEL) $(ARGS)
+
+costs: $(STAMP) ## measure what each test costs, caches cold, and write the tiers anew: ARGS="tests/unit/data" for some
+	$(BIN)/python -m tests.costs $(ARGS)
 
 resume: $(STAMP) ## slow: every kind of run, killed again and again, comes to the same bit for bit
 	$(PYTEST) -m slow tests/resume $(ARGS)
@@ -76,7 +85,7 @@ format: $(STAMP) ## format the code and fix what lint can fix
 install: $(STAMP) ## the virtual environment only
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) site build dist runs benchmarks/.peers .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site build dist runs benchmarks/.peers .mypy_cache .ruff_cache .pytest_cache .inductor
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first: left to the other packages, pip would choose its newest build.

@@ -11,6 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.tiers import costs, tier
+
+ROOT = Path(__file__).parents[1]
+
+# Compiled graphs are kept between runs; `make clean` removes them. Children inherit the folder.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".inductor"))
+
 # The networks of the tests are tiny: a second thread only makes them slower, and the sums depend on the thread count.
 torch.set_num_threads(1)
 
@@ -25,6 +32,15 @@ if "forkserver" in multiprocessing.get_all_start_methods():
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if tier(item.nodeid, costs()) == "full":
+            item.add_marker("full")
+        if "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("site"))  # one process builds the pages
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
@@ -36,8 +52,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    root = Path(__file__).parents[1]
-    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return folder
 
