@@ -12,6 +12,11 @@ from rltrainer.errors import NonFiniteError, SpaceError
 from rltrainer.spaces import LEAF_SPACES, leaf_shape, stored_dtype
 
 
+def lent(env_action: Any) -> Any:
+    """Return a copy of actions, for envs that may change them in place: the actions are stored after the step."""
+    return env_action.copy() if isinstance(env_action, np.ndarray) else env_action.clone()
+
+
 class ActionConverter:
     """Clips to the bounds of a Box, casts to the dtype of the action space, moves to where the env is.
 

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.envs.adapter.actions import ActionConverter
+from rltrainer.envs.adapter.actions import ActionConverter, lent
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
 from rltrainer.envs.adapter.checks import StepCheck, check_obs
 from rltrainer.envs.adapter.closing import close_envs
@@ -196,7 +196,7 @@ class EnvAdapter:
             raise EnvError("EnvAdapter.step: reset must be called first")
         if self._trail is not None:
             self._trail.add(env_action, self._clock)
-        obs, reward, terminated, truncated, info = self.envs.step(env_action)
+        obs, reward, terminated, truncated, info = self.envs.step(lent(env_action))
         if self._must_look or self._result is None:
             self._check_step(obs, reward, terminated, truncated)
         result = self._result = self._result or EnvStep.like(reward, terminated, truncated)

@@ -1,5 +1,6 @@
 """Single envs that one process steps one after the other: those of `SyncVectorEnv`, or of a worker."""
 
+import copy
 import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
@@ -111,7 +112,7 @@ class EnvGroup:
         for i, seed in seeds:
             self.current[0] = i
             try:
-                env_obs, info = self.envs[i - self._first].reset(seed=seed, options=options)
+                env_obs, info = self.envs[i - self._first].reset(seed=seed, options=copy.deepcopy(options))
                 check_obs(f"env {i} obs", self._obs_spaces, env_obs)
                 write_row(obs, i, env_obs)
                 check_info(f"env {i} info", info)

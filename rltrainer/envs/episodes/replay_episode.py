@@ -1,5 +1,6 @@
 """An episode of a run once more, in an env of one's own."""
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -78,9 +79,10 @@ def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[
 def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedStep]:
     env = make_env()
     try:
-        obs, _ = env.reset(seed=episode.seed)
+        obs = copy.deepcopy(env.reset(seed=episode.seed)[0])  # some envs write all observations into one array
         for number, action in enumerate(episode.actions, 1):
-            next_obs, reward, terminated, truncated, _ = env.step(action)
+            next_obs, reward, terminated, truncated, _ = env.step(copy.copy(action))
+            next_obs = copy.deepcopy(next_obs)
             is_last = number == episode.length
             done = bool(terminated or truncated)
             if is_last:
@@ -89,7 +91,7 @@ def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedSt
                     raise _failure(episode, "did not end as it did")
             elif done:
                 raise _failure(episode, f"ended after {number} steps instead of {episode.length}")
-            frame = env.render() if env.render_mode == "rgb_array" else None
+            frame = copy.copy(env.render()) if env.render_mode == "rgb_array" else None
             truncated = bool(truncated or (is_last and episode.truncated))
             yield ReplayedStep(obs, action, float(reward), next_obs, bool(terminated), truncated, frame)
             obs = next_obs

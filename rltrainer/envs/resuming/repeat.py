@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rltrainer.envs.adapter.actions import lent
 from rltrainer.envs.adapter.episode_seeds import Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
@@ -55,6 +56,7 @@ def repeat_episodes(
     for number, row in enumerate(table):
         if number:
             _reset(envs, seeds, begins == number)
+        row = lent(row)  # the table is also the record of the running episodes
         action = row if env_device is None else torch.from_numpy(row).to(env_device)
         obs, reward, terminated, truncated, _ = envs.step(action)
         if number == len(table) - 1:
