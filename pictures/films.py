@@ -1,5 +1,6 @@
 """GIFs that are small enough for a page: half the size, some of the frames, several films beside each other."""
 
+import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import rltrainer as rl
 
@@ -26,27 +27,29 @@ class HalfSize(gym.Wrapper):
 
 
 def film(player: Any, env: str, path: Path, *, every: int = 2, **options: Any) -> None:
-    """Film an episode as a GIF that holds each so many frames, and plays as fast as the whole would.
+    """Film an episode as a GIF of every n-th frame that plays at the speed of the whole.
 
     Args:
         player, env, path: see `rl.record`.
         every: which frames are kept.
         options: of `rl.record`: `seed`, `max_episode_steps`.
     """
-    with tempfile.TemporaryDirectory() as folder, HalfSize(gym.make(env, render_mode="rgb_array")) as filmed:
-        rl.record(player, filmed, Path(folder) / "whole.gif", **options)
+    write(path, *filmed(player, env, every=every, **options))
+
+
+def filmed(player: Any, env: str, *, every: int = 2, **options: Any) -> tuple[list[Image.Image], float]:
+    """Return every n-th frame of an episode, and for how many milliseconds each is shown."""
+    with tempfile.TemporaryDirectory() as folder, HalfSize(gym.make(env, render_mode="rgb_array")) as half:
+        rl.record(player, half, Path(folder) / "whole.gif", **options)
         frames, milliseconds = read(Path(folder) / "whole.gif")
-    write(path, frames[::every], every * milliseconds)
+    return frames[::every], every * statistics.mean(milliseconds[:-1])
 
 
-def read(path: Path) -> tuple[list[Image.Image], float]:
-    """Return the frames of a GIF, and how long each is shown, in milliseconds."""
+def read(path: Path) -> tuple[list[Image.Image], list[float]]:
+    """Return the frames of a GIF, and for how many milliseconds each of them is shown."""
     with Image.open(path) as image:
-        frames = []
-        for index in range(getattr(image, "n_frames", 1)):
-            image.seek(index)
-            frames.append(image.convert("RGB"))
-        return frames, image.info.get("duration", 20)
+        shown = [(each.convert("RGB"), each.info.get("duration", 0.0)) for each in ImageSequence.Iterator(image)]
+    return [frame for frame, _ in shown], [milliseconds for _, milliseconds in shown]
 
 
 def beside(films: Sequence[Sequence[Image.Image]]) -> list[Image.Image]:
@@ -66,6 +69,6 @@ def beside(films: Sequence[Sequence[Image.Image]]) -> list[Image.Image]:
 def write(path: Path, frames: Sequence[Image.Image], milliseconds: float) -> None:
     """Write a GIF that runs for ever, and stands still for a second at its end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    durations = [milliseconds] * (len(frames) - 1) + [1000]
+    durations = [10 * round(milliseconds / 10)] * (len(frames) - 1) + [1000]  # a GIF counts hundredths of a second
     few = [frame.quantize(32, dither=Image.Dither.NONE) for frame in frames]
     few[0].save(path, save_all=True, append_images=few[1:], duration=durations, loop=0, optimize=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import rltrainer as rl
-from pictures.films import beside, film, read, write
+from pictures.films import beside, filmed, write
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 ENV = "LunarLander-v3"
@@ -27,11 +27,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         run = args.run or train(Path(temporary))
         rl.seed(1)
-        before, after = Path(temporary) / "before.gif", Path(temporary) / "after.gif"
-        film(rl.ActorCritic.for_envs(rl.make_vec(ENV, 1)), ENV, before, every=4, seed=1)
-        film(rl.load(run / "best.safetensors"), ENV, after, every=4, seed=1)
-        frames = [read(path) for path in (before, after)]
-        write(IMAGES / "lander.gif", beside([each for each, _ in frames]), frames[0][1])
+        untrained = rl.ActorCritic.for_envs(rl.make_vec(ENV, 1))
+        before, milliseconds = filmed(untrained, ENV, every=4, seed=1)
+        after, _ = filmed(rl.load(run / "best.safetensors"), ENV, every=4, seed=1)
+        write(IMAGES / "lander.gif", beside([before, after]), milliseconds)
 
 
 def train(folder: Path) -> Path:
