@@ -21,7 +21,7 @@ class CSVLogger(LineLogger):
     beside it, `log.csv.params.json` for `log.csv`.
 
     Args:
-        path: the file; its folder is made. If a run has used it, `log-2.csv` and so on.
+        path: the file; its folder is made. If it is there when a run begins, the run takes `log-2.csv` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:

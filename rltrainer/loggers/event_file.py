@@ -18,6 +18,8 @@ from rltrainer.regular_file import open_regular
 
 _HEAD = struct.Struct("<QI")
 EVENT_FILES = "events.out.tfevents."
+FIRST = f"{EVENT_FILES}0000000000.first"
+"""The first event file of a run: one name for all processes, so that only one of them can make it."""
 _NUMBERS = itertools.count()
 
 

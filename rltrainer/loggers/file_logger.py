@@ -24,8 +24,8 @@ Epochs = Iterator[tuple[str, Mapping[str, Any] | str | bytes]]
 class FileLogger(Logger):
     """A logger at a path, or at the same with a number if other runs have used it.
 
-    A file is opened, and its folder made, with the first piece. Every piece goes to the operating system in one
-    unbuffered write, so that a killed process loses none.
+    A run that begins claims its path in one step, so that of processes that start together each has a log of its own.
+    Every piece goes to the operating system in one unbuffered write, so that a killed process loses none.
 
     Args:
         path: the log's file or folder; later that of this run.
@@ -37,6 +37,7 @@ class FileLogger(Logger):
         super().__init__(**options)
         self.path, self._runs = path, RunPath(path, suffix)
         self._file: FileIO | None = None
+        self._lacks_place = False  # as the path could not be claimed: it may be another run's
 
     def read_progress(self) -> Progress | None:
         """Return what the last `log_epoch` wrote, or None; one that a kill broke off is skipped with a warning.
@@ -68,6 +69,10 @@ class FileLogger(Logger):
         return self._is_log(path)
 
     @abstractmethod
+    def _claim(self, path: Path) -> None:
+        """Make the log at a path in one step; a `FileExistsError` if another process has."""
+
+    @abstractmethod
     def _drop_after(self, step: int) -> None:
         """Remove or hide, with the next piece, the rows of later steps than this."""
 
@@ -85,6 +90,10 @@ class FileLogger(Logger):
 
     def _append(self, data: bytes) -> None:
         """Write a piece, all or nothing: an `OSError` leaves the file as before."""
+        if self._lacks_place:
+            self._take_new_place()
+        if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
+            raise OSError(f"{self.path}: the log was deleted during the run")
         self._file = self._file or self._open()
         before = self._file.seek(0, os.SEEK_END)
         data = (self._beginning() if before == 0 else b"") + data
@@ -96,7 +105,7 @@ class FileLogger(Logger):
     def _move(self, path: Path) -> None:
         """Write to another place from now on."""
         self._close()
-        self.path = path
+        self.path, self._lacks_place = path, False
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -107,7 +116,9 @@ class FileLogger(Logger):
         return self.path.name
 
     def _take_new_place(self) -> None:
-        self._move(self._runs.unused(self._is_used))
+        self._lacks_place = True
+        self._close()
+        self._move(self._runs.claim(self._claim, self._is_used))
         if self.path != self._runs.given:
             text = "%s: %s holds the log of another run; this one is logged at %s"
             logging.getLogger("rltrainer").info(text, type(self).__name__, self._runs.given, self.path)

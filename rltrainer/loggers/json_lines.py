@@ -18,7 +18,7 @@ class JSONLinesLogger(LineLogger):
     The first row, of the kind `params`, holds what trainer and algorithm were told.
 
     Args:
-        path: the file; its folder is made. If a run has used it, `log-2.jsonl` and so on.
+        path: the file; its folder is made. If it is there when a run begins, the run takes `log-2.jsonl` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:

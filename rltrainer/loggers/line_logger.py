@@ -53,6 +53,10 @@ class LineLogger(FileLogger):
         # A kill while the file was begun may have left a part of the header.
         return begin != b"" and self.header.startswith(begin)
 
+    def _claim(self, path: Path) -> None:
+        if not path.is_char_device():  # /dev/null serves any number of runs
+            path.touch(exist_ok=False)
+
     def _move(self, path: Path) -> None:
         super()._move(path)
         self._keep = None

@@ -130,10 +130,13 @@ class ParamsFile(Logger):
         return
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
-        path = RunPath(self._path, ".json").unused(Path.exists)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x") as file:
-            file.write(json.dumps({**params, "git": git_state()}, indent=2) + "\n")
+        text = json.dumps({**params, "git": git_state()}, indent=2) + "\n"
+
+        def write(path: Path) -> None:
+            with open(path, "x") as file:
+                file.write(text)
+
+        RunPath(self._path, ".json").claim(write)
 
 
 @explains_arguments

@@ -1,8 +1,10 @@
 """Paths of runs that are logged at one place: `log.csv`, `log-2.csv`, `log-3.csv`."""
 
+import contextlib
 import itertools
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,41 +18,56 @@ class RunPath:
     given: Path
     suffix: str
 
-    def unused(self, is_used: Test) -> Path:
-        """Return the given path if no run was logged there, else the first number that is free."""
-        if not is_used(self.given):
-            return self.given
-        numbered = map(self._numbered, itertools.count(2))
-        return next(path for path in numbered if not (path.exists() or is_used(path)))
+    def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
+        """Make the first of these files or folders that is free, and return it: no other process gets the same.
 
-    def claim(self) -> Path:
-        """Make the first of these folders that is not there, and return it: no other process is given the same.
+        Args:
+            make: makes it in one step, or raises a `FileExistsError` if it is there; by default it is a folder.
+            is_used: whether a run has used a path that `make` would take; None asks `make` only.
 
         Raises:
             OSError: it cannot be made.
         """
         self.given.parent.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):
-            try:
-                path.mkdir()
-            except FileExistsError:
+            if is_used is not None and (is_used(path) or (path != self.given and path.exists())):
                 continue
-            return path
+            with contextlib.suppress(FileExistsError):
+                make(path)
+                return path
         raise AssertionError("numbers do not end")
 
     def newest(self, is_log: Test) -> Path:
         """Return the log that was written to last, the given path if there is none."""
-        numbered = itertools.takewhile(Path.exists, map(self._numbered, itertools.count(2)))
-        return max(filter(is_log, [self.given, *numbered]), key=_last_change, default=self.given)
+        return max(filter(is_log, [self.given, *self._existing()]), key=_last_change, default=self.given)
 
     def named(self, name: str | None) -> Path:
         """Return the path of this name, the given one if that is another log's name. The name is not trusted."""
-        stem = self.given.name.removesuffix(self.suffix)
-        number = re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}}){re.escape(self.suffix)}", name or "", re.ASCII)
-        return self.given if number is None or name == self.given.name else self._numbered(int(number[1]))
+        number = self._number(name or "")
+        return self.given if number is None or name == self.given.name else self._numbered(number)
+
+    def _existing(self) -> Iterator[Path]:
+        """Yield the paths with numbers that are there, some of which may have been deleted between."""
+        try:
+            names = os.listdir(self._numbered(2).parent)
+        except OSError:
+            return
+        numbers = sorted(number for name in names if (number := self._number(name)) is not None)
+        yield from (path for path in map(self._numbered, numbers) if path.name in names)
+
+    def _number(self, name: str) -> int | None:
+        """Return the number in a name of these, None in another name."""
+        stem = "" if self._is_above else self.given.name.removesuffix(self.suffix) + "-"
+        found = re.fullmatch(rf"{re.escape(stem)}(\d{{1,9}}){re.escape(self.suffix)}", name, re.ASCII)
+        return None if found is None else int(found[1])
+
+    @property
+    def _is_above(self) -> bool:
+        """Whether it is the current folder or one above: a name beside it would surprise, so numbers lie in it."""
+        return self.given.name in ("", "..")
 
     def _numbered(self, number: int) -> Path:
-        if self.given.name in ("", ".."):  # the current folder or one above: a name beside it would surprise
+        if self._is_above:
             return self.given / str(number)
         return self.given.with_name(f"{self.given.name.removesuffix(self.suffix)}-{number}{self.suffix}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.loggers.event_file import EVENT_FILES, beginning, events, new_name, row
+from rltrainer.loggers.event_file import EVENT_FILES, FIRST, beginning, events, new_name, row
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import AppendedFile, Epochs, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
@@ -25,7 +25,7 @@ class TensorBoardLogger(FileLogger):
     cannot: counts beyond float32 and None. The params of the run are among the texts.
 
     Args:
-        path: the folder of event files; it is made at the first row. If a run has used it, `cartpole-2` and so on.
+        path: the folder of event files; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:
@@ -41,6 +41,7 @@ class TensorBoardLogger(FileLogger):
         # Rows of earlier files are hidden from this step on, by this file and by the next one; None hides none.
         self._purge_step: int | None = None
         self._next_purge_step: int | None = None
+        self._claimed: Path | None = None
 
     def _epochs(self, path: Path) -> Epochs:
         # By time, because the names of event files of one second are in no certain order.
@@ -66,6 +67,11 @@ class TensorBoardLogger(FileLogger):
     def _is_log(self, path: Path) -> bool:
         return any(path.glob(f"{EVENT_FILES}*"))
 
+    def _claim(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / FIRST).touch(exist_ok=False)
+        self._claimed = path / FIRST
+
     def _move(self, path: Path) -> None:
         super()._move(path)
         self._next_purge_step = None
@@ -84,7 +90,9 @@ class TensorBoardLogger(FileLogger):
         return place / name if Path(name).name == name and name.startswith(EVENT_FILES) else None
 
     def _open(self) -> FileIO:
-        file = AppendedFile(self.path / new_name())
+        claimed, self._claimed = self._claimed, None
+        is_ours = claimed is not None and claimed.parent == self.path
+        file = AppendedFile(claimed if claimed and is_ours else self.path / new_name())
         self._purge_step, self._next_purge_step = self._next_purge_step, None
         return file
 

@@ -1,7 +1,10 @@
 """Several runs at one path: each has a log of its own, and its params."""
 
+import errno
 import json
 import logging
+import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,6 +93,109 @@ def test_the_newest_run_is_read_and_continued(
     assert not (tmp_path / third).exists()
     assert epoch_of(make(tmp_path / second)) == 3
     assert epoch_of(logger) == 3
+
+
+@every_file_logger
+def test_runs_that_begin_together_have_logs_of_their_own(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    loggers = [make(tmp_path / name) for _ in range(3)]
+    for logger in loggers:  # a row comes later: before it, a trainer looks at envs and programs
+        logger.begin_run(EACH)
+    for epoch, logger in enumerate(loggers, start=1):
+        logger.log_params(PARAMS)
+        logger.log_epoch({**PROGRESS, "epoch": epoch})
+    assert [logger.path.name for logger in loggers] == [name, second, third]
+    assert [epoch_of(make(tmp_path / each)) for each in (second, third)] == [2, 3]
+    assert epoch_of(loggers[0]) == 1
+
+
+@every_file_logger
+def test_threads_that_begin_at_once_have_logs_of_their_own(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    loggers = [make(tmp_path / name) for _ in range(32)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda logger: logger.begin_run(EACH), loggers))
+    assert len({logger.path for logger in loggers}) == 32
+
+
+@every_file_logger
+def test_a_path_that_cannot_be_claimed_is_asked_for_again_before_a_row_is_written(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The given path may hold another run's log, to which no row of this run belongs."""
+    run(make(tmp_path / name))
+    logger = make(tmp_path / name)
+    with monkeypatch.context() as patched:
+        patched.setattr(make, "_claim", fail_as_a_full_disk)
+        with pytest.warns(RuntimeWarning, match="could not begin a log .*No space left"):
+            logger.begin_run(EACH)
+        logger.log_params(PARAMS)
+        logger.log("test", {"score": 1.0}, 1)
+    assert logger.num_dropped == 2
+    logger.log_epoch({**PROGRESS, "epoch": 5})
+    assert (logger.path.name, epoch_of(logger)) == (second, 5)
+    assert epoch_of(make(tmp_path / second)) == 5
+
+
+def fail_as_a_full_disk(*args: Any, **options: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@every_file_logger
+def test_rows_of_a_log_that_is_deleted_during_the_run_are_counted(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    logger = make(tmp_path / name)
+    run(logger)
+    shutil.rmtree(logger.path) if logger.path.is_dir() else logger.path.unlink()
+    with pytest.warns(RuntimeWarning, match=f"{name}: the log was deleted during the run"):
+        logger.log("test", {"score": 1.0}, 11)
+    for step in (12, 13):
+        logger.log("test", {"score": 1.0}, step)  # a second warning would be an error
+    assert (logger.num_dropped, logger.path.exists()) == (3, False)
+
+
+def test_a_log_that_is_moved_during_the_run_keeps_its_rows(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path / "log.csv")
+    run(logger)
+    logger.path.rename(tmp_path / "moved.csv")
+    logger.log("test", {"score": 1.0}, 11)
+    assert (tmp_path / "moved.csv").read_text().endswith("11,test/score,1.0\n")
+    assert logger.num_dropped == 0
+
+
+@every_file_logger
+def test_the_newest_run_is_found_behind_one_that_was_deleted(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    for epoch, each in enumerate((name, second, third), start=1):
+        run(make(tmp_path / name), epoch)
+        set_last_change(tmp_path / each, epoch)
+    shutil.rmtree(tmp_path / second) if (tmp_path / second).is_dir() else (tmp_path / second).unlink()
+    assert epoch_of(make(tmp_path / name)) == 3
+
+
+def set_last_change(path: Path, second: int) -> None:
+    for file in path.iterdir() if path.is_dir() else [path]:
+        os.utime(file, (second, second))
+
+
+@pytest.mark.parametrize("other", ["log-x.csv", "log-3.csv.params.json", "log-03.csv", "my-log-3.csv", "log-3.jsonl"])
+def test_other_names_are_no_runs_of_a_path(other: str, tmp_path: Path) -> None:
+    run(CSVLogger(tmp_path / "log.csv"), 1)
+    text = (tmp_path / "log.csv").read_text()
+    (tmp_path / other).write_text(text.replace("epoch/epoch,1", "epoch/epoch,2"))
+    os.utime(tmp_path / "log.csv", (0, 0))
+    assert epoch_of(CSVLogger(tmp_path / "log.csv")) == 1
+
+
+def test_a_device_is_written_to_as_it_is() -> None:
+    logger = CSVLogger(os.devnull)
+    logger.begin_run(EACH)
+    logger.log("test", {"score": 1.0}, 1)
+    assert (logger.path, logger.num_dropped) == (Path(os.devnull), 0)
 
 
 @every_file_logger
