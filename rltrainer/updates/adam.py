@@ -1,5 +1,6 @@
 """Adam, written twice: as one call on the CPU, and as tensor arithmetic for graphs and devices."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,9 +13,14 @@ from rltrainer.nets.weight_dtype import convert
 from rltrainer.typed_state import LARGEST_INT, check_like
 from rltrainer.types import State
 
+MISSED = "num_missed"
+"""In a state only if parameters have missed steps; older files lack it."""
+
 
 class Adam:
-    """Adam (Kingma & Ba 2015) with one step count for all parameters; the same numbers as `torch.optim.Adam`.
+    """Adam (Kingma & Ba 2015): the same numbers as `torch.optim.Adam`, with a step count for each parameter.
+
+    One count serves all parameters until one of them misses a step, because it is frozen or has no gradient.
 
     Args:
         parameters: what is trained, in place.
@@ -32,6 +38,8 @@ class Adam:
         self.mean = torch.zeros(sum(self._sizes), device=device)
         self.square = torch.zeros_like(self.mean)
         self.num_steps = torch.zeros((), device=device)
+        self.num_missed = torch.zeros(len(self.parameters), device=device)  # of these steps, by parameter
+        self.counts_differ = False
         self._lr, self._lr_tensor = 0.0, torch.zeros((), device=device)
         self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
 
@@ -45,7 +53,7 @@ class Adam:
         self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
-        """Bring moments and learning rate to the parameters' format, in place; the step count stays float32."""
+        """Bring moments and learning rate to the parameters' format, in place; step counts stay float32."""
         for tensor in (self.mean, self.square):
             convert(tensor, dtype)
         if self._lr_tensor.dtype != dtype:
@@ -66,7 +74,7 @@ class Adam:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that a step changes besides the parameters."""
-        return [self.mean, self.square, self.num_steps]
+        return [self.mean, self.square, self.num_steps, self.num_missed]
 
     def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Apply gradients in one call: `torch.optim.Adam.step` spends most time around it.
@@ -76,14 +84,14 @@ class Adam:
             gradients: one for each of them, of any strides.
         """
         self.num_steps += 1
-        mean, square = self._mean_views, self._square_views
-        if len(trained) < len(self.parameters):
-            mean, square = (
-                [v for v, p in zip(part, self.parameters, strict=True) if p.requires_grad] for part in (mean, square)
-            )
+        mean, square, counts = self._mean_views, self._square_views, [self.num_steps] * len(trained)
+        if self._are_counts_apart(trained):
+            moves = self._moves(trained)
+            self.num_missed += torch.tensor([not each for each in moves])
+            counts = list((self.num_steps - self.num_missed).unbind())
+            mean, square, counts = (list(itertools.compress(each, moves)) for each in (mean, square, counts))
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
-            list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [],
-            [self.num_steps] * len(trained),
+            list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [], counts,
             lr=self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -98,14 +106,19 @@ class Adam:
         """
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)
-        if len(trained) < len(self.parameters):
-            applies = applies & torch.cat(
-                [torch.full_like(p, p.requires_grad, dtype=torch.bool).flatten() for p in self.parameters]
-            )
+        num_steps, moves = self.num_steps, applies
+        if self._are_counts_apart(trained):
+            # No tensor made from a list: a CUDA graph cannot copy from the host.
+            moves = applies & torch.stack([torch.full_like(applies, each) for each in self._moves(trained)])
+            self.num_missed.add_(applies & ~moves)
+            num_steps = (num_steps - self.num_missed).clamp(min=1)  # a parameter that never moved has no correction
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
-        num_steps = self.num_steps.to(mean.dtype)
-        scale = computed_once(self._lr_tensor / (1 - beta1**num_steps))
-        correction = computed_once((1 - beta2**num_steps).sqrt())
+        num_steps = num_steps.to(mean.dtype)
+        scale, correction = self._lr_tensor / (1 - beta1**num_steps), (1 - beta2**num_steps).sqrt()
+        if moves is applies:
+            scale, correction = computed_once(scale), computed_once(correction)
+        else:
+            scale, correction, applies = map(self._spread, (scale, correction, moves))
         denominator = square.sqrt() / correction + self.eps
         change = torch.where(applies, scale * mean / denominator, 0.0)
         self.mean.copy_(torch.where(applies, mean, self.mean))
@@ -113,8 +126,9 @@ class Adam:
         torch._foreach_sub_(self.parameters, self._split(change))
 
     def state_dict(self) -> State:
-        """Return the moments, the step count and the learning rate."""
-        return {"rule": "Adam", "lr": self.lr, "mean": self.mean, "square": self.square, "num_steps": self.num_steps}
+        """Return the moments, the step counts and the learning rate."""
+        state = {"rule": "Adam", "lr": self.lr, "mean": self.mean, "square": self.square, "num_steps": self.num_steps}
+        return state | ({MISSED: self.num_missed} if self.counts_differ else {})
 
     def check_state_dict(self, name: str, state: State) -> None:
         """Check a whole state before it is loaded.
@@ -125,18 +139,40 @@ class Adam:
         hint = "Freeze the same layers, and build the networks, as when it was saved."
         for key in ("mean", "square", "num_steps"):
             check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
+        missed = state.get(MISSED, torch.zeros_like(self.num_missed))
+        check_like(f"{name}.{MISSED}", self.num_missed, missed, hint)
         lr = state.get("lr")
         if type(lr) not in (int, float) or not 0 <= cast(float, lr) < LARGEST_INT:
             raise CheckpointError(f"{name}.lr: expected a non-negative number, found {readable(lr)}")
         for key in ("square", "num_steps"):
             if (state[key] < 0).any():
                 raise CheckpointError(f"{name}.{key}: is negative")
+        if not ((missed >= 0) & (missed <= state["num_steps"])).all():
+            raise CheckpointError(f"{name}.{MISSED}: expected at most num_steps, found {missed.tolist()!r}")
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned and `check_state_dict` has checked, in place."""
         self.lr = state["lr"]
         for name in ("mean", "square", "num_steps"):
             getattr(self, name).copy_(state[name])
+        self.num_missed.copy_(state.get(MISSED, torch.zeros_like(self.num_missed)))
+        self.counts_differ |= MISSED in state  # a step that is recorded for counts that differ serves equal ones too
+
+    def _are_counts_apart(self, trained: Sequence[Tensor]) -> bool:
+        """Return whether one count does not serve all parameters in a step of these."""
+        if len(trained) < len(self.parameters):
+            self.counts_differ = True
+            return True
+        return self.counts_differ
+
+    def _moves(self, trained: Sequence[Tensor]) -> list[bool]:
+        """Return which parameters are among these."""
+        found = dict.fromkeys(trained)
+        return [parameter in found for parameter in self.parameters]
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """Return a value for each number of the parameters, from one for each parameter."""
+        return torch.cat([x.expand(size) for x, size in zip(values.unbind(), self._sizes, strict=True)])
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Return one view per parameter, of its shape."""

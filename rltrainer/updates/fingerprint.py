@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rltrainer.nets.module_tree import ModuleTree
 from rltrainer.nets.target import TargetNetwork
+from rltrainer.updates.adam import Adam
 from rltrainer.updates.optimizer import Optimizer
 
 _FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgetter("training")
@@ -87,7 +88,8 @@ def _plain(value: Any) -> Hashable:
     if value is None or isinstance(value, bool | int | float | str | enum.Enum):
         return type(value), value
     if isinstance(value, Optimizer):
-        return dataclasses.astuple(value.limit)  # its learning rate is a tensor
+        # Its learning rate is a tensor.
+        return *dataclasses.astuple(value.limit), isinstance(value.method, Adam) and value.method.counts_differ
     if isinstance(value, dict):
         return tuple((key, _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):

@@ -14,7 +14,7 @@ from rltrainer.nets.weight_dtype import convert
 from rltrainer.plan import UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
-from rltrainer.updates.adam import Adam
+from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
 from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.listeners import AllReduce, average, hear
@@ -277,7 +277,7 @@ class Optimizer:
         check_kind(name, state, current)
         self.method.check_state_dict(name, state)
         check_of_plan(name, state, self._num_faults, self._nothing_gathered())
-        unknown = sorted(state.keys() - current.keys() - {*COUNTS, "gathered", "num_gathered"})
+        unknown = sorted(state.keys() - current.keys() - {*COUNTS, MISSED, "gathered", "num_gathered"})
         if unknown:
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 

@@ -182,21 +182,29 @@ def test_a_limit_of_the_norm_is_seen_by_a_recorded_step_and_a_learning_rate_reco
 
 @pytest.mark.parametrize("is_attached_again", [False, True])
 def test_a_layer_that_is_frozen_stays_and_is_trained_when_it_is_no_longer_frozen(is_attached_again: bool) -> None:
-    algorithm = make(rl.BC)
+    algorithm, eager = make(rl.BC), make(rl.BC)
+    eager.attach(rl.UpdatePlan())
     layers = algorithm.policy.actor[1].layers
 
     def moved() -> list[bool]:
         before = [layer.weight.detach().clone() for layer in layers]
         algorithm.update(transitions(algorithm, seed=0))
+        eager.update(transitions(eager, seed=0))
         return [not torch.equal(layer.weight, old) for layer, old in zip(layers, before, strict=True)]
 
     assert moved() == [True]
     for requires_grad in (False, True):
-        layers[0].requires_grad_(requires_grad)
+        for each in (algorithm, eager):
+            each.policy.actor[1].layers[0].requires_grad_(requires_grad)
         if is_attached_again:
             algorithm.attach(COMPILED)
         assert moved() == moved() == [requires_grad]
     assert algorithm.is_compiled
+    assert not eager.is_compiled
+    assert torch.equal(algorithm.optimizer.method.num_missed, eager.optimizer.method.num_missed)
+    assert sorted(algorithm.optimizer.method.num_missed.unique().tolist()) == [0.0, 2.0]
+    # One count for both would make the layer's next step 0.6 of what it is.
+    torch.testing.assert_close(list(algorithm.policy.parameters()), list(eager.policy.parameters()), rtol=0, atol=1e-6)
 
 
 def test_hooks_that_are_added_and_removed_later_are_called_and_no_longer_called() -> None:
@@ -291,4 +299,5 @@ def test_what_has_changed_back_is_not_traced_again() -> None:
         for requires_grad in (True, False):
             algorithm.policy.actor[1].requires_grad_(requires_grad)
             total(algorithm)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    # Before the layer was frozen one count of steps served all; afterwards it has its own.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rltrainer.errors import CheckpointError
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import TorchOptimizer
@@ -36,6 +37,71 @@ def test_the_step_without_branches_gives_the_same_numbers() -> None:
         other.step_flat(other.parameters, torch.cat([gradient.flatten() for gradient in gradients]), torch.tensor(True))
     torch.testing.assert_close(other.parameters, one.parameters)
     torch.testing.assert_close(other.square, one.square)
+
+
+RESTS = [(), (0,), (0, 2), (2,), (), (1,), ()]
+"""Which parameters rest in steps of each part of a training: some from the start, some later, some twice."""
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_each_parameter_has_its_own_count_as_in_torch(is_flat: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ours = [torch.randn(shape, generator=generator) for shape in [(4, 3), (4,), ()]]
+    theirs = [parameter.clone().requires_grad_() for parameter in ours]
+    rule, reference = Adam(ours, eps=1e-5), torch.optim.Adam(theirs, lr=0.01, eps=1e-5, fused=True)
+    rule.lr = 0.01
+    for resting in [(0,), *RESTS]:
+        for _ in range(7):
+            gradients = [torch.randn(p.shape, generator=generator) for p in ours]
+            moving = [i for i in range(3) if i not in resting]
+            for i, parameter in enumerate(theirs):
+                parameter.grad = gradients[i].clone() if i in moving else None
+            reference.step()
+            trained = [ours[i] for i in moving]
+            if is_flat:
+                flat = torch.cat([gradients[i].flatten() * (i in moving) for i in range(3)])
+                rule.step_flat(trained, torch.full_like(flat, float("nan")), torch.tensor(False))  # no step of anything
+                rule.step_flat(trained, flat, torch.tensor(True))
+            else:
+                rule.step(trained, [gradients[i] for i in moving])
+            for one, other in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-5 * is_flat)
+    counts = [float(reference.state[parameter]["step"]) for parameter in theirs]
+    assert (rule.num_steps - rule.num_missed).tolist() == counts
+
+
+def test_a_parameter_that_never_moved_stays() -> None:
+    parameters = [torch.ones(2), torch.ones(2)]
+    rule = Adam(parameters)
+    rule.lr = 0.1
+    rule.step_flat(parameters[:1], torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor(True))
+    assert parameters[1].tolist() == [1.0, 1.0]
+    assert parameters[0].tolist() != [1.0, 1.0]
+
+
+def test_counts_that_differ_are_kept_in_files() -> None:
+    def trained(*rests: int) -> Adam:
+        rule = Adam([torch.ones(2), torch.ones(1)])
+        rule.lr = 0.1
+        for moving in rests:
+            rule.step(rule.parameters[:moving], [torch.ones(2), torch.ones(1)][:moving])
+        return rule
+
+    one, other, plain = trained(2, 1, 1), trained(), trained(2)
+    assert plain.state_dict().keys() == one.state_dict().keys() - {"num_missed"}
+    other.check_state_dict("Adam", one.state_dict())
+    other.load_state_dict(one.state_dict())
+    for rule in (one, other):
+        rule.step([p.fill_(1.0) for p in rule.parameters], [torch.ones(2), torch.full((1,), 2.0)])
+    assert torch.equal(one.parameters[1], other.parameters[1])
+    assert other.num_missed.tolist() == [0.0, 2.0]
+    other.load_state_dict(plain.state_dict())
+    assert other.num_missed.tolist() == [0.0, 0.0]
+    for missed, text in (([0.0, 9.0], "at most num_steps, found"), ([0.0, -1.0], "at most num_steps, found")):
+        with pytest.raises(CheckpointError, match=rf"^Adam\.num_missed: expected {text} \[0\.0, "):
+            one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(missed)})
+    with pytest.raises(CheckpointError, match=r"^Adam\.num_missed: expected shape \(2,\), found \(\)"):
+        one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(1.0)})
 
 
 def test_a_flat_step_that_does_not_apply_changes_nothing() -> None:
