@@ -18,7 +18,7 @@ from tests.fakes import ScriptedOnPolicy, tiny_actor_critic
 from tests.unit.collect.test_episode_infos import TellingEnv
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "migrating" / "stable_baselines3.md", DOCS / "guides" / "callbacks_and_loggers.md"]
+PAGES = [DOCS / "migrating" / "stable_baselines3.md", DOCS / "guides" / "callbacks_and_hooks.md"]
 LAST = "a field of the trainer's params"
 CODE = re.compile(r"`([^`]+)`")
 

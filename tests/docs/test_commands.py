@@ -19,7 +19,7 @@ FEW = "--num-epochs 2 --num-test-episodes 2 --show-progress false"
 SHORT = {"train": f"{FEW} --num-env-steps 600", "sweep": f"{FEW} --num-env-steps 600 --trials 2"}
 """Added to our commands: what is given last counts."""
 SHORT_OFFLINE = f"{FEW} --num-gradient-steps 20"
-OTHERS = {"minari": "downloads", "curl": "asks the server of the line before", ".": "of the shell"}
+OTHERS = {"minari": "downloads", "curl": "asks the server of the line before", ".": "of the shell", "cd": "the same"}
 """Programs that are not run, and why."""
 TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/cli/test_commands.py looks at what they leave, too"}
 
@@ -63,7 +63,8 @@ def log_data(path: Path) -> None:
 
 
 def test_what_other_commands_name_exists() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for page, found in COMMANDS.items():
         for words in found:
@@ -78,6 +79,8 @@ def test_what_other_commands_name_exists() -> None:
                     pass
                 case ["python", file, *_]:
                     assert (ROOT / file).is_file(), (page, words)
+                case ["git", "clone", address]:
+                    assert address == project["urls"]["Repository"], page
                 case ["make", target, *_]:
                     assert target in targets, (page, words)
                 case [program, *_]:
