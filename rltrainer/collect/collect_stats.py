@@ -120,7 +120,7 @@ class CollectStats:
         if reduction is None:
             num_agents = self.returns.shape[1]
             raise ParamsError(f"{field}: must be given for envs with {num_agents} agents; got None (NoneType)")
-        reduced = np.asarray(reduction(self.returns))
+        reduced = np.asarray(reduction(self.returns.copy()))
         if reduced.shape != self.lengths.shape:
             raise ParamsError(f"{field}: must return shape {self.lengths.shape}; got shape {reduced.shape}")
         return replace(self, returns=reduced)

@@ -11,6 +11,7 @@ from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, field_
 from rltrainer.field_rules import AnyText, Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
+from rltrainer.hooks.lent import is_ours, lent
 from rltrainer.hooks.returned import SHOW, are_numbers, misshapen
 from rltrainer.interval import Every
 from rltrainer.names import did_you_mean
@@ -34,6 +35,10 @@ class HookRunner:
         hooks: the hooks.
         is_on_policy: whether the algorithm is.
 
+    Attributes:
+        has_users: whether a point is a user's code, which is lent copies of batches, losses and statistics: a change in
+            place changes nothing of the run.
+
     Raises:
         ParamsError: two hooks have one name, or one hook is there twice.
     """
@@ -44,6 +49,7 @@ class HookRunner:
         self._hooks = _named(owner, hooks)
         self._at = {point: [hook for hook in hooks if _is_called(hook, point, is_on_policy)] for point in POINTS}
         self._minibatch: Any = None
+        self.has_users = any(not is_ours(getattr(hook, point)) for point, at in self._at.items() for hook in at)
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -77,12 +83,12 @@ class HookRunner:
     def act(self, point: str, ctx: TrainerContext, *args: Any) -> None:
         """Call an operation of each hook."""
         for hook in self._at[point]:
-            self._check_none(hook, point, self._call(hook, point, ctx, *args))
+            self._check_none(hook, point, self._show(hook, point, ctx, *args))
 
     def replaced(self, point: str, ctx: TrainerContext, data: Any) -> Any:
         """Return data as the hooks make it, each from what the one before it returned."""
         for hook in self._at[point]:
-            found = self._call(hook, point, ctx, data)
+            found = self._show(hook, point, ctx, data)
             if found is None:
                 continue
             if type(found) is not type(data):
@@ -97,12 +103,13 @@ class HookRunner:
         values: dict[str, Any] = {}
         shown: dict[str, Any] = {}
         for hook in self._at[point]:
-            found = self._call(hook, point, ctx, *args)
+            found = self._show(hook, point, ctx, *args)
             if found is None:
                 continue
             if not are_numbers(found):
                 raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
             own = {name: value for name, value in found.items() if name != SHOW}
+            own = own if is_ours(getattr(hook, point)) else lent(own)  # it may count on in its tensors
             values |= own
             shown |= own if found.get(SHOW) else {}
         return values, shown
@@ -118,7 +125,7 @@ class HookRunner:
             return self._minibatch
 
         def on_loss(name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
-            ctx.losses[name] = loss
+            ctx.losses[name] = loss.clone() if self.has_users else loss
             self.act("post_loss", ctx, self._minibatch)
             losses, is_taken = {name: loss}, False
 
@@ -129,7 +136,7 @@ class HookRunner:
                 is_taken = True
 
             for hook in self._at["optimizer"]:
-                found = self._call(hook, "optimizer", ctx, losses, step_now)
+                found = self._call(hook, "optimizer", ctx, {name: losses[name].clone()}, step_now)
                 if found is not None:
                     if not _is_loss(found, name):
                         rule = f"must return a dict of the loss {name!r}, a scalar with its graph, or None"
@@ -173,6 +180,11 @@ class HookRunner:
 
     def _changing(self) -> list[str]:
         return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]
+
+    def _show(self, hook: TrainerHook, point: str, ctx: TrainerContext, *data: Any) -> Any:
+        """Call a point with data that the run uses afterwards."""
+        given = data if not data or is_ours(getattr(hook, point)) else map(lent, data)
+        return self._call(hook, point, ctx, *given)
 
     def _call(self, hook: TrainerHook, point: str, *args: Any) -> Any:
         try:

@@ -6,6 +6,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import as_python, is_int
+from rltrainer.hooks.lent import lent
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import Best
 from rltrainer.trainers.trainer_params import TrainerParams
@@ -31,7 +32,7 @@ def compute_score(params: TrainerParams, stats: CollectStats) -> float:
     """
     if params.compute_score_fn is None:
         return float(stats.returns.mean())
-    score = _plain(call(params, "compute_score_fn", stats))
+    score = _plain(call(params, "compute_score_fn", lent(stats)))
     if isinstance(score, float) or is_int(score):
         return float(score)
     raise _wrong_return(params, "compute_score_fn", "must return a number", score, "Return a float.")

@@ -10,6 +10,7 @@ from torch import Tensor
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.hooks.lent import lent
 from rltrainer.hooks.returned import ARE_NUMBERS, are_numbers
 from rltrainer.interval import Every, Unit
 from rltrainer.trainers.run_log import RunLog
@@ -84,7 +85,7 @@ class RunContext:
         """Take numbers into the means of the next row of the log."""
         if not are_numbers(values):
             raise TypeError(field_error_text("TrainerContext.log", "values", ARE_NUMBERS, values))
-        self.take_in("training", values, {})
+        self.take_in("training", lent(dict(values)), {})
 
     def take_in(self, kind: Literal["training", "update"], values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
         """Take numbers into the log's next row of this kind, and show some on the bar."""

@@ -7,6 +7,7 @@ from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.collect.data_source import Process
 from rltrainer.hooks import HookRunner
+from rltrainer.hooks.lent import lent
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.trainers.run_context import RunContext
 from rltrainer.trainers.run_log import RunLog
@@ -47,7 +48,7 @@ class RunHooks:
 
     def note_collection(self, stats: CollectStats) -> None:
         """Note the outcome of a collection step."""
-        self._context.collect_stats = stats
+        self._context.collect_stats = lent(stats) if self._runner.has_users else stats
 
     @property
     def process(self) -> Process | None:
@@ -76,7 +77,8 @@ class RunHooks:
     def end_training_step(self, batch: Any, result: UpdateResult | None, is_last: bool) -> None:
         """Call the points at the end of a training step; `is_last` of its epoch."""
         if self._runner:
-            self._context.end_update(result, is_last)
+            shown = lent(result) if self._runner.has_users and result is not None else result
+            self._context.end_update(shown, is_last)
             self._runner.act("post_steps", self._context)
             self._context.take_in("training", *self._runner.logged("post_steps_log", self._context, batch))
 
