@@ -77,7 +77,8 @@ class AnyRecipe(Params):
     info_keys: Keys | AnyText = ()
     """Keys of the infos with which episodes end, whose means are logged beside returns, such as `("is_success",)`."""
     num_epochs: PositiveInt = 20
-    """Number of test steps, spread evenly over the training."""
+    """Number of epochs, each of which ends with a test step: as near to it as epochs of equally many whole collections
+    come."""
     num_test_episodes: PositiveInt = 10
     """Episodes of a test step, each in an env of its own."""
     params: Annotated[
@@ -91,7 +92,8 @@ class AnyRecipe(Params):
 
     A file, a checkpoint, or the folder of a run, whose best algorithm is meant."""
     trainer: Options = dataclasses.field(default_factory=dict)
-    """Fields of the trainer's params; epochs follow from the length of the training and `num_epochs`."""
+    """Fields of the trainer's params; epochs follow from the length of the training and `num_epochs`. `initial_test` is
+    False without `start`, so that an untrained network is never the best."""
     seed: NonNegativeInt = 0
     """Seed of networks, envs and all that is drawn."""
     source: AnyText = "own"
@@ -186,6 +188,7 @@ class AnyRecipe(Params):
         seed_everything(self.seed)
         policy, fields = self._parts()
         shared = {"test_step_num_episodes": self.num_test_episodes, "seed": self.seed}
+        shared["initial_test"] = self.start is not None  # an untrained network is never the best
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
         algorithm: Algorithm = cast(Any, self._algorithm_class())(policy, self.params)
         if self.start is not None:
@@ -279,3 +282,17 @@ def live_fields(recipe: AnyRecipe) -> set[str]:
     made = {"training_collector", "test_collector", "buffer", "test_step_num_episodes", "seed", "run_folder"}
     every = {field.name for field in dataclasses.fields(recipe.trainer_params_class)}
     return every - set(recipe.trainer_fields()) - made
+
+
+def whole_epochs(num_units: int, num_epochs: int, unit: int = 1) -> dict[str, int]:
+    """Return the epochs of a training: all alike, at least so many units in all, in number as near as can be.
+
+    Args:
+        num_units: units of the whole training, such as collections.
+        num_epochs: the number of epochs that was asked for.
+        unit: steps of a unit.
+    """
+    fewer = num_units // num_epochs  # one more makes at most `num_epochs`, and fewer units make more epochs
+    candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
+    count, size = min(candidates, key=lambda each: (abs(each[0] - num_epochs), each[0] * each[1]))
+    return {"max_epochs": count, "epoch_num_steps": size * unit}

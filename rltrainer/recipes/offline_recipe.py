@@ -13,7 +13,7 @@ from rltrainer.data import ReplayBuffer
 from rltrainer.datasets import load
 from rltrainer.field_rules import PositiveInt, Rule
 from rltrainer.nets import Policy
-from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe
+from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe, whole_epochs
 from rltrainer.trainers import OfflineTrainerParams
 
 Data = Annotated[
@@ -38,7 +38,7 @@ class OfflineRecipe(AnyRecipe):
     data: Data
     """The data: a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a buffer."""
     num_gradient_steps: PositiveInt = 100_000
-    """Gradient steps of the whole training, roughly: whole epochs."""
+    """Gradient steps of the whole training, rounded up to whole epochs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +74,7 @@ class OfflineRecipe(AnyRecipe):
         return policy, {"buffer": buffer, **tests, **self._epochs()}
 
     def _epochs(self) -> dict[str, int]:
-        return {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_gradient_steps // self.num_epochs)}
+        return whole_epochs(self.num_gradient_steps, self.num_epochs)
 
 
 def _spaces_of(envs: Any) -> dict[str, gym.Space[Any]]:

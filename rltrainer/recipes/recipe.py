@@ -10,7 +10,7 @@ from rltrainer.data import ReplayBuffer
 from rltrainer.field_rules import PositiveInt
 from rltrainer.nets import Policy
 from rltrainer.recipes.algorithms import OFFLINE
-from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe
+from rltrainer.recipes.any_recipe import AnyEnv, AnyRecipe, whole_epochs
 from rltrainer.trainers import OffPolicyTrainerParams, OnlineTrainerParams, OnPolicyTrainerParams
 
 MAX_CAPACITY = 1_000_000
@@ -27,7 +27,7 @@ class Recipe(AnyRecipe):
     env: AnyEnv
     """The env: a gymnasium id, or a factory."""
     num_env_steps: PositiveInt
-    """Env steps of the whole training, roughly: whole collections."""
+    """Env steps of the whole training, rounded up to whole collections and whole epochs."""
     num_envs: PositiveInt = 1
     """Copies of the env that are stepped together."""
     capacity: PositiveInt | None = None
@@ -71,12 +71,9 @@ class Recipe(AnyRecipe):
         return policy, {**collectors, **self._epochs()}
 
     def _epochs(self) -> dict[str, int]:
-        """Return epochs of equally many whole collections, as near to `num_env_steps` in all as can be."""
-        if (collection := self._collection()) is None:
-            return {"max_epochs": self.num_epochs, "epoch_num_steps": -(-self.num_env_steps // self.num_epochs)}
-        num_collections = max(1, round(self.num_env_steps / collection))
-        per_epoch = max(1, num_collections // self.num_epochs)
-        return {"max_epochs": max(1, round(num_collections / per_epoch)), "epoch_num_steps": per_epoch * collection}
+        """Return epochs of equally many whole collections, of `num_env_steps` in all or a little more."""
+        collection = self._collection() or 1
+        return whole_epochs(-(-self.num_env_steps // collection), self.num_epochs, collection)
 
     def _collection(self) -> int | None:
         """Return the env steps of a collection; None if it is of whole episodes."""

@@ -57,20 +57,56 @@ def test_each_makes_its_trainer(name: str) -> None:
     for field, value in recipe.trainer.items():
         assert getattr(trainer.params, field) == value
     planned = trainer.params.planned_num_steps
-    assert abs(planned - recipe.num_env_steps) <= 0.06 * recipe.num_env_steps
+    assert recipe.num_env_steps <= planned <= 1.07 * recipe.num_env_steps
     assert recipe.length == f"{planned:,} env steps"
-    assert 10 <= trainer.params.max_epochs <= 30
+    assert 13 <= trainer.params.max_epochs <= 25
+    assert not trainer.params.initial_test
     for collector in trainer.params.collectors().values():
         collector.close()
 
 
-@pytest.mark.parametrize("name", NAMES)
+WITH_SMOOTH_EXPLORATION = [name for name in NAMES if rl.recipes.get(name).policy.get("use_sde", False)]
+
+
+@pytest.mark.parametrize("name", WITH_SMOOTH_EXPLORATION)
 def test_smooth_exploration_begins_anew_as_in_the_source(name: str) -> None:
     """RL Zoo's default is once per rollout; None would keep it for an episode, of a thousand steps in MountainCar."""
     recipe = rl.recipes.get(name)
-    if recipe.policy.get("use_sde", False):
-        num_steps = recipe.trainer["collection_step_num_env_steps"] // recipe.num_envs
-        assert 0 < recipe.policy["sde_sample_interval"] <= num_steps
+    num_steps = recipe.trainer["collection_step_num_env_steps"] // recipe.num_envs
+    assert 0 < recipe.policy["sde_sample_interval"] <= num_steps
+
+
+def test_the_recipes_with_smooth_exploration_are_those_of_the_source() -> None:
+    assert len(WITH_SMOOTH_EXPLORATION) == 8
+    assert {"ppo/MountainCarContinuous-v0", "sac/MountainCarContinuous-v0"} <= set(WITH_SMOOTH_EXPLORATION)
+
+
+@pytest.mark.parametrize(
+    ("num_env_steps", "num_epochs", "epochs"),
+    [
+        (39 * 256, 20, (20, 2)),  # of one collection there would be 39, of three 13
+        (39 * 256 + 1, 20, (20, 2)),
+        (41 * 256, 20, (21, 2)),  # never fewer steps: 20 of 2 are but 40
+        (29 * 256, 20, (15, 2)),
+        (25 * 256, 20, (25, 1)),  # of two there would be 13, which is further off
+        (16 * 256, 20, (16, 1)),
+        (1, 20, (1, 1)),
+        (1000 * 256, 3, (3, 334)),
+        (12 * 256, 7, (6, 2)),
+    ],
+)
+def test_epochs_are_whole_collections_and_as_many_as_asked_for(
+    num_env_steps: int, num_epochs: int, epochs: tuple[int, int]
+) -> None:
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=num_env_steps, num_epochs=num_epochs)
+    trainer = recipe.with_fields(num_test_episodes=1).make_trainer()
+    assert (trainer.params.max_epochs, trainer.params.epoch_num_steps) == (epochs[0], epochs[1] * 256)
+
+
+def test_steps_are_rounded_up_to_whole_collections() -> None:
+    """Collections of 32,768 steps: 40,000 were rounded down to one of them."""
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=40_000, collection_step_num_env_steps=32_768)
+    assert recipe.length == "65,536 env steps"
 
 
 def test_what_a_recipe_says_is_what_the_source_says() -> None:

@@ -41,6 +41,7 @@ def test_a_file_trains_as_the_same_program_does(tmp_path: Path, capsys: pytest.C
     params = rl.OfflineTrainerParams(
         buffer=buffer, test_collector=rl.Collector(policy, envs), test_step_num_episodes=2, max_epochs=2,
         epoch_num_steps=10, batch_size=8, seed=3, verbose=False, show_progress=False, runtime=SHORT["runtime"],
+        initial_test=False,
     )  # fmt: skip
     expected = rl.TD3BC(policy, rl.TD3BCParams(alpha=1.0)).run_training(params)
     assert found.info.best_score == expected.best_score
