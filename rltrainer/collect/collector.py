@@ -106,11 +106,10 @@ class Collector:
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
-        self.num_rows = 0
+        self.num_rows, self._needs_reset = 0, True
         self._processed: Rollout | None = None
         self._eval_mode = EvalMode(self._acting)
         self._count_episodes()
-        self._needs_reset = True
 
     @property
     def envs(self) -> gym.vector.VectorEnv[Any, Any, Any]:
@@ -213,6 +212,7 @@ class Collector:
             self._decider.begin(self.exploration, random, explore)
             try:
                 self._step_envs(num_steps)
+                self._watch.check_policy(self.policy)
             except Exception:
                 self._watch.name_cause(self.rollout_buffer, num_rows_before)
                 raise

@@ -11,7 +11,8 @@ from rltrainer.data import RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.adapter.observation_memory import all_finite
-from rltrainer.errors import EnvError
+from rltrainer.errors import EnvError, ParamsError
+from rltrainer.nets import Policy
 from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
 
 LONG_EPISODE = 100_000
@@ -30,6 +31,7 @@ class Watch:
         self._adapter, self._episodes = adapter, episodes
         self._actions = ValueRange(adapter.action_space)
         self._has_warned = False
+        self._num_changes = adapter.num_obs_changes
         sizes = num_choices(adapter.action_space) or [1]
         self._first_flags = np.cumsum([0, *sizes[:-1]])
 
@@ -38,6 +40,14 @@ class Watch:
         looks = holds_samples and not self._adapter.to_env.clips_samples  # a replay buffer looks itself, 3 us a step
         if not buffer.is_finite() or (looks and not buffer.holds_choices(self._actions)):
             self.name_fault(buffer, num_steps_before)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Raise a `ParamsError` if the policy has changed observations in place that were to be stored."""
+        before, self._num_changes = self._num_changes, self._adapter.num_obs_changes
+        if self._num_changes > before:
+            text = f"{type(policy).__name__}.decide: must leave the observations that it is given as they are, which it"
+            hint = "Copy first: obs = obs.clone()."
+            raise ParamsError(f"{text}, its encoder or its exploration changed in place{NOTHING_STORED}. {hint}")
 
     def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
         """Raise the first fault of a collection, if it has one."""

@@ -14,8 +14,9 @@ def lent(value: Any) -> Any:
     """Return a copy of a batch, of statistics or of a result, with arrays and tensors of its own."""
     if not dataclasses.is_dataclass(value):
         return map_tree(_copy, value)
-    new = object.__new__(type(value))  # what was checked is not checked again: this may be done in each gradient step
-    for name in _field_names(type(value)):
+    kind: Any = type(value)
+    new = object.__new__(kind)  # what was checked is not checked again: this may be done in each gradient step
+    for name in _field_names(kind):
         part = getattr(value, name)
         object.__setattr__(new, name, part.clone() if type(part) is Tensor else map_tree(_copy, part))
     return new

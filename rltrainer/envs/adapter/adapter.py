@@ -79,10 +79,8 @@ class EnvAdapter:
         if not isinstance(envs, gym.vector.VectorEnv):
             rule, hint = "must be a gymnasium.vector.VectorEnv", "rltrainer.make_vec makes one."
             raise ParamsError(field_error_text("EnvAdapter", "envs", rule, envs, hint))
-        self.envs = envs
-        self.num_envs = envs.num_envs
-        self.observation_space = envs.single_observation_space
-        self.action_space = envs.single_action_space
+        self.envs, self.num_envs = envs, envs.num_envs
+        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
         # torch.device("cuda") and the device of a tensor on it are not equal; this one is the tensor's.
         self.device = torch.empty(0, device=device).device
         self._space = leaf_spaces(self.observation_space)
@@ -103,10 +101,9 @@ class EnvAdapter:
         self.resetting: Rows | None = None
         self._starting: Rows | None = None  # the envs whose next episode begins with `advance`
         self._first_obs: Tree = None
-        self._has_truncated = False
         self._loaded: Place | None = None  # where `resume` will bring the envs
         self._recorder: EpisodeRecorder | None = None
-        self._key = object()
+        self._has_truncated, self._key = False, object()
         self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EnvAdapter":
@@ -183,6 +180,12 @@ class EnvAdapter:
         """Tell whether no other adapter has reset these envs since this one did: they are still where it left them."""
         return self._last_reset_by[0] is self._key
 
+    @property
+    def num_obs_changes(self) -> int:
+        """The changes in place of `obs_tensor` so far by whoever was given it, where they would be stored."""
+        is_known = self._now is not None and self._env_device is None
+        return sum(memory.num_changes for memory in (self._now, self._next) if memory) if is_known else 0
+
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs with what `to_env` returned; `obs` keeps what was acted on until `advance`.
 
@@ -204,8 +207,7 @@ class EnvAdapter:
         memory.write(obs)
         result.next_obs = memory.obs
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
-        reset_rows = self.resetting
-        result.valid = None
+        reset_rows, result.valid = self.resetting, None
         if reset_rows is not None:
             result.void(reset_rows)
         if NO_TRANSITION in info:

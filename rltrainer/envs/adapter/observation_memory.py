@@ -63,9 +63,14 @@ class ObsMemory:
                 raise SpaceError(f"env {n} final_obs{name}: expected shape {shape}, got {describe(there)}")
             here[n] = torch.as_tensor(there) if isinstance(here, torch.Tensor) else there
 
+    @property
+    def num_changes(self) -> int:
+        """Count the changes of `tensor` that PyTorch made in the memory of an env's arrays: none of them is ours."""
+        return sum(leaf._version for leaf in leaves(self.tensor)) if self.shares else 0
+
     def upload(self) -> None:
         """Bring `tensor` up to date, where it is in memory of its own."""
-        for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True):
+        for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True) if not self.shares else ():
             here.copy_(torch.as_tensor(there))
 
 

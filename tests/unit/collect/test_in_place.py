@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.errors import ParamsError
 from rltrainer.tree import leaves
 
 MAKERS: dict[str, Any] = {
@@ -137,3 +138,29 @@ def test_options_of_a_reset_are_each_envs_own() -> None:
     obs, _ = envs.reset(options=options)
     assert obs[:, 0].tolist() == [3.0, 3.0]
     assert options == {"first": 3.0}
+
+
+class Shifting(rl.ActorCritic):
+    """Shifts observations in place before it decides."""
+
+    def decide(self, obs: Any, *args: Any, **options: Any) -> Any:
+        obs.add_(1.0)
+        return super().decide(obs, *args, **options)
+
+
+@pytest.mark.parametrize("make", ["sync", "gymnasium's sync"])
+def test_a_policy_that_changes_its_observations_is_named(make: str) -> None:
+    envs = MAKERS[make](partial(Halving, False))
+    policy = Shifting.for_envs(envs, hidden_sizes=(4,))
+    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    one = rl.Collector(policy, envs, buffer)
+    for _ in range(2):
+        with pytest.raises(ParamsError) as caught:
+            one.collect(num_steps=2)
+    assert str(caught.value) == (
+        "Shifting.decide: must leave the observations that it is given as they are, which it, its encoder or its "
+        "exploration changed in place; nothing of this collection was stored. Copy first: obs = obs.clone()."
+    )
+    assert len(buffer) == 0
+    one.collect(num_steps=2, random=True)
+    assert len(buffer) == 2
