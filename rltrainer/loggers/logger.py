@@ -186,10 +186,13 @@ class Logger(ABC):
         if self.is_due(kind, step, update_step, gradient_step):
             self._log(kind, values, step, self._position(kind, step, update_step, gradient_step))
 
-    def log_rest(self, values: Row, step: int, update_step: int, gradient_step: int) -> None:
-        """Write what no update row holds yet, at the end of a run; but a user's own `update_interval` is kept to."""
-        if self._gathered.get("update") and self._intervals["update"].is_default:
-            self._log("update", values, step, self._position("update", step, update_step, gradient_step))
+    def log_rest(self, kind: Kind, values: Row, step: int, update_step: int, gradient_step: int) -> None:
+        """Write what no row of this kind holds yet, at the end of a run; arguments as in `log`."""
+        position, last = self._position(kind, step, update_step, gradient_step), self._intervals[kind].last
+        if last is not None and position > last:
+            self._log(kind, values, step, position)
+        elif self._gathered.get(kind):  # after the row of this step, which holds `values`
+            self._log(kind, values if last is None else {}, step, position)
 
     def log_epoch(self, progress: Progress) -> None:
         """Write how far the run has come, for `read_progress`; then flush.

@@ -122,7 +122,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         self._hooks.note_collection(stats)
         state.counters.env_step += stats.num_env_steps
         record.add_collection(stats)
-        self._log.collected(state, stats, self._settings)
+        self._log.collected(state, stats)
         if self._passes_test(stats):
             state.stop_reason = "stop_fn"
         return self._batch()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
@@ -25,10 +26,19 @@ OF_TESTS = ("score", "return", "length")
 
 
 class RunLog:
-    """Hands the numbers of a run to the logger and the progress bar, if there are any, over steps of a unit."""
+    """Hands the numbers of a run to the logger and the progress bar, if there are any, over steps of a unit.
 
-    def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: Literal["env_step", "gradient_step"]) -> None:
-        self._algorithm, self.unit, self._logger = algorithm, unit, params.logger
+    Rows of training also hold `settings`, which are asked for only when such a row is due.
+    """
+
+    def __init__(
+        self,
+        params: TrainerParams,
+        algorithm: Algorithm,
+        unit: Literal["env_step", "gradient_step"],
+        settings: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self._algorithm, self.unit, self._logger, self._settings = algorithm, unit, params.logger, settings
         if self._logger is not None:
             self._logger.check_step_unit(unit)
         self._bar = ProgressBar(0, shown=False, verbose=params.verbose, unit="")
@@ -85,8 +95,8 @@ class RunLog:
         self._to_write.clear()
         self._bar.advance_to(self._counts(state)[0])
 
-    def collected(self, state: RunState, stats: CollectStats, settings: Callable[[], Mapping[str, float]]) -> None:
-        """Take in a collection step; `settings`, which the row tells besides, are asked only when one is due."""
+    def collected(self, state: RunState, stats: CollectStats) -> None:
+        """Take in a collection step."""
         if stats.num_collected_episodes:
             state.log.add(stats)
             self._own_names["training"].update(stats.infos)
@@ -94,7 +104,7 @@ class RunLog:
             if stats.collect_time > 0:
                 speed = {"env_steps_per_second": stats.collect_speed}
                 self._logger.gather("training", speed, stats.collect_time)
-            self._to_write["training"] = lambda: {**state.log.means(), **settings()}
+            self._to_write["training"] = partial(self._training_values, state)
         if self._bar.wants_values():
             self._bar.show(state.log.means())
 
@@ -130,7 +140,7 @@ class RunLog:
         values |= stats.info_means
         self._write("test", state, lambda: {**values, **floats(more)})
 
-    def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None, is_last: bool) -> None:
+    def ended_epoch(self, state: RunState, stats: EpochStats, score: float | None) -> None:
         """Take in the end of an epoch."""
         self.end_training_step(state)  # one that a test step has cut short
         recent = state.log.means()
@@ -138,11 +148,26 @@ class RunLog:
         self._bar.end_epoch(stats, score, state.best, recent.get("return"))
         if self._logger is None:
             return
-        if is_last:
-            self._logger.log_rest(self._algorithm.told_values(), *self._counts(state))
         if self._gpu is not None:
             self._logger.log("gpu", self._gpu.values(), *self._counts(state))
         self._logger.log_epoch(state.to_progress())
+
+    def ended_run(self, state: RunState) -> None:
+        """Write what no row holds yet; again, if hooks have logged more since.
+
+        The last checkpoint is of before these rows: a run that is extended later logs as one that was longer from its
+        beginning.
+        """
+        if self._logger is None:
+            return
+        if self.unit == "env_step":
+            self._logger.log_rest("training", self._training_values(state), *self._counts(state))
+        self._logger.log_rest("update", self._algorithm.told_values(), *self._counts(state))
+        self._logger.flush()
+
+    def _training_values(self, state: RunState) -> Mapping[str, float]:
+        """Return what a row of training holds beside means."""
+        return {**state.log.means(), **self._settings()}
 
     def _check_names(self, kind: Literal["training", "update", "test"], values: Mapping[str, Any]) -> None:
         for name in values.keys() & self._own_names[kind]:

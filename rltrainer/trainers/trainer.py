@@ -6,6 +6,7 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 import dataclasses
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -60,7 +61,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         params.check_fits(algorithm)
         algorithm.set_weight_dtype(params.precision.weight_dtype)
         self.state = self.run_state_class.new(params.runtime)
-        self._log = RunLog(params, algorithm, self.step_unit)
+        self._log = RunLog(params, algorithm, self.step_unit, self._settings)
         self._hooks = RunHooks(algorithm, params, self._log, self.state)
         self._checkpoints = checkpoints_of(params, algorithm, self.step_unit)
         self._share_done, self._is_started, self._continues = 0.0, False, False
@@ -109,14 +110,16 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             the statistics of the run; at once if the restored run was already finished.
         """
         closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
-        ends = (partial(self._log.close_bar, self.params), self._hooks.close)
-        with at_the_end(*closers, after_errors_only=True), at_the_end(*ends), self._checkpoints:
-            if not self._continues:
-                self._begin(reset_collectors, reset_collector_buffers)
-            self._continues = False
-            self._log.open_bar(self.params, self.state)
-            while not self.state.is_finished(self.params.max_epochs):
-                self.execute_epoch()
+        close_bar = partial(self._log.close_bar, self.params)
+        with at_the_end(*closers, after_errors_only=True), at_the_end(close_bar), self._checkpoints:
+            with at_the_end(self._hooks.close):
+                if not self._continues:
+                    self._begin(reset_collectors, reset_collector_buffers)
+                self._continues = False
+                self._log.open_bar(self.params, self.state)
+                while not self.state.is_finished(self.params.max_epochs):
+                    self.execute_epoch()
+            self._log.ended_run(self.state)
         return self.state.info(self.algorithm.num_skipped_steps)
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
@@ -136,10 +139,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._checkpoints.follow(self.state)
         self._seed()
         self._set_up()
-        self._hooks.open()
+        self._log.begin(self.params, is_new=True)
+        self._hooks.open()  # whose numbers are of this log
         self._start_collecting(reset_collectors, reset_buffers)
         self._is_started, self._continues = True, False
-        self._log.begin(self.params, is_new=True)
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)
 
@@ -182,8 +185,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             record.timing.total += time.perf_counter() - started
             stats = state.end_epoch(record)
             is_last = state.stop_reason is not None or self.epoch >= params.max_epochs
-            self._log.ended_epoch(state, stats, record.score, is_last)
+            self._log.ended_epoch(state, stats, record.score)
             self._checkpoints.end_epoch(record.score, is_last)
+            if is_last:
+                self._log.ended_run(state)
             return stats
 
     def save(self, path: str | Path) -> None:
@@ -239,6 +244,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             for name, part in {"algorithm": self.algorithm, **self.params.parts()}.items():
                 if name != "logger":
                     part.seed(derive_seed(self.params.seed, name))
+
+    def _settings(self) -> Mapping[str, float]:
+        """Return what rows of training hold beside returns and means."""
+        return {}
 
     def _has_all_steps(self, record: EpochRecord) -> bool:
         return record.num_steps(self.step_unit) >= self.params.epoch_num_steps

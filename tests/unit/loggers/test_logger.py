@@ -378,7 +378,7 @@ def test_without_an_interval_of_the_users_the_trainers_holds() -> None:
     assert [row[1] for row in own.rows] == [1, 3, 6, 1, 3, 6]
 
 
-def test_what_is_left_at_the_end_of_a_run_is_a_row_but_not_against_the_users_interval() -> None:
+def test_what_is_left_at_the_end_of_a_run_is_a_row_whatever_the_interval() -> None:
     default, own = ListLogger(), ListLogger(update_interval=1000)
     both = MultiLogger(default, own)
     both.begin_run(Every(1000, "gradient_step"))
@@ -386,9 +386,26 @@ def test_what_is_left_at_the_end_of_a_run_is_a_row_but_not_against_the_users_int
         both.gather("update", {"loss": float(step)})
         both.log("update", {}, step, step, step)
     for _ in range(2):
-        both.log_rest({"lr": 0.1}, 3, 3, 3)
-    assert default.rows == [("update", 1, {"update/loss": 1.0}), ("update", 3, {"update/lr": 0.1, "update/loss": 2.5})]
-    assert own.rows == [("update", 1, {"update/loss": 1.0})]
+        both.log_rest("update", {"lr": 0.1}, 3, 3, 3)
+    rows = [("update", 1, {"update/loss": 1.0}), ("update", 3, {"update/lr": 0.1, "update/loss": 2.5})]
+    assert (default.rows, own.rows) == (rows, rows)
+
+
+def test_what_is_left_after_the_last_row_does_not_repeat_it() -> None:
+    logger = ListLogger()
+    logger.log("training", {"return": 1.0}, 3)
+    logger.log_rest("training", {"return": 1.0}, 3, 1, 1)
+    logger.gather("training", {"mine": 7.0})
+    logger.log_rest("training", {"return": 1.0}, 3, 1, 1)
+    assert logger.rows == [("training", 3, {"training/return": 1.0}), ("training", 3, {"training/mine": 7.0})]
+
+
+def test_steps_after_the_last_row_are_left_even_where_nothing_was_gathered() -> None:
+    logger = ListLogger()
+    logger.log_rest("training", {"return": 1.0}, 3, 1, 1)  # no row yet: of a finished run that was resumed from a log
+    logger.log("training", {"return": 1.0}, 3)
+    logger.log_rest("training", {"return": 2.0}, 5, 1, 1)
+    assert logger.rows == [("training", 3, {"training/return": 1.0}), ("training", 5, {"training/return": 2.0})]
 
 
 def test_a_new_run_forgets_what_was_gathered_and_where_rows_were() -> None:

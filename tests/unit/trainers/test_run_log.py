@@ -75,6 +75,65 @@ def test_off_policy_every_thousand_gradient_steps_is_a_row(ratio: float, num_env
     assert [values["loss"] for _, values in logger.of("update")] == [(a + 1 + b) / 2 for a, b in between]
 
 
+class Notes(rl.TrainerHook):
+    """Logs at points that no training step holds."""
+
+    def setup(self, ctx: Any) -> None:
+        ctx.log({"noted": 1.0})
+
+    def post_steps_log(self, ctx: Any, batch: Any) -> dict[str, float]:
+        return {"noted": 2.0}
+
+    def shutdown(self, ctx: Any) -> None:
+        ctx.log({"noted": 5.0})
+
+
+def test_the_last_row_of_training_is_written_at_the_end() -> None:
+    logger = Rows()
+    with_returns(on_policy_trainer(logger=logger, max_epochs=3, hooks=(Notes(),))).run()
+    (first, row), (step, rest), (last, closing) = logger.of("training")
+    assert (first, step, last) == (10, 60, 60)
+    assert row["noted"] == 1.5  # of the set-up and of the first training step
+    assert (rest["noted"], rest["length"], rest["return"]) == (2.0, 5.0, 17.5)
+    assert closing == {"noted": 5.0}  # of the shutdown
+
+
+def test_a_run_of_epochs_by_hand_writes_its_last_row_too() -> None:
+    logger = Rows()
+    trainer = on_policy_trainer(logger=logger, max_epochs=2)
+    for _ in range(2):
+        trainer.execute_epoch()
+    assert [step for step, _ in logger.of("training")] == [10, 40]
+
+
+def rows_of(path: Path) -> list[tuple[str, int, float | None]]:
+    """Return kind, step and what a hook counted of each row: what is learned depends on how long the run is."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return [(row["kind"], row["step"], row.get(f"{row['kind']}/counted")) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "offline_bc"])
+def test_a_run_that_is_extended_logs_as_one_that_was_longer_from_its_beginning(name: str, tmp_path: Path) -> None:
+    def run(folder: str, max_epochs: int) -> list[tuple[str, int, float | None]]:
+        logger = rl.JSONLinesLogger(tmp_path / folder / "log.jsonl", training_interval=13, strict=True)
+        checkpoint = rl.CheckpointParams(tmp_path / folder / "checkpoints", every=10**6)
+        build(name, max_epochs=max_epochs, logger=logger, checkpoint=checkpoint, hooks=(Counts(),)).run()
+        assert logger.path == tmp_path / folder / "log.jsonl"
+        return rows_of(logger.path)
+
+    short, whole = run("extended", 2), run("whole", 4)
+    assert run("extended", 2) == short  # it was finished: what its last rows held is not lost
+    assert run("extended", 4) == whole
+    assert run("extended", 4) == whole
+
+
+class Counts(rl.TrainerHook):
+    """Logs another number in each training step."""
+
+    def post_steps_log(self, ctx: Any, batch: Any) -> dict[str, float]:
+        return {"counted": float(ctx.training_step)}
+
+
 def test_an_interval_of_the_users_counts_what_it_says() -> None:
     by_updates, by_gradients = Rows(update_interval=2), Rows(update_interval=rl.Every(100, "gradient_step"))
     off_policy_trainer(logger=rl.MultiLogger(by_updates, by_gradients)).run()
@@ -409,7 +468,7 @@ def test_rows_are_written_whatever_the_returns() -> None:
     trainer = on_policy_trainer(logger=logger)
     stats = rl.CollectStats(2, 2, np.array([np.inf, -np.inf]), np.array([1, 1]), 0.0)
     trainer.state.counters.env_step = 1
-    trainer._log.collected(trainer.state, stats, dict)
+    trainer._log.collected(trainer.state, stats)
     trainer._log.end_training_step(trainer.state)
     assert repr(logger.of("training")) == "[(1, {'return': nan, 'length': 1.0})]"
 
