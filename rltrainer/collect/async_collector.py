@@ -189,7 +189,8 @@ class AsyncCollector:
             if not counts.get("env_step", 1):  # a run begins
                 self._num_samples = 0
             self._utd_ratio = counts["gradient_step"] / self._num_samples if self._num_samples else None
-        self._sync.sync(counts)
+        if self._sync.sync(counts):
+            self._forget_ahead()  # what the weights of another run have led to
         if counts is None:
             self._publisher.give()
 

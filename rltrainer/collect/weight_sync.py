@@ -57,12 +57,18 @@ class WeightSync:
         """Tell whether collections may begin with older weights than the policy's."""
         return self._every != EACH_STEP
 
-    def sync(self, counts: Counts | None) -> None:
+    def sync(self, counts: Counts | None) -> bool:
         """Bring the weights if they are due by a trainer's counters, or at once where nobody counts.
+
+        Returns:
+            whether the counters are those of a run that begins: its versions count from 0.
 
         Raises:
             ParamsError: the trainer does not count what the interval is in.
         """
+        begins = counts is not None and counts.get("training_step") == 0
+        if begins:  # wherever another run ended
+            self.load(SyncState())
         state, seen = self.state, None
         if counts is not None and self._every.unit != "second" and self._every.unit not in counts:
             rule = f"must be in what the trainer counts ({', '.join(counts)})"
@@ -77,6 +83,7 @@ class WeightSync:
             state.version += is_due
         if is_due or not self._is_there:
             self.bring()
+        return begins
 
     def bring(self) -> None:
         """Bring the weights of now as the present version."""

@@ -80,14 +80,14 @@ class Watching(ScriptedOnPolicy):
         return super().process(rollout)
 
 
-def seven_training_steps(policy: Constant, collector: Any) -> Watching:
+def seven_training_steps(policy: Constant, collector: Any, **run_options: Any) -> Watching:
     """Train with a collector of two envs, and return what saw it."""
     algorithm = Watching(policy)
     params = rl.OnPolicyTrainerParams(
         training_collector=collector, max_epochs=1, epoch_num_steps=56, collection_step_num_env_steps=8,
         verbose=False, show_progress=False,
     )  # fmt: skip
-    rl.OnPolicyTrainer(algorithm, params).run()
+    rl.OnPolicyTrainer(algorithm, params).run(**run_options)
     return algorithm
 
 

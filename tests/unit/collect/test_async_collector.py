@@ -210,6 +210,19 @@ def test_versions_of_seven_training_steps(make: Make) -> None:
     assert collector.settings()["version_lag"] == 0.0
 
 
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_second_run_acts_with_its_own_weights(make: Make, resets: bool) -> None:
+    """The counter of epochs has not moved, and the worker is ahead with rows of the first run."""
+    policy = Constant.for_envs(wide(2))
+    buffer = rl.RolloutBuffer(4, 2, policy.observation_space, policy.action_space, extra=VERSION)
+    collector = make(policy, partial(wide, 2), 1, buffer, max_ahead=4, sync_every=rl.Every(1, "epoch"))
+    for first in (0.0, 7.0):
+        seen = seven_training_steps(policy, collector, reset_collectors=resets)
+        assert seen.versions == [{0}] * 7
+        assert seen.actions == [{first}] * 7
+    assert collector.settings()["version_lag"] == 0.0
+
+
 def test_workers_that_are_ahead_are_one_version_behind(make: Make) -> None:
     policy = Constant.for_envs(wide())
     buffer = rl.RolloutBuffer(4, 1, policy.observation_space, policy.action_space, extra=VERSION)

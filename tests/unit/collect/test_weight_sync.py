@@ -46,6 +46,12 @@ def test_another_run_begins_with_version_0() -> None:
     assert brought(rl.Every(2, "training_step"), steps(0, 1, 2, 3, 0, 1, 2)) == [0, None, 1, None, 0, None, 1]
 
 
+@pytest.mark.parametrize("every", [rl.Every(2, "epoch"), rl.Every(9, "env_step"), rl.Every(1e9, "second")])
+def test_another_run_begins_with_its_weights_where_the_counter_has_not_moved(every: rl.Every) -> None:
+    run = [{"training_step": n, "epoch": 0, "env_step": 4 * n} for n in range(2)]
+    assert brought(every, [*run, *run]) == [0, None, 0, None]
+
+
 def test_a_run_goes_on_with_its_versions() -> None:
     """The weights of a checkpoint are brought as the version that they were saved as."""
     every = rl.Every(3, "training_step")
@@ -90,7 +96,7 @@ def test_a_collector_acts_on_a_copy_elsewhere() -> None:
 def far_collector(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what makes a collector whose policy claims to be elsewhere, and returns it with the policy."""
 
-    def make(kind: Any, buffer_class: Any, every: int, num_envs: int) -> Any:
+    def make(kind: Any, buffer_class: Any, every: int | rl.Every, num_envs: int) -> Any:
         envs = wide(num_envs)
         policy = Constant.for_envs(envs)
         spaces = (policy.observation_space, policy.action_space)
@@ -98,7 +104,8 @@ def far_collector(monkeypatch: pytest.MonkeyPatch) -> Any:
                               extra={"version": ((), torch.int64)})  # fmt: skip
         monkeypatch.setattr(Constant, "device", torch.device("meta"))
         monkeypatch.setattr(CopyElsewhere, "__init__", _copy_and_come_home(monkeypatch, CopyElsewhere.__init__))
-        return kind(policy, envs, buffer, device="cpu", sync_every=rl.Every(every, "training_step")), policy
+        sync_every = rl.Every(every, "training_step") if isinstance(every, int) else every
+        return kind(policy, envs, buffer, device="cpu", sync_every=sync_every), policy
 
     return make
 
@@ -139,6 +146,14 @@ def test_versions_of_seven_training_steps(far_collector: Any, kind: Any) -> None
     assert collector._acting is not policy
     assert seen.versions == [{0}] * 3 + [{1}] * 3 + [{2}]
     assert seen.actions == [{0.0}] * 3 + [{3.0}] * 3 + [{6.0}]
+
+
+def test_a_second_run_acts_with_its_own_weights(far_collector: Any) -> None:
+    collector, policy = far_collector(rl.Collector, rl.RolloutBuffer, rl.Every(1, "epoch"), 2)
+    for first in (0.0, 7.0):  # each run sets the weights to other ones after its steps
+        seen = seven_training_steps(policy, collector)
+        assert seen.versions == [{0}] * 7
+        assert seen.actions == [{first}] * 7
 
 
 def test_on_its_own_device_the_policy_itself_acts() -> None:
