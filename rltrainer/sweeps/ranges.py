@@ -72,6 +72,13 @@ def check_range(owner: str, name: str, values: Any) -> None:
         rule = "must be rl.Uniform, rl.LogUniform, a range of integers, or a list of values; of two values at least"
         hint = "What does not vary is a field of the recipe, or a constant of your function."
         raise ParamsError(field_error_text(owner, f"space[{name!r}]", rule, values, hint))
+    if isinstance(values, tuple) and len(values) == 2 and all(is_finite(as_python(each)) for each in values):
+        low, high = sorted(values)
+        between = f"rl.{'LogUniform' if low > 0 else 'Uniform'}({low!r}, {high!r})"
+        between = f"range({low!r}, {high + 1!r})" if isinstance(low, int) and isinstance(high, int) else between
+        rule = "must not be a tuple of two numbers, which may mean a range or two values"
+        hint = f"Write {between} for all between them, or the list {[low, high]!r} for these two."
+        raise ParamsError(field_error_text(owner, f"space[{name!r}]", rule, values, hint))
     labels = list(map(label, values))
     if len(set(labels)) < len(labels):
         rule = "must be a list of values that can be told apart in a file"

@@ -323,6 +323,22 @@ PPO: Any = "ppo/CartPole-v1"
         ({"space": {"lr": range(3, 3)}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
         ({"space": {"lr": [3, 3]}}, "sweep.space['lr']: must be a list of values that can be told apart in a file"),
         (
+            {"space": {"lr": (1e-5, 1e-3)}},
+            "sweep.space['lr']: must not be a tuple of two numbers, which may mean a range or two values; got "
+            "(1e-05, 0.001) (tuple). Write rl.LogUniform(1e-05, 0.001) for all between them, or the list "
+            "[1e-05, 0.001] for these two.",
+        ),
+        (
+            {"space": {"gamma": (1.0, 0)}},
+            "sweep.space['gamma']: must not be a tuple of two numbers, which may mean a range or two values; got "
+            "(1.0, 0) (tuple). Write rl.Uniform(0, 1.0) for all between them, or the list [0, 1.0] for these two.",
+        ),
+        (
+            {"space": {"batch_size": (32, 256)}},
+            "sweep.space['batch_size']: must not be a tuple of two numbers, which may mean a range or two values; got "
+            "(32, 256) (tuple). Write range(32, 257) for all between them, or the list [32, 256] for these two.",
+        ),
+        (
             {"space": {"gamma": rl.Uniform(0.9, 1.1)}},
             "sweep.space['gamma']: has values that the field does not take. PPOParams.gamma: must be a number in "
             "[0, 1]; got 1.1 (float)",
