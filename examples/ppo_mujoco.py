@@ -1,4 +1,4 @@
-"""PPO on a MuJoCo task with normalised observations and rewards. Needs `pip install "rltrainer[mujoco]"`."""
+"""PPO on a MuJoCo task with normalised observations and rewards. Needs `pip install ".[mujoco]"`."""
 
 import argparse
 

@@ -60,6 +60,16 @@ class MissingExtraError(RLTrainerError, ImportError):
     """An optional dependency is not installed; the text names the extra that brings it."""
 
 
+def install_extra(extra: str) -> str:
+    """Return the sentence that ends the text of a `MissingExtraError`: what to run, wherever the package comes from."""
+    return f'Run in a clone: pip install ".[{extra}]"'
+
+
+def missing_extra(owner: str, extra: str, error: ImportError) -> MissingExtraError:
+    """Return the error for an owner that cannot import what an extra brings."""
+    return MissingExtraError(f"{owner} needs a package that is not installed: {error}. {install_extra(extra)}")
+
+
 def stable_repr(value: object) -> str:
     """Return a value's repr without addresses, which differ from run to run."""
     return without_addresses(repr(value))

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from rltrainer.errors import RLTrainerError
+from rltrainer.errors import RLTrainerError, install_extra
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,9 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import click
     except ImportError:
-        print(
-            'The command line needs a package that is not installed. Run: pip install "rltrainer[cli]"', file=sys.stderr
-        )
+        print(f"The command line needs a package that is not installed. {install_extra('cli')}", file=sys.stderr)
         return 1
     from rltrainer.cli.commands import commands
 

@@ -9,10 +9,9 @@ from typing import Any
 from rltrainer.datasets.claims import check_claim, reading
 from rltrainer.datasets.hdf5_file import members_of
 from rltrainer.datasets.parquet_file import claimed_nbytes
-from rltrainer.errors import ReplayBufferError, readable
+from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.field_rules import is_int
 from rltrainer.json_text import read_json
-from rltrainer.loggers.extra import missing_extra
 from rltrainer.regular_file import open_regular
 from rltrainer.spaces import check_claims
 

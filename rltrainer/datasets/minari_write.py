@@ -10,9 +10,8 @@ import numpy as np
 
 from rltrainer.data.episode_arrays import EpisodeArrays, episode_arrays
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
+from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, missing_extra
 from rltrainer.field_rules import AnyText, checked
-from rltrainer.loggers.extra import missing_extra
 from rltrainer.names import explains_arguments
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import map_tree

@@ -13,9 +13,8 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.datasets.claims import check_claim, numbers, reading
 from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, missing_extra
 from rltrainer.field_rules import AnyPath, checked
-from rltrainer.loggers.extra import missing_extra
 from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
 

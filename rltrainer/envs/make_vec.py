@@ -21,7 +21,7 @@ from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.envs.wrappers.atari_wrapper import atari_options_of
-from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.names import did_you_mean, explains_arguments
 
@@ -248,7 +248,7 @@ def _translated_errors(env_id: str, entry_point: Any) -> Iterator[None]:
         module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
         extra = next((extra for name, extra in _EXTRAS.items() if module.startswith(name)), None)
         # Without gymnasium's advice where there is our own: its packages need not be those that we ask for.
-        words = f'{re.split("[.,] ", str(error))[0]}. Run: pip install "rltrainer[{extra}]"' if extra else f"{error}."
+        words = f"{re.split('[.,] ', str(error))[0]}. {install_extra(extra)}" if extra else f"{error}."
         raise MissingExtraError(f"make_vec.env: {env_id} needs a package that is not installed: {words}") from error
     except gym.error.Error as error:
         is_own = isinstance(error, gym.error.NameNotFound) and "Did you mean" not in str(error)

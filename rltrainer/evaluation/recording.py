@@ -53,7 +53,7 @@ def record(
 
     Raises:
         ParamsError: an argument breaks its rule, or the env renders no frames.
-        MissingExtraError: there is no ffmpeg; `pip install "rltrainer[video]"` brings one.
+        MissingExtraError: there is no ffmpeg; the extra `video` brings one.
         EnvError: the env failed, or could not be rendered. No file is left then.
     """
     owner = "record"

@@ -8,7 +8,7 @@ import torch
 
 from rltrainer.algorithms.meant_policy import Player
 from rltrainer.atomic_write import replaced_file, write_errors
-from rltrainer.errors import ExportError, MissingExtraError
+from rltrainer.errors import ExportError, missing_extra
 from rltrainer.export.graph_metadata import describe, input_names, output_names, version
 from rltrainer.export.greedy_graph import cause_of, own_policy, trace
 from rltrainer.export.parity import compare
@@ -44,7 +44,7 @@ def export_onnx(policy: Player, path: str | os.PathLike[str]) -> None:
     Raises:
         ExportError: a module of the policy is more than a graph of tensors, or one that ONNX has no words for, or the
             graph acts otherwise than `policy.predict` on observations drawn from the space; nothing was written.
-        MissingExtraError: `pip install "rltrainer[onnx]"` brings what is missing.
+        MissingExtraError: the extra `onnx` brings what is missing.
         ParamsError: there is no policy.
         CheckpointError: the file of the policy cannot be read.
     """
@@ -70,8 +70,7 @@ def _require_onnx() -> Any:
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        text = f'export_onnx needs a package that is not installed: {error}. Run: pip install "rltrainer[onnx]"'
-        raise MissingExtraError(text) from error
+        raise missing_extra("export_onnx", "onnx", error) from error
     return onnxruntime
 
 

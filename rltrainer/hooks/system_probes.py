@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from rltrainer.errors import MissingExtraError
+from rltrainer.errors import MissingExtraError, install_extra
 
 PROC = Path("/proc")
 GB = 1e9
@@ -30,9 +30,7 @@ class CpuProbe:
             try:
                 import psutil
             except ImportError as error:
-                text = (
-                    f'SystemStats: needs psutil where there is no /proc: {error}. Run: pip install "rltrainer[system]"'
-                )
+                text = f"SystemStats: needs psutil where there is no /proc: {error}. {install_extra('system')}"
                 raise MissingExtraError(text) from error
             self._psutil = psutil
         self._busy, self._total = self._times()

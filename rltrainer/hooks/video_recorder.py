@@ -44,7 +44,7 @@ class VideoRecorder(TrainerHook):
 
     Raises:
         ParamsError: an argument breaks its rule; or, when the run begins, there is nothing to film.
-        MissingExtraError: there is no ffmpeg; `pip install "rltrainer[video]"` brings one.
+        MissingExtraError: there is no ffmpeg; the extra `video` brings one.
     """
 
     def __init__(

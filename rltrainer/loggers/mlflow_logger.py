@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
+from rltrainer.errors import missing_extra
 from rltrainer.field_rules import AnyPath, AnyText, checked
-from rltrainer.loggers.extra import missing_extra
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.logger_state import LoggerState
 from rltrainer.loggers.progress import Progress, read_progress_row

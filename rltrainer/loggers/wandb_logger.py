@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, field_error_text, missing_extra
 from rltrainer.field_rules import AnyPath, AnyText, checked
-from rltrainer.loggers.extra import missing_extra
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.logger_state import LoggerState
 from rltrainer.types import Load

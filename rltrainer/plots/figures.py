@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from rltrainer.errors import MissingExtraError
+from rltrainer.errors import missing_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,8 +75,7 @@ def drawing() -> Iterator[None]:
     try:
         import matplotlib
     except ImportError as error:
-        text = f"rltrainer.plots needs a package that is not installed: {error}"
-        raise MissingExtraError(f'{text}. Run: pip install "rltrainer[plot]"') from error
+        raise missing_extra("rltrainer.plots", "plot", error) from error
     with matplotlib.rc_context(_STYLE):
         yield
 

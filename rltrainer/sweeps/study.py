@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltrainer.checkpoint.directory_lock import DirectoryLock
-from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra
 from rltrainer.plain_values import to_plain
 from rltrainer.regular_file import open_regular
 from rltrainer.seeding import derive_seed
@@ -172,8 +172,7 @@ def require_optuna(owner: str = "rl.sweep") -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        text = f"{owner} needs a package that is not installed: {error}"
-        raise MissingExtraError(f'{text}. Run: pip install "rltrainer[sweep]"') from error
+        raise missing_extra(owner, "sweep", error) from error
 
 
 class _NoLock:

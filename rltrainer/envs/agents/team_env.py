@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from rltrainer.envs.agents.parallel_env import Agents, ParallelEnv, Space, nothing
 from rltrainer.envs.backends.env_group import write_row
-from rltrainer.errors import MissingExtraError, SpaceError
+from rltrainer.errors import SpaceError, missing_extra
 from rltrainer.field_rules import as_python, is_int
 from rltrainer.tree import map_tree
 
@@ -100,8 +100,7 @@ def make_team(make_env: Callable[[], ParallelEnv]) -> TeamEnv:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OF_EXTRA:
             raise
-        text = f"AgentsAsEnvs.env: the factory needs a package that is not installed: {error}"
-        raise MissingExtraError(f'{text}. Run: pip install "rltrainer[pettingzoo]"') from error
+        raise missing_extra("AgentsAsEnvs.env: the factory", "pettingzoo", error) from error
     return TeamEnv(env)
 
 

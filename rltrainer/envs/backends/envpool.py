@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.field_rules import is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import map_tree
@@ -77,7 +77,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         try:
             import envpool
         except ImportError as error:
-            text = f'make_vec.backend: "envpool" needs EnvPool: {error}. Run: pip install "rltrainer[envpool]"'
+            text = f'make_vec.backend: "envpool" needs EnvPool: {error}. {install_extra("envpool")}'
             raise MissingExtraError(text) from error
         try:
             with _quiet_casts():

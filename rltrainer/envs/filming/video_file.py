@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rltrainer.atomic_write import hidden_name, remove, remove_abandoned
-from rltrainer.errors import EnvError, MissingExtraError, RLTrainerError
+from rltrainer.errors import EnvError, MissingExtraError, RLTrainerError, install_extra
 
 FORMATS: dict[str, dict[str, Any]] = {
     # What players understand has an even width and height; a black line makes up for an odd one.
@@ -38,7 +38,7 @@ def require_encoder(owner: str) -> Any:
 
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
-        text = f'{owner}: needs ffmpeg to write videos: {error}. Run: pip install "rltrainer[video]"'
+        text = f"{owner}: needs ffmpeg to write videos: {error}. {install_extra('video')}"
         raise MissingExtraError(text) from error
     return imageio_ffmpeg
 

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
 
-from rltrainer.errors import MissingExtraError, ParamsError, field_error_text
+from rltrainer.errors import MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
 from rltrainer.names import explains_arguments
 
@@ -72,7 +72,7 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
         try:
             game = wrappers.AtariPreprocessing(env, options["noop_max"], options["frame_skip"], options["screen_size"])
         except gym.error.DependencyNotInstalled as error:
-            text = 'AtariWrapper: single games need OpenCV. Run: pip install "rltrainer[atari]"'
+            text = f"AtariWrapper: single games need OpenCV. {install_extra('atari')}"
             raise MissingExtraError(text) from error
         played = _Game(game, options["terminal_on_life_loss"], options["clip_reward"], options["fire_on_reset"])
         super().__init__(wrappers.FrameStackObservation(played, options["frame_stack"]))

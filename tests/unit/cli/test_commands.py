@@ -437,7 +437,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Pa
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "click", None)
     assert main(["list"]) == 1
-    assert 'pip install "rltrainer[cli]"' in capsys.readouterr().err
+    assert 'pip install ".[cli]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -153,5 +153,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match='from_hdf5 needs a package .* Run: pip install "rltrainer\\[hdf5\\]"'):
+    with pytest.raises(
+        MissingExtraError, match='from_hdf5 needs a package .* Run in a clone: pip install "\\.\\[hdf5\\]"'
+    ):
         from_hdf5(tmp_path / "log.hdf5")

@@ -329,5 +329,5 @@ def test_without_minari(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = make_buffer(3)
     add_step(buffer, None, [Cell(0, 0, 1.0, 1, True, False)])
     for call in (lambda: from_minari("log-v0"), lambda: to_minari(buffer, "log-v0")):
-        with pytest.raises(MissingExtraError, match='_minari needs a package .* pip install "rltrainer\\[minari\\]"'):
+        with pytest.raises(MissingExtraError, match='_minari needs a package .* pip install "\\.\\[minari\\]"'):
             call()

@@ -130,5 +130,5 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match='from_parquet needs a package .* pip install "rltrainer\\[parquet\\]"'):
+    with pytest.raises(MissingExtraError, match='from_parquet needs a package .* pip install "\\.\\[parquet\\]"'):
         from_parquet(tmp_path / "log.parquet")

@@ -159,7 +159,7 @@ def test_arguments(options: dict[str, Any], text: str, tmp_path: Path, monkeypat
 
 def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtraError, match=r'record: needs ffmpeg .*pip install "rltrainer\[video\]"'):
+    with pytest.raises(MissingExtraError, match=r'record: needs ffmpeg .*pip install "\.\[video\]"'):
         rl.record(policy(), GrayEnv, tmp_path / "a.mp4")
 
 

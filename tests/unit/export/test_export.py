@@ -253,7 +253,7 @@ def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeyp
     with pytest.raises(MissingExtraError, match="^export_onnx needs a package that is not installed: ") as caught:
         rl.export_onnx(policy_of(), tmp_path / "policy.onnx")
     assert package in str(caught.value)
-    assert str(caught.value).endswith('Run: pip install "rltrainer[onnx]"')
+    assert str(caught.value).endswith('Run in a clone: pip install ".[onnx]"')
 
 
 def test_examples_lie_in_their_space() -> None:

@@ -229,7 +229,7 @@ def test_there_must_be_something_to_film(tmp_path: Path) -> None:
 
 def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    text = r'VideoRecorder: needs ffmpeg to write videos: .*\. Run: pip install "rltrainer\[video\]"'
+    text = r'VideoRecorder: needs ffmpeg to write videos: .*\. Run in a clone: pip install "\.\[video\]"'
     with pytest.raises(MissingExtraError, match=text):
         VideoRecorder(tmp_path)
 

@@ -207,7 +207,7 @@ def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.Mo
     with pytest.raises(MissingExtraError) as caught:
         MLflowLogger()
     text = f"MLflowLogger needs a package that is not installed: No module named {missing!r}."
-    assert str(caught.value) == f'{text} Run: pip install "rltrainer[mlflow]"'
+    assert str(caught.value) == f'{text} Run in a clone: pip install ".[mlflow]"'
 
 
 def test_a_program_that_ends_ends_its_run(tmp_path: Path) -> None:

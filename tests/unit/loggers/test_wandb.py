@@ -222,4 +222,4 @@ def test_without_the_extra_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingExtraError) as caught:
         WandbLogger()
     text = "WandbLogger needs a package that is not installed: No module named 'wandb'."
-    assert str(caught.value) == f'{text} Run: pip install "rltrainer[wandb]"'
+    assert str(caught.value) == f'{text} Run in a clone: pip install ".[wandb]"'

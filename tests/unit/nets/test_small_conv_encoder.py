@@ -74,5 +74,5 @@ def test_minatar_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "minatar", None)
-    with pytest.raises(rl.errors.MissingExtraError, match=r'pip install "rltrainer\[minatar\]"'):
+    with pytest.raises(rl.errors.MissingExtraError, match=r'pip install "\.\[minatar\]"'):
         rl.make_vec("MinAtar/Breakout-v1", 2)

@@ -239,7 +239,7 @@ def test_settings_of_the_user_stay(make_run: MakeRun) -> None:
 def test_the_extra_is_named(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(returns(1.0))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = r'rltrainer.plots needs a package that is not installed: .* Run: pip install "rltrainer\[plot\]"'
+    text = r'rltrainer.plots needs a package that is not installed: .* Run in a clone: pip install "\.\[plot\]"'
     with pytest.raises(MissingExtraError, match=text):
         learning_curve(run)
 

@@ -182,5 +182,5 @@ def test_damaged_fields_are_named(fields: str, message: str, folder: Path) -> No
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r'^rl.open_sweep needs .* Run: pip install "rltrainer\[sweep\]"$'):
+    with pytest.raises(MissingExtraError, match=r'^rl.open_sweep needs .* Run in a clone: pip install "\.\[sweep\]"$'):
         rl.open_sweep(tmp_path)

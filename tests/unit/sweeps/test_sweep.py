@@ -402,7 +402,9 @@ def test_ranges_are_checked(cls: Any, low: Any, high: Any, text: str) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r'^rl.sweep needs a package .* Run: pip install "rltrainer\[sweep\]"$'):
+    with pytest.raises(
+        MissingExtraError, match=r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
+    ):
         rl.sweep("ppo/CartPole-v1", path=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

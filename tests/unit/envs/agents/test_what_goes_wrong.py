@@ -177,7 +177,7 @@ def test_a_missing_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     text = text_of(MissingExtraError, lambda: rl.AgentsAsEnvs(make, 2))
     assert text.startswith("AgentsAsEnvs.env: the factory needs a package that is not installed: import of ")
-    assert text.endswith('Run: pip install "rltrainer[pettingzoo]"')
+    assert text.endswith('Run in a clone: pip install ".[pettingzoo]"')
 
 
 def test_another_package_that_is_missing() -> None:
