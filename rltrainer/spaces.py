@@ -78,6 +78,8 @@ def num_choices(action_space: gym.Space[Any]) -> list[int] | None:
     """Return how many choices each number of an action is made from; None if the space is not one of choices."""
     if isinstance(action_space, spaces.Discrete):
         return [int(action_space.n)]
+    if isinstance(action_space, spaces.MultiBinary):
+        return [2] * math.prod(action_space.shape)
     return action_space.nvec.flatten().tolist() if isinstance(action_space, spaces.MultiDiscrete) else None
 
 

@@ -12,6 +12,7 @@ from rltrainer.recipes.algorithms import ALGORITHMS, OFFLINE, policy_of
 KINDS = {
     "Discrete": gym.spaces.Discrete(2),
     "MultiDiscrete": gym.spaces.MultiDiscrete([2, 2]),
+    "MultiBinary": gym.spaces.MultiBinary(2),
     "Box": gym.spaces.Box(-1.0, 1.0, (1,)),
 }
 """Actions that an algorithm takes or not, as its policy says."""

@@ -64,7 +64,8 @@ def action_coverage(column: Tensor, cells: Array, space: gym.Space[Any], chunk_s
         return ActionCoverage(None, _pairs(low, high), _pairs(*bounds), share)
     action = to_array(column)[cells].reshape(len(cells), -1).astype(np.int64)
     action -= np.asarray(getattr(space, "start", 0)).reshape(-1)
-    choices = num_choices(space) or [2] * action.shape[1]
+    choices = num_choices(space)
+    assert choices is not None, "all but a Box are made from choices"
     shares = [np.bincount(taken, minlength=n) / len(action) for taken, n in zip(action.T, choices, strict=True)]
     covered = np.concatenate([share > 0 for share in shares])
     return ActionCoverage(tuple(tuple(share.tolist()) for share in shares), None, None, float(covered.mean()))

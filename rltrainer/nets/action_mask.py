@@ -49,7 +49,7 @@ def allowed(action: Tensor, mask: Tensor, space: Space, generator: torch.Generat
     """
     sizes = num_choices(space)
     assert sizes is not None, "policies accept masks of choices only"
-    start = torch.as_tensor(space.start, device=action.device).expand(len(sizes))  # type: ignore[attr-defined]  # both have it
+    start = torch.as_tensor(getattr(space, "start", 0), device=action.device).expand(len(sizes))
     place = action.reshape(len(action), len(sizes)) - start
     score = torch.rand(mask.shape, generator=generator, device=mask.device).add_(1).mul_(mask)
     for d, (flags, scores) in enumerate(zip(torch.split(mask, sizes, 1), torch.split(score, sizes, 1), strict=True)):

@@ -34,7 +34,7 @@ class ActorOptions(PolicyOptions, total=False):
 
 
 class Actor(Policy):
-    """A stochastic policy over a Discrete, MultiDiscrete or one-axis Box space: what behaviour cloning trains.
+    """A stochastic policy over a Discrete, MultiDiscrete, MultiBinary or one-axis Box space: for behaviour cloning.
 
     Args:
         log_std_init: logarithm of the standard deviation that a Gaussian starts with.

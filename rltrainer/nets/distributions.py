@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
-from rltrainer.nets.action_mask import excluded
+from rltrainer.nets.action_mask import EXCLUDED, excluded
 from rltrainer.nets.weight_dtype import full_precision
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -54,14 +54,22 @@ def best_choice(preference: Tensor) -> Tensor:
         NonFiniteError: a row holds NaN, on the CPU. On devices and in graphs its place is -1, no choice of any space:
             nobody can look at a number there without waiting.
     """
-    is_traced = torch.compiler.is_compiling() or torch._C._is_tracing()
-    if preference.is_cpu and not is_traced:
+    if _can_look_at(preference):
         return _best_choice(full_precision(preference).detach().numpy())
     largest, place = preference.max(-1)
     return place.masked_fill(largest.isnan(), -1)
 
 
+def _can_look_at(preference: Tensor) -> bool:
+    return preference.is_cpu and not (torch.compiler.is_compiling() or torch._C._is_tracing())
+
+
 def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:
+    _require_numbers(preference)
+    return torch.from_numpy(np.asarray(preference.argmax(-1)))
+
+
+def _require_numbers(preference: np.ndarray[Any, Any]) -> None:
     # The sum of squares is NaN if a number is, and only then: 0.4 us, less than half of asking for each number.
     square = np.vdot(preference, preference)
     if square != square:
@@ -69,7 +77,6 @@ def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:
         row = int(np.flatnonzero(np.isnan(rows).any(-1))[0])
         text = f"no choice can be made in row {row} of the batch: its logits or action values are {rows[row].tolist()}."
         raise NonFiniteError(f"{text} Look for NaN in the observation or in the weights.")
-    return torch.from_numpy(np.asarray(preference.argmax(-1)))
 
 
 @dataclass(slots=True)
@@ -177,6 +184,68 @@ class MultiCategorical:
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
         """Return the product of each choice."""
         return [part.fisher([v])[0] for part, v in zip(self.parts, directions, strict=True)]
+
+
+@dataclass(slots=True)
+class Bernoulli:
+    """Independent flags, each set with probability sigmoid(`logits`) [B, D]; the action is int8 [B, D] of 0 and 1."""
+
+    logits: Tensor
+
+    def __post_init__(self) -> None:
+        self.logits = full_precision(self.logits)
+
+    def masked(self, mask: Tensor) -> "Bernoulli":
+        """Return the distribution over what is allowed.
+
+        Args:
+            mask: [B, 2 D]; for one flag after the other, whether it may be 0 and whether it may be 1.
+        """
+        may_be_0, may_be_1 = mask[..., 0::2], mask[..., 1::2]
+        fixed = torch.where(may_be_0 == may_be_1, 0.0, torch.where(may_be_1, -EXCLUDED, EXCLUDED))
+        return Bernoulli(torch.where(may_be_0 & may_be_1, self.logits, fixed.to(self.logits.dtype)))
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw flags [B, D]."""
+        uniform = torch.empty_like(self.logits, dtype=torch.float32).uniform_(generator=generator)
+        return self._flags(uniform < self.logits.sigmoid())
+
+    def mode(self) -> Tensor:
+        """Return the likeliest flags [B, D]; 0 where both are as likely."""
+        return self._flags(self.logits > 0)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probabilities of whole actions [B]."""
+        return F.logsigmoid(torch.where(action.bool(), self.logits, -self.logits)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropies of whole actions [B]."""
+        size = self.logits.abs()  # H(p) = H(1 - p); so both terms are small where one outcome is nearly certain
+        return (F.softplus(-size) + size * torch.sigmoid(-size)).sum(-1)
+
+    def kl(self, other: "Bernoulli") -> Tensor:
+        """Return the divergences of whole actions [B]: of each flag, sum p (log p - log q) over 0 and 1."""
+        terms = [
+            ours.sigmoid() * (F.logsigmoid(ours) - F.logsigmoid(theirs))
+            for ours, theirs in ((self.logits, other.logits), (-self.logits, -other.logits))
+        ]
+        return (terms[0] + terms[1]).sum(-1)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The logits."""
+        return [self.logits]
+
+    def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
+        """Return p (1 - p) v for a direction v in the logits."""
+        return [self.logits.sigmoid() * (-self.logits).sigmoid() * directions[0]]
+
+    def _flags(self, is_set: Tensor) -> Tensor:
+        """Return int8; without numbers in the logits an error, or -1, as `best_choice` has it."""
+        if _can_look_at(self.logits):
+            _require_numbers(self.logits.detach().numpy())
+            return is_set.to(torch.int8)
+        return is_set.to(torch.int8).masked_fill(self.logits.isnan(), -1)
 
 
 @dataclass(slots=True)

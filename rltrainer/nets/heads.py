@@ -9,7 +9,14 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.nets.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, SquashedGaussian
+from rltrainer.nets.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+    SquashedGaussian,
+)
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space, require_floats
@@ -45,6 +52,18 @@ class CategoricalHead(nn.Module):
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
         return MultiCategorical([Categorical(part, start) for part, start in parts])
+
+
+class BernoulliHead(nn.Module):
+    """Log-odds of the flags of a MultiBinary space."""
+
+    def __init__(self, in_features: int, space: spaces.MultiBinary) -> None:
+        super().__init__()
+        self.linear = Linear(in_features, space.shape[0])
+
+    def forward(self, features: Tensor) -> Bernoulli:
+        """Map [B, in_features] to a distribution over flags [B, D]."""
+        return Bernoulli(full_precision(self.linear(features)))
 
 
 class GaussianHead(nn.Module):
@@ -97,16 +116,29 @@ class SquashedGaussianHead(nn.Module):
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 
-def make_head(in_features: int, space: Space, owner: str, log_std: float = 0.0) -> CategoricalHead | GaussianHead:
-    """Return the head of a Discrete, MultiDiscrete or one-axis Box action space; `log_std` is where a Gaussian starts.
+def make_head(
+    in_features: int, space: Space, owner: str, log_std: float = 0.0
+) -> CategoricalHead | BernoulliHead | GaussianHead:
+    """Return the head of an action space: Discrete, or MultiDiscrete, MultiBinary or Box of one axis.
+
+    Args:
+        in_features: size of the features.
+        space: the action space.
+        owner: the class that acts, for the error's text.
+        log_std: where a Gaussian starts.
 
     Raises:
-        SpaceError: any other space; the text names `owner`.
+        SpaceError: any other space.
     """
-    if isinstance(space, spaces.Discrete) or (isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1):
+    if isinstance(space, spaces.Discrete):
         return CategoricalHead(in_features, space)
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        require_floats(owner, space)
-        return GaussianHead(in_features, space, log_std)
-    rule = "must be Discrete, MultiDiscrete or Box, the latter two of one axis"
+    if len(space.shape or ()) == 1:
+        if isinstance(space, spaces.MultiDiscrete):
+            return CategoricalHead(in_features, space)
+        if isinstance(space, spaces.MultiBinary):
+            return BernoulliHead(in_features, space)
+        if isinstance(space, spaces.Box):
+            require_floats(owner, space)
+            return GaussianHead(in_features, space, log_std)
+    rule = "must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis"
     raise SpaceError(field_error_text(owner, "action_space", rule, space, "Flatten it in a wrapper of the env."))

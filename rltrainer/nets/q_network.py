@@ -72,7 +72,7 @@ class QNetwork(Policy):
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         if not isinstance(action_space, spaces.Discrete):
-            hint = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
+            hint = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):

@@ -39,7 +39,7 @@ class RecurrentActorCritic(Policy):
             top of that saturates where returns are large.
 
     Raises:
-        SpaceError: the action space is no Discrete, MultiDiscrete or Box of one axis.
+        SpaceError: the action space is no Discrete, nor a MultiDiscrete, MultiBinary or Box of one axis.
         ParamsError: an option breaks its rule.
     """
 

@@ -213,7 +213,9 @@ class AnyRecipe(Params):
             )
         except SpaceError as error:
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
-            raise SpaceError(f"{error} Of the algorithms, these spaces are taken by: {others}.") from error
+            raise SpaceError(
+                f"{str(error).removesuffix('.')}. Of the algorithms, these spaces are taken by: {others}."
+            ) from error
         return policy
 
     def _saved(self, path: str | os.PathLike[str]) -> Algorithm:

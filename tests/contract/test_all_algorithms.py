@@ -19,6 +19,7 @@ OBS = gym.spaces.Dict(
 BOX = gym.spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32))
 DISCRETE = gym.spaces.Discrete(3, start=1)
 MULTI_DISCRETE = gym.spaces.MultiDiscrete([2, 3])
+MULTI_BINARY = gym.spaces.MultiBinary(2)
 
 Make = Callable[[], Any]
 
@@ -36,15 +37,18 @@ ON_POLICY: dict[str, Make] = {
     "ppo": maker(rl.PPO, rl.ActorCritic, DISCRETE),
     "ppo_box": maker(rl.PPO, rl.ActorCritic, BOX, rl.PPOParams(value_clip=0.2, clip=rl.LinearSchedule(0.2))),
     "ppo_multi": maker(rl.PPO, rl.ActorCritic, MULTI_DISCRETE),
+    "ppo_binary": maker(rl.PPO, rl.ActorCritic, MULTI_BINARY),
     "a2c": maker(rl.A2C, rl.ActorCritic, DISCRETE),
     "a2c_box": maker(rl.A2C, rl.ActorCritic, BOX),
     "a2c_multi": maker(rl.A2C, rl.ActorCritic, MULTI_DISCRETE),
+    "a2c_binary": maker(rl.A2C, rl.ActorCritic, MULTI_BINARY),
     "impala": maker(rl.IMPALA, rl.ActorCritic, DISCRETE),
     "impala_box": maker(rl.IMPALA, rl.ActorCritic, BOX),
     "impala_multi": maker(rl.IMPALA, rl.ActorCritic, MULTI_DISCRETE),
     "trpo": maker(rl.TRPO, rl.ActorCritic, DISCRETE),
     "trpo_box": maker(rl.TRPO, rl.ActorCritic, BOX),
     "trpo_multi": maker(rl.TRPO, rl.ActorCritic, MULTI_DISCRETE),
+    "trpo_binary": maker(rl.TRPO, rl.ActorCritic, MULTI_BINARY),
     "recurrent_ppo": maker(rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE),
     "recurrent_ppo_box": maker(rl.RecurrentPPO, rl.RecurrentActorCritic, BOX, rl.PPOParams(value_clip=0.2)),
     "recurrent_ppo_multi": maker(rl.RecurrentPPO, rl.RecurrentActorCritic, MULTI_DISCRETE),
@@ -70,6 +74,7 @@ OFF_POLICY: dict[str, Make] = {
     "bc": maker(rl.BC, rl.Actor, DISCRETE),
     "bc_box": maker(rl.BC, rl.Actor, BOX),
     "bc_multi": maker(rl.BC, rl.ActorCritic, MULTI_DISCRETE),
+    "bc_binary": maker(rl.BC, rl.Actor, MULTI_BINARY),
     "bc_actor_critic": maker(rl.BC, rl.ActorCritic, BOX),
     "bc_squashed": maker(rl.BC, rl.SquashedActorCritic, BOX),
     "bc_gaussian": maker(rl.BC, rl.GaussianActorCritic, BOX),
@@ -92,6 +97,8 @@ def action_batch(space: Any, *shape: int, generator: torch.Generator) -> torch.T
         return torch.randint(1, 4, shape, generator=generator)
     if isinstance(space, gym.spaces.MultiDiscrete):
         return torch.randint(0, 2, (*shape, 2), generator=generator)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return torch.randint(0, 2, (*shape, 2), generator=generator).to(torch.int8)
     return torch.rand((*shape, 2), generator=generator) * 2 - 1
 
 

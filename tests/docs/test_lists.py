@@ -25,7 +25,7 @@ NONE = "\N{EN DASH}"
 BOX = gym.spaces.Box(-1.0, 1.0, (2,))
 ACTIONS = {
     "Discrete": gym.spaces.Discrete(3),
-    "Discrete, MultiDiscrete": gym.spaces.MultiDiscrete([3, 2]),
+    "Discrete, MultiDiscrete, MultiBinary": gym.spaces.MultiBinary(2),
     "bounded Box": BOX,
     "Box": gym.spaces.Box(-np.inf, np.inf, (2,)),
 }

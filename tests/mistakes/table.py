@@ -51,7 +51,11 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("policy.predict(np.zeros(4, np.float32))", SpaceError, "predict: obs", "float32 (4,)", "expected float32 (3,)"),
     # spaces
     ("rl.SquashedActorCritic.for_envs(envs)", SpaceError, "action_space", "Discrete(2)", "or use another policy"),
-    ("rl.QNetwork.for_envs(turns)", SpaceError, "QNetwork.action_space", "Box(", "are for DeterministicActorCritic"),
+    ("rl.QNetwork.for_envs(turns)", SpaceError, "QNetwork.action_space", "Box(", "DeterministicActorCritic and SquashedActorCritic a Box"),
+    ("rl.DiscreteActorCritic.for_spaces(SPACE, gym.spaces.MultiBinary(2))", SpaceError, "action_space", "got MultiBinary(2)", "must be Discrete, with"),
+    ("rl.QNetwork.for_spaces(SPACE, gym.spaces.MultiBinary(2))", SpaceError, "action_space", "got MultiBinary(2)", "ActorCritic takes several choices"),
+    ("rl.SquashedActorCritic.for_spaces(SPACE, gym.spaces.MultiBinary(2))", SpaceError, "action_space", "got MultiBinary(2)", "a bounded Box"),
+    ("rl.train(Flags, 'discrete_sac')", SpaceError, "DiscreteActorCritic.action_space", "(MultiBinary). Of the", "taken by: a2c, i"),
     ("rl.train(Walk, 'sac')", SpaceError, "SquashedActorCritic.action_space", "Discrete(2)", "taken by: a2c, c51, "),
     ("rl.train(Turn, 'dqn')", SpaceError, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg, "),
     ("rl.make_vec(Words, 2)", SpaceError, "unsupported space", "Text(", "in a wrapper of the env"),

@@ -38,6 +38,12 @@ class Turn(Walk):
     action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
+class Flags(Walk):
+    """The same with two flags as actions."""
+
+    action_space = gym.spaces.MultiBinary(2)
+
+
 class OldReset(Walk):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return self.observe()

@@ -77,6 +77,21 @@ class ActionFromReward(ProbeEnv):
         return action
 
 
+class FlagsFromObs(ProbeEnv):
+    """Two flags: 1 for each that is right, the first one set where the sign is +1, the second where it is -1."""
+
+    sees_sign = True
+
+    def __init__(self) -> None:
+        super().__init__(continuous=False)
+        self.action_space = gym.spaces.MultiBinary(2)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        wanted = np.array([self.sign > 0, self.sign < 0])
+        return self._obs(), float((action == wanted).sum()), True, False, {}
+
+
 class ActionFromObs(ProbeEnv):
     """Reward for an action towards the observed sign: the best action is the observation."""
 

@@ -1,6 +1,7 @@
 """Every algorithm solves every probe that asks for something it learns: values, and actions."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,15 @@ import torch
 import rltrainer as rl
 from rltrainer.collect.random_action import random_action
 from tests.fakes import POLICY_OPTIONS
-from tests.probe.envs import ActionFromObs, ActionFromReward, ConstantReward, Discounting, ProbeEnv, ValueFromObs
+from tests.probe.envs import (
+    ActionFromObs,
+    ActionFromReward,
+    ConstantReward,
+    Discounting,
+    FlagsFromObs,
+    ProbeEnv,
+    ValueFromObs,
+)
 
 GAMMA = 0.5
 SIGNS = torch.tensor([[-1.0], [1.0]])
@@ -163,6 +172,11 @@ def train(name: str, env: type[ProbeEnv]) -> Any:
     make, _, continuous = ALGORITHMS[name]
     envs = make_envs(env, continuous)
     algorithm = make(envs, continuous)
+    run(algorithm, envs)
+    return algorithm
+
+
+def run(algorithm: Any, envs: Any) -> None:
     options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         params: Any = rl.OnPolicyTrainerParams(
@@ -178,7 +192,6 @@ def train(name: str, env: type[ProbeEnv]) -> Any:
             warmup_num_env_steps=400, **options,
         )  # fmt: skip
     params.create_trainer(algorithm).run()
-    return algorithm
 
 
 def train_offline(name: str, env: type[ProbeEnv]) -> Any:
@@ -237,6 +250,20 @@ def test_action_from_reward(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_action_from_obs(name: str) -> None:
     assert_actions(train(name, ActionFromObs), SIGNS, [-1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_flags_from_obs(name: str, tmp_path: Path) -> None:
+    envs = rl.make_vec(FlagsFromObs, 8, backend="sync", seed=3)
+    rl.seed(0)
+    algorithm = ALGORITHMS[name][0](envs, False)
+    run(algorithm, envs)
+    assert algorithm.policy.predict(SIGNS.numpy()).tolist() == [[0, 1], [1, 0]]
+    assert state_value(algorithm, SIGNS).tolist() == pytest.approx([2.0, 2.0], abs=0.3)
+    algorithm.save(tmp_path / "flags.safetensors")
+    action = rl.load(tmp_path / "flags.safetensors").policy.predict([1.0])
+    assert envs.single_action_space.contains(action)
+    assert action.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -22,6 +22,7 @@ QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 5}
 
 ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "ppo": (rl.PPO, rl.ActorCritic, DISCRETE),
+    "ppo_binary": (rl.PPO, rl.ActorCritic, gym.spaces.MultiBinary(2)),
     "a2c": (rl.A2C, rl.ActorCritic, BOX),
     "impala": (rl.IMPALA, rl.ActorCritic, DISCRETE),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE),

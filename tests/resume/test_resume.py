@@ -52,7 +52,7 @@ def test_same_program_same_bits(name: str) -> None:
     assert digest(again) == digest(finished(name))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway"])
 @pytest.mark.parametrize("num_training_steps", [1, 2, 5])
 def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -> None:
     """Cut in the middle of the first epoch, at its end, and in the middle of the last one."""

@@ -117,13 +117,12 @@ def _joint_actions(agents: Agents) -> tuple[Space, list[int]]:
     found, choices = agents.action_spaces, [num_choices(space) for space in agents.action_spaces]
     sizes = [size for size in choices if size is not None]
     if len(sizes) == len(found):
-        starts = [np.ravel(space.start) for space in found]  # type: ignore[attr-defined]  # both have it
+        starts = [np.broadcast_to(getattr(space, "start", 0), leaf_shape(space)).ravel() for space in found]
         return spaces.MultiDiscrete(np.concatenate(sizes), start=np.concatenate(starts)), list(map(sum, sizes))
     if all(isinstance(space, spaces.Box) for space in found):
         dtype = np.result_type(*(space.dtype for space in found))
         low, high = (np.concatenate([getattr(space, bound).ravel() for space in found]) for bound in ("low", "high"))
         return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type), [0] * len(found)
     named = ", ".join(f"{name!r} {space}" for name, space in zip(agents.names, found, strict=True))
-    raise SpaceError(
-        f"JointEnv.env: actions must be Discrete or MultiDiscrete of all agents, or Box of all; got {named}"
-    )
+    rule = "must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of all"
+    raise SpaceError(f"JointEnv.env: actions {rule}; got {named}")

@@ -17,13 +17,13 @@ class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
     """Puts the mask of allowed actions into the observation, as the leaf `action_mask` of a Dict.
 
     The mask is what `info["action_mask"]` holds after each reset and step, or else what the env's method
-    `action_masks()` returns: one flag for each choice, of a MultiDiscrete action one choice after the other. An
-    observation that is no Dict becomes its part `observation`.
+    `action_masks()` returns: one flag for each choice, of a MultiDiscrete or MultiBinary action one choice after the
+    other. An observation that is no Dict becomes its part `observation`.
 
         envs = rl.make_vec("MyEnv-v0", num_envs=8, wrappers=[rl.ActionMask])
 
     Args:
-        env: an env with Discrete or MultiDiscrete actions.
+        env: an env with Discrete, MultiDiscrete or MultiBinary actions.
 
     Raises:
         SpaceError: its actions are others, or a mask has another shape.
@@ -34,7 +34,7 @@ class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         sizes = num_choices(env.action_space)
         if sizes is None:
-            rule = "must be Discrete or MultiDiscrete"
+            rule = "must be Discrete, MultiDiscrete or MultiBinary"
             raise SpaceError(field_error_text("ActionMask", "env.action_space", rule, env.action_space))
         self._shape = (sum(sizes),)
         space = env.observation_space

@@ -59,6 +59,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "actor_critic_unbounded": (rl.ActorCritic, VECTOR, spaces.Box(-np.inf, np.inf, (1,)), {}),
     "actor_critic_mask": (rl.ActorCritic, masked(3), DISCRETE, {"normalize_obs": True}),
     "actor_critic_masks": (rl.ActorCritic, masked(5), CHOICES, {}),
+    "actor_critic_flags": (rl.ActorCritic, masked(6), spaces.MultiBinary(3), {}),
     "actor_critic_image": (rl.ActorCritic, IMAGE, DISCRETE, {"share_encoder": True}),
     "actor_critic_keys": (rl.ActorCritic, masked(3), DISCRETE, {"net": NET, "critic_net": rl.NetParams()}),
     "actor_critic_encoder": (rl.ActorCritic, VECTOR, BOX, {"net": rl.NetParams(encoder=encoder)}),

@@ -125,6 +125,17 @@ def test_several_choices_are_masked_in_policies() -> None:
     assert action.tolist() == [[0, 11]] * 20
 
 
+def test_flags_are_masked_in_policies_and_warm_up() -> None:
+    flags = spaces.MultiBinary(2)
+    policy = rl.ActorCritic.for_spaces(with_mask(spaces.MultiBinary(4)), flags, hidden_sizes=(8,))
+    mask = [[1, 0, 0, 1]] * 20  # the first must be 0, the second 1
+    action = policy.act(observe(mask), explore=True, generator=generator())
+    assert action.tolist() == [[0, 1]] * 20
+    assert policy.predict({"action_mask": mask[0], "observation": [0.0, 0.0]}).tolist() == [0, 1]
+    drawn = torch.randint(2, (20, 2), generator=generator())
+    assert allowed(drawn, torch.tensor(mask).bool(), flags, generator()).tolist() == [[0, 1]] * 20
+
+
 def test_epsilon_greedy_draws_evenly_from_what_is_allowed() -> None:
     policy = rl.QNetwork.for_spaces(with_mask(spaces.MultiBinary(3)), DISCRETE, hidden_sizes=(8,))
     policy.exploration = rl.EpsilonGreedy(1.0)
@@ -199,6 +210,11 @@ THREE = r"be a MultiBinary\(3\), or a Box of shape \(3,\): a flag for each choic
     [
         (spaces.MultiBinary(4), DISCRETE, THREE),
         (spaces.MultiBinary(3), MULTI, r"be a MultiBinary\(5\), or a Box of shape \(5,\): a flag for each choice"),
+        (
+            spaces.MultiBinary(2),
+            spaces.MultiBinary(2),
+            r"be a MultiBinary\(4\), or a Box of shape \(4,\): a flag for each choice",
+        ),
         (spaces.MultiDiscrete([2, 2, 2]), DISCRETE, THREE),
         (spaces.Box(0, 1, (3, 1)), DISCRETE, THREE),
         (spaces.MultiBinary(2), BOX, "be left out, or have another name, as actions are no choices"),

@@ -39,7 +39,7 @@ def test_the_critics_may_be_others_than_the_actor() -> None:
     assert policy.actor[1].out_features == 256
 
 
-@pytest.mark.parametrize("space", [OBS, spaces.Discrete(1), spaces.MultiDiscrete([2, 2])])
+@pytest.mark.parametrize("space", [OBS, spaces.Discrete(1), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)])
 def test_there_must_be_choices(space: Any) -> None:
     text = "DiscreteActorCritic.action_space: must be Discrete, with at least two choices; got "
     with pytest.raises(SpaceError, match=text):

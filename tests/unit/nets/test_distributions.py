@@ -8,7 +8,14 @@ import torch
 from torch import distributions as reference
 
 from rltrainer.errors import NonFiniteError
-from rltrainer.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian, best_choice
+from rltrainer.nets.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    MultiCategorical,
+    SquashedGaussian,
+    best_choice,
+)
 
 LOGITS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 3.0, -4.0]])
 MEAN = torch.tensor([[0.5, -1.0], [0.0, 2.0]], dtype=torch.float64)
@@ -68,6 +75,68 @@ def test_multi_categorical_samples_every_choice_in_its_range() -> None:
     assert set(action[:, 0].tolist()) == {0, 1}
     assert set(action[:, 1].tolist()) == {4, 5, 6}
     assert len(action.unique(dim=0)) == 6, "the choices are independent: all pairs come up"
+
+
+LOG_3 = math.log(3)
+FLAGS = torch.tensor([[LOG_3, 0.0], [-LOG_3, LOG_3]])
+"""Log-odds of flags that are set with probabilities 3/4 and 1/2, and 1/4 and 3/4."""
+
+
+def test_flags_by_hand() -> None:
+    ours = Bernoulli(FLAGS)
+    action = torch.tensor([[1, 0], [1, 1]], dtype=torch.int8)
+    # log(3/4 * 1/2) and log(1/4 * 3/4)
+    assert ours.log_prob(action).tolist() == pytest.approx([-0.980829, -1.673976], abs=1e-6)
+    # 1/4 log 4 + 3/4 log(4/3) = 0.562335 for the uneven ones, log 2 for the even one
+    assert ours.entropy().tolist() == pytest.approx([0.562335 + 0.693147, 2 * 0.562335], abs=1e-6)
+    assert ours.mode().tolist() == [[1, 0], [0, 1]]  # 0 where both are as likely
+    assert ours.mode().dtype == torch.int8
+
+
+def test_flags_are_torchs_bernoulli() -> None:
+    logits = torch.tensor([[0.5, -1.0, 12.0], [30.0, -3.0, 0.0]], dtype=torch.float64)
+    ours, theirs = Bernoulli(logits), reference.Independent(reference.Bernoulli(logits=logits), 1)
+    for action in torch.tensor([[0, 0, 1], [1, 1, 1], [0, 1, 0]]):
+        action = action.expand(2, 3)
+        torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action.double()))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+
+
+def test_flags_are_drawn_with_their_probabilities_and_apart() -> None:
+    action = Bernoulli(FLAGS[:1].expand(20_000, 2)).sample(generator())
+    assert action.dtype == torch.int8
+    # Four standard deviations of a frequency are at most 0.014.
+    torch.testing.assert_close(action.float().mean(0), torch.tensor([0.75, 0.5]), atol=0.014, rtol=0)
+    assert (action[:, 0] & action[:, 1]).float().mean().item() == pytest.approx(0.375, abs=0.014)
+
+
+def test_flags_that_are_certain() -> None:
+    logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
+    certain = Bernoulli(logits)
+    assert certain.sample(generator()).tolist() == [[1, 0]]
+    assert certain.log_prob(torch.tensor([[1, 0]])).item() == 0
+    assert certain.entropy().item() == 0
+    for value in (certain.entropy(), certain.log_prob(torch.tensor([[0, 1]]))):
+        (gradient,) = torch.autograd.grad(value.sum(), logits, retain_graph=True)
+        assert gradient.isfinite().all()
+
+
+def test_two_choices_are_a_flag() -> None:
+    """A flag with log-odds l is the choice between logits 0 and l."""
+    flags = Bernoulli(FLAGS)
+    choices = MultiCategorical([Categorical(torch.stack([torch.zeros(2), column], 1)) for column in FLAGS.unbind(1)])
+    action = torch.tensor([[1, 0], [0, 0]])
+    torch.testing.assert_close(flags.log_prob(action), choices.log_prob(action))
+    torch.testing.assert_close(flags.entropy(), choices.entropy())
+    mask = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0]]).bool()  # not 1; both; not 0; neither, as if both were
+    ours, theirs = flags.masked(mask), choices.masked(mask)
+    torch.testing.assert_close(
+        ours.log_prob(torch.tensor([[0, 1], [1, 0]])), theirs.log_prob(torch.tensor([[0, 1], [1, 0]]))
+    )
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+    torch.testing.assert_close(ours.kl(Bernoulli(-FLAGS).masked(mask)), torch.tensor([0.0, 0.0]))
+    assert [row[0] for row in ours.mode().tolist()] == [0, 1]
+    assert set(Bernoulli(FLAGS[:1].repeat(200, 1)).masked(mask[:1]).sample(generator())[:, 0].tolist()) == {0}
 
 
 @pytest.mark.parametrize("log_std", [LOG_STD, LOG_STD[0]], ids=["per sample", "shared"])
@@ -141,6 +210,7 @@ def test_the_same_generator_draws_the_same() -> None:
     for distribution in (
         Categorical(LOGITS.repeat(20, 1)),
         MultiCategorical([Categorical(LOGITS.repeat(20, 1))] * 2),
+        Bernoulli(LOGITS.repeat(20, 1)),
         DiagonalGaussian(mean, log_std),
         SquashedGaussian(mean, log_std),
     ):
@@ -199,7 +269,7 @@ NAN_TEXT = r"^no choice can be made in row 1 of the batch: its logits or action 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_nan_is_no_preference(dtype: torch.dtype) -> None:
     bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]], dtype=dtype)
-    for distribution in (Categorical(bad), MultiCategorical([Categorical(LOGITS), Categorical(bad)])):
+    for distribution in (Categorical(bad), MultiCategorical([Categorical(LOGITS), Categorical(bad)]), Bernoulli(bad)):
         with pytest.raises(NonFiniteError, match=NAN_TEXT):
             distribution.mode()
         with pytest.raises(NonFiniteError, match=r"^no choice can be made in row 1 of the batch"):
@@ -211,6 +281,8 @@ def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
     bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]])
     compiled = torch.compile(best_choice, backend="eager", fullgraph=True)
     assert compiled(bad).tolist() == [1, -1]
+    flags = torch.compile(lambda logits: Bernoulli(logits).mode(), backend="eager", fullgraph=True)
+    assert flags(bad).tolist() == [[0, 1, 1], [0, -1, 1]]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -234,9 +306,10 @@ def test_one_distribution_without_a_batch() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precisions_are_computed_with_in_float32(dtype: torch.dtype) -> None:
     logits, mean, log_std = LOGITS.to(dtype), MEAN.to(dtype), LOG_STD.to(dtype)
-    halves = [Categorical(logits), DiagonalGaussian(mean, log_std), SquashedGaussian(mean, log_std)]
+    halves = [Categorical(logits), Bernoulli(logits), DiagonalGaussian(mean, log_std), SquashedGaussian(mean, log_std)]
     floats = [
         Categorical(logits.float()),
+        Bernoulli(logits.float()),
         DiagonalGaussian(mean.float(), log_std.float()),
         SquashedGaussian(mean.float(), log_std.float()),
     ]
@@ -275,6 +348,7 @@ def normal(mean: float, std: float) -> DiagonalGaussian:
         (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(Q), 0.105361),
         (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(torch.tensor([[0.0, -math.inf]])), 0.0),
         (MultiCategorical([Categorical(P)] * 2), MultiCategorical([Categorical(Q)] * 2), 2 * 0.510826),
+        (Bernoulli(torch.zeros(1, 2)), Bernoulli(torch.full((1, 2), math.log(9))), 2 * 0.510826),
         # log 2 + (1 + 1) / 8 - 1 / 2 and -log 2 + (4 + 1) / 2 - 1 / 2
         (normal(0.0, 1.0), normal(1.0, 2.0), 0.443147),
         (normal(1.0, 2.0), normal(0.0, 1.0), 1.306853),
@@ -297,10 +371,11 @@ def test_divergences_are_torchs() -> None:
     "make",
     [
         Categorical,
+        Bernoulli,
         lambda x: MultiCategorical([Categorical(x[:, :1]), Categorical(x[:, 1:])]),
         lambda x: DiagonalGaussian(x[:, :2], x[:, 2:] * 0.1),
     ],
-    ids=["categorical", "multi", "gaussian"],
+    ids=["categorical", "flags", "multi", "gaussian"],
 )
 def test_fisher_information_is_the_curvature_of_the_divergence(make: Any) -> None:
     x = torch.tensor([[0.5, -1.0, 2.0, 0.3]], dtype=torch.float64)

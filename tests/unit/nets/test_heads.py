@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from rltrainer.errors import SpaceError
 from rltrainer.nets import GaussianActorCritic
-from rltrainer.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from rltrainer.nets.heads import CategoricalHead, GaussianHead, SquashedGaussianHead, make_head
+from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical
+from rltrainer.nets.heads import BernoulliHead, CategoricalHead, GaussianHead, SquashedGaussianHead, make_head
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -37,6 +37,16 @@ def test_multi_discrete_splits_its_logits() -> None:
     assert torch.equal(distribution.parts[0].logits, logits[:, :2])
     assert torch.equal(distribution.parts[1].logits, logits[:, 2:])
     assert [part.start for part in distribution.parts] == [0, 5]
+
+
+def test_multi_binary_gets_log_odds_of_its_flags() -> None:
+    head = make_head(4, spaces.MultiBinary(3), "Owner")
+    assert isinstance(head, BernoulliHead)
+    features = torch.randn(5, 4)
+    distribution = head(features)
+    assert isinstance(distribution, Bernoulli)
+    assert torch.equal(distribution.logits, head.linear(features))
+    assert distribution.logits.shape == (5, 3)
 
 
 def test_box_gets_a_gaussian_whose_spread_ignores_the_observation() -> None:
@@ -99,7 +109,7 @@ def test_squashed_head_makes_mean_and_spread_of_the_features() -> None:
     "space",
     [
         spaces.Dict({"a": spaces.Discrete(2)}),
-        spaces.MultiBinary(3),
+        spaces.MultiBinary((2, 3)),
         spaces.Box(-1, 1, (2, 2), np.float32),
         spaces.Box(-1, 1, (), np.float32),
         spaces.MultiDiscrete(np.array([[2, 2], [2, 2]])),
@@ -107,7 +117,7 @@ def test_squashed_head_makes_mean_and_spread_of_the_features() -> None:
 )
 def test_other_spaces_are_refused_in_the_owners_name(space: gym.Space[Any]) -> None:
     text = (
-        "Owner.action_space: must be Discrete, MultiDiscrete or Box, the latter two of one axis; "
+        "Owner.action_space: must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis; "
         f"got {space!r} ({type(space).__name__}). Flatten it in a wrapper of the env."
     )
     with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):

@@ -228,12 +228,13 @@ def test_exploration_reads_progress_from_the_policy() -> None:
     assert torch.equal(policy.act(observations(200), explore=True, generator=generator()), greedy)
 
 
-HEAD_RULE = "must be Discrete, MultiDiscrete or Box, the latter two of one axis"
+HEAD_RULE = "must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis"
 HEAD_HINT = "Flatten it in a wrapper of the env."
 BOX_RULE = "must be a bounded Box of one axis with low < high"
 BOX_HINT = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
-Q_HINT = "Continuous actions are for DeterministicActorCritic or SquashedActorCritic."
+Q_HINT = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
 DICT = spaces.Dict({"a": DISCRETE})
+FLAGS = spaces.MultiBinary(3)
 IMAGE_LIKE = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
 FLAT = spaces.Box(np.array([-1.0, 3.0], np.float32), np.array([1.0, 3.0], np.float32))
 WIDER_THAN_FLOAT32 = spaces.Box(-3e38, 3e38, (1,), np.float32)
@@ -243,11 +244,11 @@ WIDER_THAN_FLOAT32 = spaces.Box(-3e38, 3e38, (1,), np.float32)
     ("cls", "action_space", "rule", "hint"),
     [
         *((cls, space, HEAD_RULE, HEAD_HINT) for cls in (Actor, ActorCritic) for space in (DICT, IMAGE_LIKE)),
-        *((QNetwork, space, "must be Discrete", Q_HINT) for space in (DICT, MULTI, BOX)),
+        *((QNetwork, space, "must be Discrete", Q_HINT) for space in (DICT, MULTI, FLAGS, BOX)),
         *(
             (cls, space, BOX_RULE, BOX_HINT)
             for cls in (DeterministicActorCritic, SquashedActorCritic, GaussianActorCritic)
-            for space in (DICT, DISCRETE, UNBOUNDED, IMAGE_LIKE, FLAT, WIDER_THAN_FLOAT32)
+            for space in (DICT, DISCRETE, FLAGS, UNBOUNDED, IMAGE_LIKE, FLAT, WIDER_THAN_FLOAT32)
         ),
     ],
 )

@@ -37,6 +37,7 @@ def policy_for(action_space: Any, observation_space: Any = OBS, **options: Any) 
         spaces.Box(-np.inf, np.inf, (1,), np.float32),
         spaces.Discrete(3, start=5),
         spaces.MultiDiscrete([2, 3], dtype=np.int32),
+        spaces.MultiBinary(3),
     ],
     ids=str,
 )

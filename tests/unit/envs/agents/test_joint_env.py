@@ -93,6 +93,12 @@ def test_masks_are_one() -> None:
             {"x": 3, "y": [1, 2]},
         ),
         (
+            {"x": gym.spaces.MultiBinary((2, 2)), "y": gym.spaces.Discrete(3, start=1)},
+            gym.spaces.MultiDiscrete([2, 2, 2, 2, 3], start=[0, 0, 0, 0, 1]),
+            [0, 1, 1, 0, 3],
+            {"x": [[0, 1], [1, 0]], "y": 3},
+        ),
+        (
             {"x": gym.spaces.Box(-1.0, 1.0, (2,)), "y": gym.spaces.Box(0.0, 3.0, (1, 1), np.float64)},
             gym.spaces.Box(np.array([-1.0, -1.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64),
             [0.5, -0.5, 2.0],
@@ -114,8 +120,8 @@ def test_choices_and_floats_together() -> None:
     with pytest.raises(SpaceError) as caught:
         rl.JointEnv(Unequal(actions))
     assert str(caught.value) == (
-        "JointEnv.env: actions must be Discrete or MultiDiscrete of all agents, or Box of all; got 'x' Discrete(3), "
-        "'y' Box(-1.0, 1.0, (2,), float32)"
+        "JointEnv.env: actions must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of all; "
+        "got 'x' Discrete(3), 'y' Box(-1.0, 1.0, (2,), float32)"
     )
 
 

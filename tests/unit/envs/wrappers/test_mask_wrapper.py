@@ -97,7 +97,9 @@ def test_an_env_without_a_mask_is_an_error() -> None:
 
 
 def test_actions_that_are_no_choices_are_an_error() -> None:
-    with pytest.raises(SpaceError, match=r"^ActionMask.env.action_space: must be Discrete or MultiDiscrete; got Box"):
+    with pytest.raises(
+        SpaceError, match=r"^ActionMask.env.action_space: must be Discrete, MultiDiscrete or MultiBinary; got Box"
+    ):
         rl.ActionMask(CountingEnv(action_space=spaces.Box(-1.0, 1.0, (1,))))
 
 
