@@ -27,13 +27,19 @@ class Found:
 def checkpoints_in(directory: Path) -> list[Found]:
     """Return the checkpoints of a run, the newest first; those without a manifest that can be read before all others.
 
+    A link stands for the checkpoint that it leads to; removing it leaves that alone.
+
     Raises:
         OSError: the directory cannot be read.
     """
     found = []
     for name in os.listdir(directory) if directory.is_dir() else []:
         match, path = _NAME.fullmatch(name), directory / name
-        if match is None or path.is_symlink() or not path.is_dir():
+        if match is None:
+            continue
+        if not path.is_dir():
+            what = "is a link that leads to no directory" if path.is_symlink() else "is no directory"
+            found.append(Found(path, int(match[1]), None, f"{path}: {what}"))
             continue
         try:
             found.append(Found(path, int(match[1]), read_manifest(path)))

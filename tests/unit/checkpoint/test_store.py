@@ -282,10 +282,50 @@ def test_there_is_no_newest(tmp_path: Path) -> None:
     made = opened(tmp_path / "run")
     for name in ("checkpoint-best", "checkpoint-5.tmp", ".checkpoint-000000000005.1-2-3-4.new", "other"):
         (tmp_path / "run" / name).mkdir()
-    (tmp_path / "run" / "checkpoint-000000000007").symlink_to(tmp_path)
-    (tmp_path / "run" / "checkpoint-000000000008").write_text("")
     assert made.newest_intact() is None
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.symlink_to("moved away"), "is a link that leads to no directory"),
+        (lambda path: path.symlink_to(path), "is a link that leads to no directory"),
+        (lambda path: path.symlink_to(path.parent), "is no checkpoint: it has no manifest"),
+        (lambda path: path.write_text(""), "is no directory"),
+    ],
+)
+def test_what_has_a_checkpoints_name_is_never_passed_over_in_silence(
+    make: Callable[[Path], object], problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint-000000000007"
+    make(path)
+    with (
+        pytest.warns(RuntimeWarning, match=f"a checkpoint is damaged and passed over: {path}: {problem}"),
+        pytest.raises(CheckpointError, match=rf"all 1 checkpoints are damaged; the newest: {path}: {problem}\."),
+    ):
+        opened(tmp_path).newest_intact()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_link_stands_for_the_checkpoint_that_it_leads_to(tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path / "archive")
+    run.go_on(70)
+    made.save(run.state(), 7, None)
+    made.close()
+    archived = tmp_path / "archive" / "checkpoint-000000000007"
+    (tmp_path / "run").mkdir()
+    link = tmp_path / "run" / archived.name
+    link.symlink_to(archived)
+    made = opened(tmp_path / "run", keep_last=1)
+    assert made.newest_intact() == link
+    assert run.check(made.newest_intact()) == 1
+    run.go_on(3)
+    made.save(run.state(), 8, None)  # which takes the place of the link, and leaves its checkpoint alone
+    made.close()
+    assert names(tmp_path / "run") == ["checkpoint-000000000008", "lock", "segments"]
+    assert run.check(made.newest_intact()) == 2
+    read_checkpoint(archived)
 
 
 def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) -> None:
