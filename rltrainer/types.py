@@ -18,6 +18,13 @@ Load = Callable[[], None]
 """Takes over a state that `prepare_load` has checked as a whole, and cannot fail."""
 
 
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device, without waiting for it where that is safe; returns itself if it is there already."""
+    # Pageable memory has been read when the call returns, so nothing needs to wait; pinned memory has not.
+    waits = device.type != "cuda" or not x.is_cpu or x.is_pinned()
+    return x.to(device, non_blocking=not waits)
+
+
 @dataclass(slots=True)
 class Transitions:
     """A batch of transitions; every field has the batch axes first: [B], or [K, B] for K gradient steps in order.
@@ -60,15 +67,7 @@ class Transitions:
     def to(self, device: torch.device | str) -> Self:
         """Copy to a device; returns itself if it is there already."""
         target = torch.device(device)
-        if self.reward.device == target:
-            return self
-
-        def copy(leaf: Tensor) -> Tensor:
-            # Pageable memory has been read when the call returns, so nobody needs to wait; pinned memory has not.
-            waits = target.type != "cuda" or not leaf.is_cpu or leaf.is_pinned()
-            return leaf.to(target, non_blocking=not waits)
-
-        return self._map(copy)
+        return self if self.reward.device == target else self._map(lambda leaf: to_device(leaf, target))
 
     @classmethod
     def stack(cls, batches: "list[Transitions]") -> "Transitions":

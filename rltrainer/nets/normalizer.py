@@ -18,7 +18,7 @@ from rltrainer.errors import readable
 from rltrainer.functional.returns import discounted_returns
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
-from rltrainer.types import Rollout
+from rltrainer.types import Rollout, to_device
 
 CLIP = 10.0
 EPS = 1e-8
@@ -39,10 +39,10 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Merge samples [M, *shape]; nothing for M = 0."""
+        """Merge samples [M, *shape], of any device; nothing for M = 0."""
         if len(x) == 0:
             return
-        x = x.double()
+        x = to_device(x, self.mean.device).double()
         mean, var, count = x.mean(0), x.var(0, unbiased=False), len(x)
         total = self.count + count
         delta = mean - self.mean
@@ -127,7 +127,7 @@ class RewardScaler(nn.Module):
         initial = self.running_return
         if initial is None or initial.shape != reward[0].shape:
             initial = torch.zeros_like(reward[0])
-        initial = initial.masked_fill(rollout.starts, 0.0)
+        initial = to_device(initial, reward.device).masked_fill(rollout.starts, 0.0)  # a loaded one may be elsewhere
         returns, running = discounted_returns(reward, rollout.ends, initial, gamma)
         if (idle := rollout.idle)[-1].any():  # these envs go on where they stand
             last, envs = (~idle).sum(0) - 1, torch.arange(idle.shape[1], device=idle.device)
@@ -148,7 +148,7 @@ class RewardScaler(nn.Module):
         """
         if state.ndim != 1 or state.dtype != self.moments.mean.dtype or not state.isfinite().all():
             raise ValueError(f"expected finite float32 [N], found {state.dtype} {tuple(state.shape)}")
-        self.running_return = state.clone().to(self.moments.mean.device) if len(state) else None
+        self.running_return = state.clone() if len(state) else None
 
 
 @functools.cache  # once for each such leaf of a program
