@@ -14,9 +14,17 @@ import rltrainer as rl
 from rltrainer.tree import leaves, map_tree
 from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import assert_same_state
+from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+ON_A_GPU = [
+    pytest.mark.gpu, pytest.mark.timeout(600),
+    # PyTorch says each of these once in a process; as an error it would end whichever test comes first.
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+    pytest.mark.filterwarnings("ignore:.*Profiler clears events"),
+]  # fmt: skip
+pytestmark = ON_A_GPU
 
 DEVICE = "cuda"
 MODES = {
@@ -31,7 +39,8 @@ OFF_POLICY = [name for name, (cls, *_) in MAKERS.items() if not issubclass(cls, 
 def make(name: str, mode: str, **changes: Any) -> Any:
     algorithm_class, policy_class, action_space, params = MAKERS[name]
     rl.seed(5)
-    policy = policy_class.for_spaces(OBS, action_space, hidden_sizes=(16, 16)).to(DEVICE)
+    options = POLICY_OPTIONS.get(algorithm_class, {})
+    policy = policy_class.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(DEVICE)
     algorithm = algorithm_class(policy, dataclasses.replace(params, **changes))
     algorithm.seed(3)
     algorithm.attach(rl.UpdatePlan(runtime=MODES[mode]))
@@ -53,8 +62,8 @@ def update(algorithm: Any, seed: int) -> rl.UpdateResult:
 @contextlib.contextmanager
 def without_waiting() -> Iterator[None]:
     """Make every call that waits for the device an error."""
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")  # in here: it warns once it has set the mode
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")

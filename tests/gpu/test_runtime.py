@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
+from tests.gpu.test_cuda import ON_A_GPU
 from tests.resume.runs import build, digest
 from tests.unit.trainers.test_run_log import Rows
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+pytestmark = ON_A_GPU
 
 
 def with_runtime(name: str, logger: Any = None, **runtime: Any) -> Any:

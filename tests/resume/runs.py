@@ -69,6 +69,8 @@ def build(
     device: str = "cpu",
     num_envs: int = 2,
     make_envs: Any = short_episodes,
+    buffer_device: str | None = None,
+    acting_device: str | None = None,
     **params_of_trainer: Any,
 ) -> Any:
     """Return the trainer of a run; collections have 5 rows, or 3 episodes, and epochs twice as many.
@@ -81,8 +83,11 @@ def build(
         device: of the policy.
         num_envs: of training and of testing.
         make_envs: makes them, of their number and an action space.
+        buffer_device: of the buffer; None is the policy's.
+        acting_device: of the copy of the policy that collects; None makes no copy.
     """
     rl.seed(11)
+    buffer_device = buffer_device or device
     is_midway = name.endswith("_midway")
     name = name.removesuffix("_midway")
     kind = name.removeprefix("offline_")
@@ -112,7 +117,7 @@ def build(
     if name.endswith("_hindsight"):
         buffer_class = functools.partial(rl.HindsightReplayBuffer, compute_reward=negative_distance)
     if name.startswith("offline"):
-        buffer = buffer_class(50 * num_envs, *spaces, num_envs=num_envs, device=device)
+        buffer = buffer_class(50 * num_envs, *spaces, num_envs=num_envs, device=buffer_device)
         collector = rl.Collector(policy, envs, buffer)
         collector.seed(2)
         collector.collect(num_steps=50 * num_envs, random=True)
@@ -129,18 +134,18 @@ def build(
             "collection_step_num_env_steps": None, "collection_step_num_episodes": 3, "epoch_num_steps": 30
         }  # fmt: skip
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
-        collector = rl.Collector(policy, envs)
+        collector = rl.Collector(policy, envs, device=acting_device)
         params_class: Any = rl.OnPolicyTrainerParams
         size = (3 if is_midway else 5) if algorithm.trains_recurrent else 4  # whole envs
         more: dict[str, Any] = {"batch_size": size, "update_step_num_repetitions": 2}
     else:
         # 17 rows wrap around within the 30 rows of the run.
-        buffer = buffer_class(17 * num_envs, *spaces, num_envs=num_envs, device=device)
+        buffer = buffer_class(17 * num_envs, *spaces, num_envs=num_envs, device=buffer_device)
         if name.endswith("_mixed"):
-            data = rl.PrioritizedReplayBuffer(10 * num_envs, *spaces, num_envs=num_envs, device=device)
+            data = rl.PrioritizedReplayBuffer(10 * num_envs, *spaces, num_envs=num_envs, device=buffer_device)
             rl.Collector(policy, make_envs(num_envs, action_space, seed=1), data).collect(num_steps=10 * num_envs)
             buffer = rl.MixedBuffer(buffer, data)
-        collector = rl.Collector(policy, envs, buffer)
+        collector = rl.Collector(policy, envs, buffer, device=acting_device)
         params_class = rl.OffPolicyTrainerParams
         more = {
             "batch_size": 8,

@@ -72,7 +72,7 @@ def flat(obs: Any, n: int) -> list[float]:
     """One env's observation as [n, episode, step, total]."""
     if isinstance(obs, dict):  # gymnasium sorts the keys of a Dict space, so do not rely on their order
         obs = obs["who"], obs["parts"]
-    return [float(value) for leaf in leaves(obs) for value in np.asarray(leaf[n]).reshape(-1)]
+    return [float(value) for leaf in leaves(obs) for value in torch.as_tensor(leaf[n]).flatten().tolist()]
 
 
 def record(adapter: EnvAdapter, num_rows: int) -> list[list[Cell]]:

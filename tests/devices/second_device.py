@@ -1,0 +1,274 @@
+"""A second device on a machine that has none: CPU memory that says it is on `cuda` and refuses to mix, as CUDA does.
+
+The numbers are real, so whole trainings run in it, `.item()` and all. It sees neither streams nor CUDA graphs nor TF32,
+and memory that was copied without waiting is there at once.
+
+Three layers share the work: a place is a mark on a tensor's storage; `_Operations` sees every operation of ATen below
+Python, refuses mixtures and marks results; `SecondDevice` sees every call from Python, answers `x.device`, takes
+`device=` arguments and refuses what leaves the device by another way, such as `x.numpy()`.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+CROSSES = {"copy_", "_foreach_copy_", "_to_copy", "set_"}
+"""Operations that may read one device and write the other."""
+INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+"""Operations whose indices may lie on the CPU."""
+TAKES_NO_CPU_SCALAR = {"cat", "stack", "gather", "scatter", "scatter_", "index_select", "index_add_", "index_copy_"}
+"""Operations for which a tensor without axes is no exception: others take one of the CPU as a number."""
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "bincount"}
+"""Operations whose result the host needs at once, if only for its shape."""
+PASSED_ON = {"_parse_to", "__set__", "untyped_storage"}
+"""Calls from Python that PyTorch itself makes about devices and storages."""
+
+
+class DeviceMismatch(RuntimeError):
+    """Two tensors of an operation lie on different devices."""
+
+
+class DeviceWait(RuntimeError):
+    """The host waited for the device where `torch.cuda.set_sync_debug_mode` forbids it."""
+
+
+def is_on_cuda(x: Tensor) -> bool:
+    """Tell whether a tensor's memory is marked as the second device's."""
+    return getattr(x.untyped_storage(), "place", CPU) == CUDA
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among arguments or results, those in lists and tuples included."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+class _Operations(TorchDispatchMode):
+    """Refuses operations on tensors of both devices, and marks results as the second one's if the inputs are."""
+
+    waiting_is_an_error = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = [*_tensors(args), *_tensors(kwargs.values())]
+        places = [is_on_cuda(x) for x in inputs]
+        if not any(places):
+            return func(*args, **kwargs)
+        name = func._schema.name.removeprefix("aten::")
+        if not all(places) and _is_refused(name, func, args, inputs, places):
+            found = [("cuda" if there else "cpu", tuple(x.shape)) for x, there in zip(inputs, places, strict=True)]
+            raise DeviceMismatch(f"{name}: expected all tensors to be on the same device, found {found}")
+        if self.waiting_is_an_error and _waits(name, args, kwargs, places):
+            raise DeviceWait(f"{name}: the host would wait for the device")
+        result = func(*args, **kwargs)
+        if name not in CROSSES or name == "_to_copy":
+            for x in _tensors([result]):
+                if not any(x is given for given in inputs):
+                    x.untyped_storage().place = CUDA  # type: ignore[attr-defined]
+        return result
+
+
+def _is_refused(name: str, func: Any, args: Any, inputs: list[Tensor], places: list[bool]) -> bool:
+    """Tell whether CUDA refuses an operation on tensors of both devices."""
+    if name in CROSSES:
+        return False
+    if name in INDEXES:
+        values = args[2:3]
+        return not places[0] or any(not is_on_cuda(x) and x.dim() > 0 for x in _tensors(values))
+    written = [x for x, argument in zip(args, func._schema.arguments, strict=False) if _is_written(argument)]
+    if any(not is_on_cuda(x) for x in _tensors(written)) or name in TAKES_NO_CPU_SCALAR:
+        return True
+    return any(x.dim() > 0 for x, there in zip(inputs, places, strict=True) if not there)
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _waits(name: str, args: Any, kwargs: Any, places: list[bool]) -> bool:
+    """Tell whether the host waits for the second device in this operation."""
+    if name in INDEXES:
+        indices = [*_tensors(args[1:2])]
+        return any(x.dtype in (torch.bool, torch.uint8) or (x.dim() > 0 and not is_on_cuda(x)) for x in indices)
+    if name in ("copy_", "_foreach_copy_"):
+        is_blocking = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+        return is_blocking and len(set(places)) == 2
+    return name in WAITS
+
+
+class SecondDevice(TorchFunctionMode):
+    """Runs what is called in it on two devices; `second_device` adds what `torch.cuda` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = _Operations()
+
+    def __enter__(self) -> Any:
+        self.operations.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.operations.__exit__(*exception)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return _attribute(func, args)
+        if name in PASSED_ON or func is torch.device:
+            return func(*args, **kwargs)
+        if name == "is_pinned":
+            return getattr(args[0].untyped_storage(), "is_pinned_memory", False)
+        if name in ("numpy", "__array__") and is_on_cuda(args[0]):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+        _check_generator(name, args, kwargs)
+        target = _target(name, args, kwargs)
+        if target is None:
+            return func(*args, **kwargs)
+        self._check_wait(name, args, kwargs, target)
+        is_pinned = kwargs.pop("pin_memory", False) or name == "pin_memory"
+        if name in ("pin_memory", "cuda"):
+            func, args, kwargs = Tensor.clone, args[:1], {}
+        else:
+            args = [CPU if _is_device(value) else value for value in args]
+            kwargs = {key: CPU if _is_device(value) else value for key, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor):
+            if is_on_cuda(result) != (target == CUDA) and name != "__deepcopy__" and _shares_memory(result, args):
+                result = result.clone()
+            result.untyped_storage().place = target  # type: ignore[attr-defined]
+            result.untyped_storage().is_pinned_memory = bool(is_pinned)  # type: ignore[attr-defined]
+        return result
+
+    def _check_wait(self, name: str, args: Any, kwargs: Any, target: torch.device) -> None:
+        """Refuse copies from one device to the other that the host waits for, where it must not."""
+        if not self.operations.waiting_is_an_error or kwargs.get("non_blocking"):
+            return
+        is_sent = name in ("tensor", "as_tensor") and target == CUDA
+        if is_sent or (name in ("to", "cpu", "cuda") and is_on_cuda(args[0]) != (target == CUDA)):
+            raise DeviceWait(f"{name}: the host would wait for the device")
+
+
+def _attribute(func: Any, args: Any) -> Any:
+    """Return an attribute of a tensor: where it lies is the mark's to say."""
+    match func.__self__.__name__:
+        case "device":
+            return CUDA if is_on_cuda(args[0]) else func(*args)
+        case "is_cuda":
+            return is_on_cuda(args[0])
+        case "is_cpu":
+            return func(*args) and not is_on_cuda(args[0])
+    return func(*args)
+
+
+def _is_device(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type in ("cpu", "cuda")
+    return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda")
+
+
+def _target(name: str, args: Any, kwargs: Any) -> torch.device | None:
+    """Return where the result of a call belongs if its arguments say so; None leaves it to the operations."""
+    for value in (*args, *kwargs.values()):
+        if _is_device(value):
+            return CUDA if torch.device(value).type == "cuda" else CPU
+    if name in ("cpu", "pin_memory"):
+        return CPU
+    if name == "cuda":
+        return CUDA
+    if name in ("to", "type_as") and len(args) > 1 and isinstance(args[1], Tensor):
+        return CUDA if is_on_cuda(args[1]) else CPU
+    if name == "__deepcopy__" or name.startswith("new_"):
+        return CUDA if is_on_cuda(args[0]) else CPU
+    return CPU if kwargs.get("pin_memory") else None
+
+
+def _shares_memory(result: Tensor, args: Any) -> bool:
+    return any(x.untyped_storage()._cdata == result.untyped_storage()._cdata for x in _tensors(args))
+
+
+def _check_generator(name: str, args: Any, kwargs: Any) -> None:
+    """Refuse random numbers for one device from the generator of the other."""
+    generator = kwargs.get("generator")
+    if generator is None:
+        return
+    target = _target(name, args, kwargs) or next((CUDA if is_on_cuda(x) else CPU for x in _tensors(args)), CPU)
+    if generator.device.type != target.type:
+        raise DeviceMismatch(f"{name}: expected a generator on {target.type}, found one on {generator.device.type}")
+
+
+class Generator(torch.Generator):
+    """A generator that says it is on the device that it was made for; its numbers are the CPU's."""
+
+    place: torch.device
+
+    def __new__(cls, device: Any = "cpu") -> "Generator":
+        made = super().__new__(cls, device="cpu")
+        made.place = CUDA if torch.device(device).type == "cuda" else CPU
+        return made
+
+    def __reduce__(self) -> Any:
+        _, _, state = super().__reduce__()
+        return Generator, (self.place,), state
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.place
+
+
+class Event:
+    """An event of a stream; everything before it has happened."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1.0
+
+
+@contextlib.contextmanager
+def second_device() -> Iterator[SecondDevice]:
+    """Let `device="cuda"` be usable: replace the modes, `torch.Generator` and what we call of `torch.cuda`."""
+    mode = SecondDevice()
+
+    def set_sync_debug_mode(setting: str) -> None:
+        mode.operations.waiting_is_an_error = setting == "error"
+
+    functions: dict[str, Callable[..., Any] | type] = {
+        "Event": Event,
+        "current_stream": lambda device=None: None,
+        "device": lambda device: contextlib.nullcontext(),
+        "device_count": lambda: 1,
+        "empty_cache": lambda: None,
+        "is_available": lambda: True,
+        "is_initialized": lambda: False,
+        "max_memory_allocated": lambda device=None: 3 * 2**20,
+        "mem_get_info": lambda device=None: (2**34, 2**34),
+        "memory_allocated": lambda device=None: 2 * 2**20,
+        "memory_reserved": lambda device=None: 4 * 2**20,
+        "set_sync_debug_mode": set_sync_debug_mode,
+        "synchronize": lambda device=None: None,
+    }
+    with mock.patch.multiple(torch.cuda, **functions), mock.patch.object(torch, "Generator", Generator), mode:
+        yield mode

@@ -1,0 +1,58 @@
+"""The tests of `tests/gpu` on the second device, as far as it goes: most machines never run them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import test_cuda as gpu
+from tests.unit.algorithms import test_load_file
+from tests.unit.data import test_replay_buffer
+from tests.unit.envs.adapter import test_adapter
+
+FAST = ["ppo", "recurrent_ppo", "ddpg", "tqc"]
+FULL = [name for name in gpu.MAKERS if name not in FAST]
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
+def test_every_algorithm_is_made_and_updated(name: str) -> None:
+    algorithm = gpu.make(name, "eager")
+    assert gpu.update(algorithm, 0).floats()
+    assert {p.device.type for p in algorithm.policy.parameters()} == {"cuda"}
+
+
+@pytest.mark.parametrize(
+    "name", ["bc", *(pytest.param(name, marks=pytest.mark.full) for name in gpu.OFF_POLICY if name != "bc")]
+)
+def test_an_off_policy_update_waits_for_nothing(name: str) -> None:
+    gpu.test_an_off_policy_update_waits_for_nothing(name, "eager")
+
+
+def test_waiting_is_allowed_again() -> None:
+    with pytest.raises(RuntimeError, match="the host would wait"), gpu.without_waiting():
+        gpu.make("bc", "eager")
+    gpu.make("bc", "eager")
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_replay_buffer_samples_where_it_lives(n_step: int) -> None:
+    gpu.test_a_replay_buffer_samples_where_it_lives(n_step)
+
+
+def test_a_buffer_holds_the_same() -> None:
+    test_replay_buffer.test_a_buffer_on_cuda_holds_the_same()
+
+
+def test_a_bad_gradient_is_left_out_and_named_a_little_later() -> None:
+    gpu.test_a_bad_gradient_is_left_out_and_named_a_little_later("eager")
+
+
+def test_an_adapter() -> None:
+    test_adapter.test_the_policy_is_on_a_gpu()
+
+
+def test_envs_of_tensors() -> None:
+    test_adapter.test_an_env_of_tensors_on_a_gpu()
+
+
+def test_an_algorithm_is_loaded(tmp_path: Path) -> None:
+    test_load_file.test_a_cuda_device(tmp_path)

@@ -1,0 +1,119 @@
+"""Whole trainings on the second device: no operation mixes devices, and the numbers are the CPU's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from tests.fakes import counting_envs
+from tests.resume.runs import RUNS, build
+from tests.resume.steered import steered_envs
+
+EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
+FAST = ["ppo", "recurrent_ppo", "dqn", "sac", "tqc", "dqn_prioritized", "sac_mixed", "offline_iql"]
+DRAWS_OTHERWISE = {"a2c_sde", "sac_sde"}
+"""Runs that draw more random numbers on CUDA than on the CPU, where they can look at what is due without waiting."""
+FULL = [name for name in RUNS if name not in FAST and not name.endswith("_midway")]
+
+# The noise of a2c_sde and the running return of tqc's rewards are state beside the networks.
+CONTINUED = ["tqc", *(pytest.param(name, marks=pytest.mark.full) for name in (
+    "ppo", "a2c_sde", "dqn_prioritized", "recurrent_ppo", "offline_iql",
+))]  # fmt: skip
+
+
+def made(name: str, device: str, **params: Any) -> Any:
+    """Return the trainer of a short run."""
+    options: dict[str, Any] = {"runtime": EAGER, "max_epochs": 1}
+    if not name.startswith("offline"):
+        options["initial_statistics_num_env_steps"] = 20
+    return build(name, device=device, **(options | params))
+
+
+def run(name: str, device: str, **params: Any) -> Any:
+    """Return the trainer of a short run that is over."""
+    trainer = made(name, device, **params)
+    trainer.run()
+    return trainer
+
+
+def assert_same_numbers(one: Any, other: Any) -> None:
+    """Check that two runs end with the same networks and statistics, wherever they are."""
+    expected = other.algorithm.policy.state_dict()
+    for name, value in one.algorithm.policy.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(value.cpu(), expected[name].cpu(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
+def test_a_run_gives_the_numbers_of_the_cpu(name: str) -> None:
+    trainer = run(name, "cuda")
+    assert {p.device.type for p in trainer.algorithm.policy.parameters()} == {"cuda"}
+    assert trainer.algorithm.policy.obs_normalizer is not None
+    if name not in DRAWS_OTHERWISE:
+        assert_same_numbers(trainer, run(name, "cpu"))
+
+
+@pytest.mark.parametrize(("device", "buffer_device"), [("cuda", "cpu"), ("cpu", "cuda")])
+@pytest.mark.parametrize("name", ["dqn", "dqn_prioritized"])
+def test_buffer_and_policy_lie_apart(name: str, device: str, buffer_device: str) -> None:
+    assert_same_numbers(run(name, device, buffer_device=buffer_device), run(name, "cpu"))
+
+
+@pytest.mark.parametrize(("device", "acting_device"), [("cuda", "cpu"), ("cpu", "cuda")])
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_copy_of_the_policy_acts_elsewhere(name: str, device: str, acting_device: str) -> None:
+    assert_same_numbers(run(name, device, acting_device=acting_device), run(name, "cpu"))
+
+
+@pytest.mark.parametrize("name", ["ppo_masked", "dqn_masked", "sac_hindsight"])
+def test_envs_that_mask_actions_or_have_goals(name: str) -> None:
+    trainer = run(name, "cuda", make_envs=steered_envs)
+    assert trainer.algorithm.device.type == "cuda"
+
+
+@pytest.mark.parametrize(("name", "hook"), [
+    ("ppo", rl.RewardNormalizer), ("td3", rl.RewardNormalizer), ("ppo", lambda: rl.BatchSubSampler(4, 2)),
+])  # fmt: skip
+def test_hooks_that_change_batches(name: str, hook: Any) -> None:
+    assert_same_numbers(run(name, "cuda", hooks=(hook(),)), run(name, "cpu", hooks=(hook(),)))
+
+
+def test_gathered_limited_and_skipped_steps() -> None:
+    update = rl.UpdateParams(accumulate=2, max_grad_norm=0.1, nonfinite="skip")
+    assert_same_numbers(run("dqn", "cuda", update=update), run("dqn", "cpu", update=update))
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+@pytest.mark.parametrize(
+    ("first", "second"), [("cuda", "cpu"), ("cpu", "cuda"), pytest.param("cuda", "cuda", marks=pytest.mark.full)]
+)
+def test_a_checkpoint_of_one_device_is_continued_on_another(name: str, first: str, second: str, tmp_path: Path) -> None:
+    stopped = made(name, first, max_epochs=2)
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
+    resumed = made(name, second, max_epochs=2)
+    resumed.restore(tmp_path / "checkpoint")
+    assert resumed.algorithm.device.type == second
+    assert_same_numbers(resumed, stopped)
+    resumed.run()
+    if first == second:  # a generator of another device begins again from a seed
+        assert_same_numbers(resumed, run(name, second, max_epochs=2))
+
+
+@pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_the_state_of_an_algorithm_is_taken_over_across_devices(first: str, second: str) -> None:
+    one, other = run("tqc", first), made("tqc", second)
+    other.algorithm.load_state_dict(one.algorithm.state_dict())
+    assert_same_numbers(other, one)
+    other.run()
+
+
+@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo"])
+def test_a_policy_is_asked_and_tested(name: str) -> None:
+    policy = made(name, "cuda").algorithm.policy
+    envs = counting_envs(2)
+    obs, _ = envs.reset()
+    policy.predict(obs)
+    assert rl.evaluate_policy(policy, envs, episodes=2).num_collected_episodes == 2
