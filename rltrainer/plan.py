@@ -159,8 +159,9 @@ class UpdateCallbacks:
             shape that takes its place.
         on_loss: is given the name of a loss ("critic", "actor", ...; "loss" where there is one), the loss, and `step`;
             may return a loss that takes its place. `step(loss)` takes the optimizer's step at once, uncompiled, and
-            else it is taken afterwards.
-        after: is given the batch and the result of each gradient step.
+            else it is taken afterwards. Not called for a step that will be left out, as far as is known before its
+            gradient: by `PPOParams.target_kl`, or for a loss that is not finite where such steps are skipped.
+        after: is given the batch and the result of each gradient step of which no optimizer left its step out.
     """
 
     before: Callable[[Any], Any] | None = None

@@ -80,10 +80,10 @@ class TrainerHook:
         """
 
     def post_optim(self, ctx: TrainerContext) -> None:
-        """Act after a gradient step."""
+        """Act after a gradient step, unless an optimizer left its step out."""
 
     def post_optim_log(self, ctx: TrainerContext, minibatch: Any) -> Values | None:
-        """Return numbers to log of a gradient step."""
+        """Return numbers to log of a gradient step, where `post_optim` is called."""
 
     def post_steps(self, ctx: TrainerContext) -> None:
         """Act at the end of a training step."""

@@ -53,6 +53,7 @@ class EpochRecord:
     epoch: PositiveInt
     num_env_steps: NonNegativeInt = 0
     num_training_steps: NonNegativeInt = 0
+    num_update_steps: NonNegativeInt = 0
     score: float | None = None
     test_stats: CollectStats | None = None
     timing: Timing = field(default_factory=Timing)
@@ -72,6 +73,7 @@ class EpochRecord:
     def add_update(self, result: UpdateResult, seconds: float) -> None:
         """Note an update step; its td errors are not kept."""
         self.timing.update += seconds
+        self.num_update_steps += 1
         kept = UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts)
         gather(self.updates, kept, UpdateResult.mean)
 

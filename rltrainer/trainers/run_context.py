@@ -27,7 +27,7 @@ class RunContext:
         self.losses: dict[str, Tensor] = {}
         self.result: UpdateResult | None = None
         self.collect_stats: CollectStats | None = None
-        self._num_steps_within = 0
+        self._num_steps_within, self._num_open_steps = 0, 0
         self._is_epochs_end = False
         # Where intervals begin, and what the clock says until the next look at it: every second is in one of them.
         counts = self._counts()
@@ -101,15 +101,19 @@ class RunContext:
         """Note the outcome of an update step, whose gradient steps the run has counted by now."""
         self.result = result
         self._num_steps_within, self._here, self._is_epochs_end = 0, self._step_began, is_epochs_end
+        self._num_open_steps = 0
 
     def begin_gradient_step(self) -> None:
-        """Forget the losses of the one before."""
+        """Forget the losses of the one before, and count it if its end was not told, as of a step that was skipped."""
         self.losses.clear()
+        self._num_steps_within += self._num_open_steps
+        self._num_open_steps = 1
         self._here = self._look("gradient_step")
 
     def end_gradient_step(self, result: UpdateResult) -> None:
         """Count it."""
         self._num_steps_within += result.num_gradient_steps
+        self._num_open_steps = 0
 
     @contextmanager
     def in_test_step(self) -> Iterator[None]:
@@ -120,7 +124,7 @@ class RunContext:
             num_gradient_steps = sum(update.num_gradient_steps for update in record.updates)
             since["env_step"] -= record.num_env_steps
             since["training_step"] -= record.num_training_steps
-            since["update_step"] = max(self.update_step - record.num_training_steps, 0)
+            since["update_step"] -= record.num_update_steps
             since["gradient_step"] -= num_gradient_steps
             since["epoch"] = self.epoch - 1
         try:

@@ -147,8 +147,11 @@ class CompiledStep:
         return results
 
     def _run_heard(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Take the steps one by one, between those who listen before and after each."""
+        """Take the steps one by one, between those who listen before each and after each that was applied."""
         results, heard, self._callbacks = list[Any](), self._callbacks, UpdateCallbacks()
+        skips, optimizers = self._owner.plan.skips_steps, self._owner.optimizers_by_loss().values()
+        may_leave_out = [optimizer for optimizer in optimizers if skips or optimizer.can_stop]
+        num_left_out = sum(optimizer.num_left_out for optimizer in may_leave_out)
         try:
             for batch, *more in steps:
                 replacement = None if heard.before is None else heard.before(batch)
@@ -157,7 +160,8 @@ class CompiledStep:
                     raise TypeError(field_error_text("UpdateCallbacks", "before", rule, replacement))
                 taken = batch if replacement is None else replacement
                 results += self.run([(taken, *more)])
-                if heard.after is not None:
+                before, num_left_out = num_left_out, sum(optimizer.num_left_out for optimizer in may_leave_out)
+                if heard.after is not None and num_left_out == before:
                     heard.after(taken, results[-1])
         finally:
             self._callbacks = heard

@@ -17,7 +17,7 @@ from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
 from rltrainer.updates.gradient_limit import GradientLimit
-from rltrainer.updates.listeners import AllReduce, average, hear
+from rltrainer.updates.listeners import AllReduce, OnLoss, average, hear
 from rltrainer.updates.loss_scaler import LossScaler
 from rltrainer.updates.optimizer_state import COUNTS, check_kind, check_of_plan
 from rltrainer.updates.torch_optimizer import TorchOptimizer
@@ -150,7 +150,7 @@ class Optimizer:
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
         if skipped and not self._skips:
             self._num_faults.zero_()  # they were counted, not to be told now
-        self._hear = None if on_loss is None else partial(hear, on_loss, name, partial(self.step, is_heard=True))
+        self._hear = None if on_loss is None else partial(self._tell, on_loss)
         self._all_reduce = None if plan.all_reduce is None else partial(average, plan.all_reduce)
         if is_compiled:
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
@@ -213,6 +213,11 @@ class Optimizer:
     def num_skipped(self) -> int:
         """The steps that were left out where the plan says "skip"; waits for the device."""
         return int(self._num_faults) if self._skips else 0
+
+    @property
+    def num_left_out(self) -> int:
+        """The steps that were skipped, and whether this update step has ended early; waits for the device."""
+        return self.num_skipped + (self.can_stop and bool(self.is_stopped))
 
     @property
     def loss_scale(self) -> float | None:
@@ -296,6 +301,12 @@ class Optimizer:
             num_steps = state.get("num_gathered", 0)
             self._accumulation.num_steps = num_steps if num_steps < self._accumulation.size else 0
             self._gathered.copy_(self._nothing_gathered() if self._accumulation.begins else state["gathered"])
+
+    def _tell(self, on_loss: OnLoss, loss: Tensor, parts: Sequence[Tensor]) -> Tensor | None:
+        """Tell a listener of a loss, unless its step will be left out; see `hear`."""
+        if (self.can_stop and self.is_stopped) or (self._skips and not torch.isfinite(loss)):
+            return loss
+        return hear(on_loss, self.name, partial(self.step, is_heard=True), loss, parts)
 
     def _can_walk_memory(self) -> bool:
         """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""

@@ -118,7 +118,8 @@ class TRPO(A2C):
             metrics.update(self._natural_step(cells.obs, old, share, loss, loss_of))
 
         loss, on_loss = loss_of(old), self.plan.callbacks.on_loss
-        heard = loss if on_loss is None else hear(on_loss, "actor", step, loss)
+        is_left_out = self.plan.skips_steps and not torch.isfinite(loss)
+        heard = loss if on_loss is None or is_left_out else hear(on_loss, "actor", step, loss)
         if heard is not None:
             step(heard)
         return metrics

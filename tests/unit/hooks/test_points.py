@@ -307,6 +307,22 @@ def test_intervals_in_other_units(unit: Any, n: int, expected: list[int]) -> Non
     assert tests == [2, 4]
 
 
+def test_an_interval_of_update_steps_in_a_test_step_begins_with_the_epochs_first_update() -> None:
+    """Epochs of two training steps, of which one makes an update step, but for the first epoch: it is warm-up."""
+    at: list[int] = []
+    hook, every = rl.TrainerHook(), rl.Every(3, "update_step")
+    hook.test_log = lambda ctx, stats: at.extend([ctx.update_step] * ctx.crossed(every))  # type: ignore[method-assign]  # an override
+    with_hooks("dqn", hook, max_epochs=8, update_step_num_gradient_steps_per_sample=0.05).run()
+    assert at == [3, 6]
+
+
+def test_early_stopping_looks_off_policy_as_often_as_it_says() -> None:
+    """The score never improves: looks at update steps 3, 6 and 9, of which the second and third are no better."""
+    hook = rl.EarlyStopping(every=rl.Every(3, "update_step"), patience=2)
+    info = with_hooks("dqn", hook, max_epochs=20, update_step_num_gradient_steps_per_sample=0.05).run()
+    assert (info.update_step, info.stop_reason) == (9, "hook: score has not improved on 5 in 2 looks")
+
+
 def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training step takes 0.3 s, what is between two of them 0.5 s, a test step 2 s."""
     now = [0.0]
@@ -352,6 +368,47 @@ def test_gradient_steps_are_counted_within_an_update() -> None:
     hook.post_optim = lambda ctx: at.append((ctx.gradient_step, ctx.crossed(every)))  # type: ignore[method-assign]  # an override
     with_hooks("ppo", hook, max_epochs=1, epoch_num_steps=10, batch_size=5, update_step_num_repetitions=2).run()
     assert at == [(1, False), (2, False), (3, True), (4, False)]
+
+
+def test_a_minibatch_that_target_kl_leaves_out_is_no_gradient_step_for_hooks() -> None:
+    calls: list[Any] = []
+    hook = rl.TrainerHook()
+    for point in ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log"):
+        setattr(hook, point, lambda ctx, *args, point=point: calls.append((point, ctx.gradient_step)))
+    trainer = with_hooks("ppo", hook, max_epochs=2, test_collector=None)
+    # The second minibatch of each update is too far from what the first made of the policy.
+    algorithm = rl.PPO(trainer.algorithm.policy, rl.PPOParams(target_kl=1e-9, lr=0.1, normalize_advantage=False))
+    trainer = trainer.params.create_trainer(algorithm)
+    trainer.run()
+    expected: list[tuple[str, int]] = []
+    for step in range(4):
+        points = ("process_optim_batch", "post_loss", "optimizer")
+        expected += [(point, step) for point in points]
+        expected += [("post_optim", step + 1), ("post_optim_log", step + 1), ("process_optim_batch", step + 1)]
+    assert (calls, trainer.gradient_step) == (expected, 4)
+
+
+def test_a_minibatch_that_is_skipped_is_no_gradient_step_for_hooks() -> None:
+    calls: list[tuple[str, int]] = []
+    hook = rl.TrainerHook()
+
+    def process_optim_batch(ctx: rl.TrainerContext, minibatch: Any) -> Any:
+        calls.append(("process_optim_batch", ctx.gradient_step))
+        return dataclasses.replace(minibatch, return_=minibatch.return_ * (torch.nan if ctx.gradient_step == 1 else 1))
+
+    hook.process_optim_batch = process_optim_batch  # type: ignore[method-assign]  # an override
+    for point in ("post_loss", "optimizer", "post_optim", "post_optim_log"):
+        setattr(hook, point, lambda ctx, *args, point=point: calls.append((point, ctx.gradient_step)))
+    update = rl.UpdateParams(nonfinite="skip")
+    trainer = with_hooks(
+        "a2c", hook, max_epochs=1, epoch_num_steps=10, batch_size=4, update_step_num_repetitions=1, update=update,
+        test_collector=None,
+    )  # fmt: skip
+    info = trainer.run()
+    assert (info.gradient_step, info.skipped_steps) == (3, 1)
+    of_step = [[point for point, number in calls if number == step] for step in range(4)]
+    begins, ends = ["process_optim_batch", "post_loss", "optimizer"], ["post_optim", "post_optim_log"]
+    assert of_step == [begins, [*ends, begins[0]], begins, ends]
 
 
 def test_a_hooks_step_is_the_only_one() -> None:

@@ -105,3 +105,18 @@ def test_a_run_tells_how_many_were_skipped(tmp_path: Path) -> None:
     assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
     logger.close()
     assert f'"update/skipped_steps": {info.skipped_steps}' in (tmp_path / "log.jsonl").read_text()
+
+
+@pytest.mark.parametrize("name", ["trpo", "sac"])
+def test_a_loss_that_is_not_finite_is_not_told(name: str) -> None:
+    losses, results = list[str](), list[rl.UpdateResult]()
+    callbacks = rl.UpdateCallbacks(
+        on_loss=lambda name, loss, step: losses.append(name), after=lambda batch, result: results.append(result)
+    )
+    algorithm = make(name)
+    algorithm.attach(dataclasses.replace(SKIP, callbacks=callbacks))
+    bad_update(name, algorithm)
+    assert (losses, results) == ([], [])
+    update(algorithm)
+    assert len(results) > 0
+    assert "actor" in losses

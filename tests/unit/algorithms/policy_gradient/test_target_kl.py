@@ -77,6 +77,21 @@ def _counted(algorithm: rl.PPO) -> bool:
     return bool(algorithm.update_step_left >= 0)  # type: ignore[attr-defined]
 
 
+def test_who_listens_hears_of_steps_that_are_taken_only() -> None:
+    free, heard = make(target_kl=2e-3), make(target_kl=2e-3)
+    losses, after = list[torch.Tensor](), list[rl.UpdateResult]()
+
+    def on_loss(name: str, loss: torch.Tensor, step: object) -> None:
+        losses.append(loss)
+
+    callbacks = rl.UpdateCallbacks(on_loss=on_loss, after=lambda batch, result: after.append(result))
+    heard.attach(rl.UpdatePlan(callbacks=callbacks))
+    num_taken = free.update(rollout(), 16, 5).num_gradient_steps
+    assert heard.update(rollout(), 16, 5).num_gradient_steps == num_taken < 20
+    assert len(losses) == len(after) == num_taken
+    assert torch.equal(weights(free), weights(heard))
+
+
 def test_the_next_update_begins_anew() -> None:
     algorithm = make(target_kl=1e-4, lr=0.05)
     for seed in range(3):
