@@ -15,7 +15,7 @@ from rltrainer.plan import UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
-from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
+from rltrainer.updates.bad_gradients import BadGradients
 from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.listeners import AllReduce, OnLoss, average, hear
 from rltrainer.updates.loss_scaler import LossScaler
@@ -66,15 +66,11 @@ class Optimizer:
             self.method = TorchOptimizer(factory(self.parameters), self.parameters)
         device = self.parameters[0].device
         self._is_on_host = device.type == "cpu"
-        # What a step that had to be left out has seen; looked at once per update step, on CUDA without waiting for it.
-        self._bad_gradient = torch.zeros(sum(p.numel() for p in self.parameters), device=device)
-        self._bad_loss = torch.zeros((), device=device)
-        self._num_faults = torch.zeros((), device=device)
-        self._delayed = DeviceFlag(self._num_faults, start_on_cuda) if device.type == "cuda" else None
+        self._bad = BadGradients([p.numel() for p in self.parameters], device)
         self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
         self.name = "loss"
         self.grad_norm: Tensor | None = None
-        self._skips, self._scaler = False, cast(LossScaler | None, None)
+        self._scaler = cast(LossScaler | None, None)
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
         self._hear: Callable[[Tensor, Sequence[Tensor]], Tensor | None] | None = None
@@ -89,7 +85,7 @@ class Optimizer:
         """Copy without the plan: the copy is another algorithm's."""
         return vars(self) | {
             "_hear": None, "_all_reduce": None, "_update": UpdateParams(), "_accumulation": None, "_gathered": None,
-            "_scaler": None, "_skips": False
+            "_scaler": None
         }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -107,14 +103,14 @@ class Optimizer:
         self._own_limit, self._is_asked = value, self._update != UpdateParams() or self._scaler is not None
         self.limit = GradientLimit.of(self._update, value)
         # A gradient that is no longer than this is taken as it is.
-        largest = torch.finfo(self._bad_gradient.dtype).max  # of the norms that are finite
+        largest = torch.finfo(self._bad.gradient.dtype).max  # of the norms that are finite
         self._free_length = largest if self.limit.max_norm is None else self.limit.max_norm - 1e-6
         self._free_length = -1.0 if self._is_asked else self._free_length
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring all that is kept of gradients to the parameters' format, in place."""
         self.method.set_weight_dtype(dtype)
-        for tensor in (self._bad_gradient, *([] if self._gathered is None else [self._gathered])):
+        for tensor in (self._bad.gradient, *([] if self._gathered is None else [self._gathered])):
             convert(tensor, dtype)
         self.max_grad_norm = self.max_grad_norm  # which knows the largest number of the format
 
@@ -145,11 +141,9 @@ class Optimizer:
         self.name, on_loss = name, plan.callbacks.on_loss
         precision, is_scaled = plan.precision, plan.precision.amp == "fp16"
         if (self._scaler.precision if self._scaler else None) != (precision if is_scaled else None):
-            self._scaler = LossScaler(precision, self._bad_loss.device) if is_scaled else None
-        skipped, self._skips = self._skips, plan.skips_steps
+            self._scaler = LossScaler(precision, self._bad.loss.device) if is_scaled else None
+        self._bad.follow(plan.skips_steps)
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
-        if skipped and not self._skips:
-            self._num_faults.zero_()  # they were counted, not to be told now
         self._hear = None if on_loss is None else partial(self._tell, on_loss)
         self._all_reduce = None if plan.all_reduce is None else partial(average, plan.all_reduce)
         if is_compiled:
@@ -212,7 +206,7 @@ class Optimizer:
     @property
     def num_skipped(self) -> int:
         """The steps that were left out where the plan says "skip"; waits for the device."""
-        return int(self._num_faults) if self._skips else 0
+        return self._bad.num_skipped
 
     @property
     def num_left_out(self) -> int:
@@ -231,16 +225,15 @@ class Optimizer:
 
     def skip(self) -> None:
         """Count a step that somebody else left out."""
-        self._num_faults += 1
+        self._bad.num += 1
 
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that `step` changes; of an optimizer of the user's the parameters only."""
         of_method = self.method.tensors if isinstance(self.method, Adam) else []
         gathered = [] if self._gathered is None else [self._gathered]
-        of_faults = [self._bad_gradient, self._bad_loss, self._num_faults, self.is_stopped]
         of_scaler = [] if self._scaler is None else self._scaler.tensors
-        return [*self.parameters, *of_method, *of_faults, *gathered, *of_scaler]
+        return [*self.parameters, *of_method, *self._bad.tensors, self.is_stopped, *gathered, *of_scaler]
 
     def take_fault(self, wait: bool = True) -> str | None:
         """Say what was wrong with the last gradient that was not finite, if there was one since the last call.
@@ -248,24 +241,18 @@ class Optimizer:
         Args:
             wait: wait for the device; if not, a fault may be told at a later call. The CPU is never waited for.
         """
-        if self._skips or not (self._num_faults if self._delayed is None else self._delayed.was_nonzero(wait)):
+        if (fault := self._bad.take(wait)) is None:
             return None
-        ends = torch.tensor([p.numel() for p in self.parameters], device=self._bad_gradient.device).cumsum(0)
-        bad = (~torch.isfinite(self._bad_gradient)).nonzero()
-        name = "all parameters together"  # each is finite, their norm is not
-        if len(bad):
-            first = int(torch.searchsorted(ends, bad[0, 0], right=True))
-            name = self._names[self.parameters[first]]
-        self._num_faults.zero_()
-        self._bad_gradient.zero_()
-        return f"the gradient of {name} is not finite (loss = {float(self._bad_loss):g})"
+        number, loss = fault
+        name = "all parameters together" if number is None else self._names[self.parameters[number]]
+        return f"the gradient of {name} is not finite (loss = {loss:g})"
 
     def state_dict(self) -> State:
         """Return what the update rule remembers, and of which parameters."""
         frozen = [not parameter.requires_grad for parameter in self.parameters]
         state = self.method.state_dict() | {"parameters": list(map(self._names.get, self.parameters)), "frozen": frozen}
-        if self._skips:
-            state["num_skipped"] = self._num_faults
+        if self._bad.are_skipped:
+            state["num_skipped"] = self._bad.num
         if self._scaler is not None:
             state |= {"loss_scale": self._scaler.scale, "num_good": self._scaler.num_good}
         if self._accumulation is not None and not self._accumulation.begins:
@@ -281,7 +268,7 @@ class Optimizer:
         current = self.state_dict()
         check_kind(name, state, current)
         self.method.check_state_dict(name, state)
-        check_of_plan(name, state, self._num_faults, self._nothing_gathered())
+        check_of_plan(name, state, self._bad.num, self._nothing_gathered())
         unknown = sorted(state.keys() - current.keys() - {*COUNTS, MISSED, "gathered", "num_gathered"})
         if unknown:
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
@@ -290,10 +277,10 @@ class Optimizer:
         """Restore what `state_dict` returned and `check_state_dict` has checked; earlier faults are forgotten."""
         self.take_fault()
         self.method.load_state_dict(state)
-        if self._skips:
-            self._num_faults.copy_(state.get("num_skipped", torch.zeros(())))
+        if self._bad.are_skipped:
+            self._bad.num.copy_(state.get("num_skipped", torch.zeros(())))
         if self._scaler is not None:
-            fresh = LossScaler(self._scaler.precision, self._bad_loss.device)
+            fresh = LossScaler(self._scaler.precision, self._bad.loss.device)
             self._scaler.scale.copy_(state.get("loss_scale", fresh.scale))
             self._scaler.num_good.copy_(state.get("num_good", fresh.num_good))
         if self._gathered is not None and self._accumulation is not None:
@@ -304,7 +291,7 @@ class Optimizer:
 
     def _tell(self, on_loss: OnLoss, loss: Tensor, parts: Sequence[Tensor]) -> Tensor | None:
         """Tell a listener of a loss, unless its step will be left out; see `hear`."""
-        if (self.can_stop and self.is_stopped) or (self._skips and not torch.isfinite(loss)):
+        if (self.can_stop and self.is_stopped) or (self._bad.are_skipped and not torch.isfinite(loss)):
             return loss
         return hear(on_loss, self.name, partial(self.step, is_heard=True), loss, parts)
 
@@ -324,7 +311,7 @@ class Optimizer:
 
     def _nothing_gathered(self) -> Tensor:
         """Return the zeros that a group begins with: of all parameters' gradients, and of the loss."""
-        return self._bad_gradient.new_zeros(len(self._bad_gradient) + 1)
+        return self._bad.gradient.new_zeros(len(self._bad.gradient) + 1)
 
     def _apply_gathered(self, gathered: Tensor, num_steps: int) -> None:
         """Apply the mean of gathered gradients, and begin anew."""
@@ -348,10 +335,7 @@ class Optimizer:
         if not length <= self._free_length:
             is_finite = self._looked_at(length, loss)
             if not is_finite:
-                self._num_faults += 1
-                if not self._skips:  # else nobody asks which
-                    self._bad_gradient.copy_(self._flat(trained, gradients))
-                    self._bad_loss.copy_(loss)
+                self._bad.note(self._flat(trained, gradients), loss, is_finite)
                 return
             if self._is_asked:
                 gradients = self._parts(self._limited(self._flat(trained, gradients), length))
@@ -367,10 +351,7 @@ class Optimizer:
             gradient = self._all_reduce(gradient)
         length = torch.linalg.vector_norm(gradient)
         is_finite = computed_once(self._looked_at(length, loss))
-        if not self._skips:
-            self._bad_gradient.copy_(torch.where(is_finite, self._bad_gradient, gradient))
-            self._bad_loss.copy_(torch.where(is_finite, self._bad_loss, loss))
-        self._num_faults.add_(~is_finite)
+        self._bad.note(gradient, loss, is_finite)
         gradient = self._limited(gradient, length)
         rule.step_flat(trained, gradient, is_finite & ~self.is_stopped if self.can_stop else is_finite)
 

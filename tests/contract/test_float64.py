@@ -51,7 +51,7 @@ def floats_of(algorithm: Any) -> dict[str, torch.Tensor]:
         if isinstance(value, ScheduledValue):
             state[name] = value.value
         if isinstance(value, Optimizer):
-            state[f"{name}.gradient"] = value._bad_gradient
+            state[f"{name}.gradient"] = value._bad.gradient
     return {name: x for name, x in state.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
 
 

@@ -50,7 +50,7 @@ def test_waiting_sees_what_there_is_now_and_forgets_what_is_under_way() -> None:
 
 def test_a_late_fault_is_told_once_and_before_anything_is_saved() -> None:
     algorithm, link = make("bc"), Slow()
-    algorithm.optimizer._delayed = DeviceFlag(algorithm.optimizer._num_faults, link.start)
+    algorithm.optimizer._bad._delayed = DeviceFlag(algorithm.optimizer._bad.num, link.start)
     bad = transitions(algorithm, 16, weight=torch.full((16,), float("inf")))
     algorithm.update(bad)
     algorithm.update(transitions(algorithm, 16))

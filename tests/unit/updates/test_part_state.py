@@ -246,7 +246,7 @@ def test_the_generator_of_another_kind_of_device_seeds_this_one() -> None:
 
 def test_what_was_wrong_before_a_load_is_forgotten() -> None:
     algorithm, state = make_sac(), copy.deepcopy(make_sac(seed=1).state_dict())
-    algorithm.actor_optimizer._num_faults += 1
+    algorithm.actor_optimizer._bad.num += 1
     algorithm.load_state_dict(state)
     algorithm.check_faults()
 
