@@ -24,9 +24,12 @@ class RunHooks:
         self._new_context = partial(RunContext, algorithm, params, log)
         self._context = self._new_context(state)
 
-    def follow(self, state: RunState) -> UpdateCallbacks:
-        """Let the context tell of this state from now on; return who listens inside updates."""
+    def follow(self, state: RunState) -> None:
+        """Let the context tell of this state from now on."""
         self._context = self._new_context(state)
+
+    def callbacks(self) -> UpdateCallbacks:
+        """Return who listens inside updates."""
         return self._runner.callbacks(self._context)
 
     def reset(self) -> None:

@@ -151,6 +151,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         with self._checkpoints:
             if not self._is_started:
                 self._begin()
+            elif self.algorithm.plan.progress != self._progress:
+                self._attach()  # another trainer of the algorithm has taken a turn
             params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
             hooks.open()
             record, counters = state.begin_epoch(), state.counters
@@ -230,10 +232,15 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
-        plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
-        self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.follow(self.state)))
-        self.state.runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
+        self._hooks.follow(self.state)
+        self._attach()
         self._profiler = RunProfiler(self.params.runtime.profiler)
+
+    def _attach(self) -> None:
+        """Let the algorithm follow this trainer's plan."""
+        plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
+        self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.callbacks()))
+        self.state.runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         """Make the collectors of training data ready; a test collector is reset by every test step."""
