@@ -15,7 +15,7 @@ from rltrainer.names import did_you_mean
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
-from rltrainer.nets.net_params import MakeEncoder, NetParams
+from rltrainer.nets.net_params import MakeEncoder, MakeObsEncoder, NetParams
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
@@ -96,20 +96,20 @@ registry.add_values(FlatEncoder, OneHotEncoder, ConvEncoder)
 
 
 class Encoder(nn.Module):
-    """One encoder per leaf of an observation space; their features are concatenated.
+    """One encoder per leaf of an observation space, whose features are concatenated; or one for the whole observation.
 
     Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, everything else a `FlatEncoder`, unless
-    `net.encoder` makes another module.
+    `net.encoder` makes another module. If `net.obs_encoder` is given, the module that it makes encodes everything.
 
     Args:
-        net: says which keys of a Dict are seen (`keys`), and may make modules of the user's (`encoder`).
+        net: says which keys of a Dict are seen (`keys`), and may make modules of the user's (`encoder`, `obs_encoder`).
 
     Attributes:
         weight_dtype: of its features, and of the floats that modules of the user's are given.
 
     Raises:
         SpaceError: the space has a part that no tensor can hold, or an image is too small.
-        ParamsError: there is no such key, or `net.encoder` makes no module from [B, ...] to [B, F].
+        ParamsError: there is no such key, or what `net` makes is no module from [B, ...] to [B, F].
     """
 
     weight_dtype = torch.float32
@@ -117,8 +117,13 @@ class Encoder(nn.Module):
     def __init__(self, observation_space: Space, net: NetParams | None = None) -> None:
         super().__init__()
         net = NetParams() if net is None else net
-        tree = _seen_parts(observation_space, net.keys)
-        found = [_leaf_encoder(name, space, net.encoder) for name, space in named_leaves(tree)]
+        space = _seen_space(observation_space, net.keys)
+        tree = leaf_spaces(space)
+        self.sees_whole = net.obs_encoder is not None
+        if net.obs_encoder is not None:
+            found = [_whole_encoder(space, net.obs_encoder)]
+        else:
+            found = [_leaf_encoder(name, leaf, net.encoder) for name, leaf in named_leaves(tree)]
         self.parts = nn.ModuleList(part for part, _ in found)
         self.structure = map_tree(lambda _: None, tree)
         self.out_features = sum(num_features for _, num_features in found)
@@ -132,8 +137,10 @@ class Encoder(nn.Module):
         if self.weight_dtype is not torch.float32:
             obs = cast(obs, self.weight_dtype)
         # By key: a dict whose keys come in another order than the space's must not meet the wrong encoders.
-        ordered = leaves(map_tree(lambda _, leaf: leaf, self.structure, obs))
-        features = [part(leaf) for part, leaf in zip(self.parts, ordered, strict=True)]
+        seen = map_tree(lambda _, leaf: leaf, self.structure, obs)
+        if self.sees_whole:
+            return self.parts[0](seen)  # type: ignore[no-any-return]  # nn.Module
+        features = [part(leaf) for part, leaf in zip(self.parts, leaves(seen), strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, dim=1)
 
     def orthogonal_(self, gain: float) -> Self:
@@ -144,28 +151,29 @@ class Encoder(nn.Module):
         return self
 
 
-def _seen_parts(observation_space: Space, keys: Sequence[str] | None) -> Tree:
-    """Return the leaf spaces that a network sees, of a Dict those of some keys, in the order of the space."""
+def _seen_space(observation_space: Space, keys: Sequence[str] | None) -> Space:
+    """Return the space that a network sees: of a Dict the parts of some keys, in its order, without the mask."""
     if not isinstance(observation_space, spaces.Dict):
         if keys is not None:
             rule = "must be None where observations are no Dict"
             raise ParamsError(field_error_text("NetParams", "keys", rule, keys))
-        return leaf_spaces(observation_space)
-    parts = {key: leaf_spaces(part) for key, part in observation_space.spaces.items() if key != ACTION_MASK}
+        return observation_space
+    parts = {key: part for key, part in observation_space.spaces.items() if key != ACTION_MASK}
     if not parts:
         raise SpaceError(f"Encoder.observation_space: must have a part beside {ACTION_MASK!r}; got {observation_space}")
     for key in keys or ():
         if key not in parts:
             why = f"{key!r} is no input" if key == ACTION_MASK else f"the observation has no part {key!r}"
             raise ParamsError(f"NetParams.keys: {why}.{did_you_mean(key, parts)}")
-    return {key: part for key, part in parts.items() if keys is None or key in keys}
+    # Pairs keep their order; gymnasium sorts the keys of a dict.
+    return spaces.Dict([(key, part) for key, part in parts.items() if keys is None or key in keys])
 
 
 def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn.Module, int]:
     """Return the encoder of a leaf, and how many features it makes."""
     own = None if make is None else make(space)
     if own is not None:
-        return own, _num_features(f"obs{name}, {readable(space)}", space, own)
+        return own, _num_features("NetParams.encoder", f"obs{name}, {readable(space)}", space, own)
     part: FlatEncoder | OneHotEncoder | ConvEncoder
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
         part = ConvEncoder(space)
@@ -176,22 +184,29 @@ def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn
     return part, part.out_features
 
 
-def _num_features(leaf: str, space: Space, encoder: object) -> int:
-    """Return the width of what an encoder of the user's makes of two values of a leaf."""
-    rule = f"NetParams.encoder: must make a module from [B, ...] to float [B, F] for {leaf}"
+def _whole_encoder(space: Space, make: MakeObsEncoder) -> tuple[nn.Module, int]:
+    """Return the user's encoder of a whole observation, and how many features it makes."""
+    encoder = make(space)
+    return encoder, _num_features("NetParams.obs_encoder", f"the observation, {readable(space)}", space, encoder)
+
+
+def _num_features(field: str, what: str, space: Space, encoder: object) -> int:
+    """Return the width of what an encoder of the user's makes of two values of a space."""
+    rule = f"{field}: must make a module from [B, ...] to float [B, F] for {what}"
     if not isinstance(encoder, nn.Module):
         raise ParamsError(f"{rule}; got {readable(encoder)} ({type(encoder).__name__})")
-    values = _two_values(space, next((parameter.device for parameter in encoder.parameters()), None))
+    device = next((parameter.device for parameter in encoder.parameters()), None)
+    values = map_tree(lambda leaf: _two_values(leaf, device), leaf_spaces(space))
+    tried = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else "two observations"
     try:
         with torch.no_grad(), eval_mode(encoder):
             features = encoder(values)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        shape, dtype = list(values.shape), values.dtype
-        raise ParamsError(f"{rule}; of {dtype} {shape} it makes {type(error).__name__}: {error}") from error
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ParamsError(f"{rule}; of {tried} it makes {type(error).__name__}: {error}") from error
     if not isinstance(features, Tensor):
-        raise ParamsError(f"{rule}; of {list(values.shape)} it makes {readable(features)}")
+        raise ParamsError(f"{rule}; of {tried} it makes {readable(features)}")
     if features.dim() != 2 or len(features) != 2 or not features.is_floating_point():
-        raise ParamsError(f"{rule}; of {list(values.shape)} it makes {features.dtype} {list(features.shape)}")
+        raise ParamsError(f"{rule}; of {tried} it makes {features.dtype} {list(features.shape)}")
     return features.shape[1]
 
 

@@ -20,6 +20,8 @@ ACTIVATIONS = (
 registry.add_values(*ACTIVATIONS, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm)
 MakeEncoder = Callable[[Any], nn.Module | None]
 """From the space of a leaf to a module that maps the leaf, as stored [B, ...], to features [B, F]; None takes ours."""
+MakeObsEncoder = Callable[[Any], nn.Module]
+"""From an observation space to a module that maps observations, as stored [B, ...], to features [B, F]."""
 
 
 def _are_names(value: Any) -> bool:
@@ -67,18 +69,26 @@ class NetParams(Params):
     """Makes the encoder of a leaf of the observation from its space; it gets the leaf as it is stored, bytes as bytes.
     F is found by trying. Where it returns None, and for None here: convolutions for images, one-hot vectors for
     choices, everything else as it is."""
+    obs_encoder: Annotated[MakeObsEncoder, Rule("a callable (observation space) -> module", _is_maker)] | None = None
+    """Makes one encoder of the whole observation from its space, instead of one for each leaf: for parts of a Dict that
+    must meet before the hidden layers. The module gets the observation as it is stored, a dict for a Dict, with the
+    parts in `keys` and without `action_mask`."""
     keys: Annotated[Sequence[str], Rule("a sequence of names", _are_names)] | None = None
     """The parts of a Dict observation that the network sees; None is all. A critic may see what the actor does not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoder is not None and self.obs_encoder is not None:
+            self.raise_invalid("obs_encoder", "must be None where there is an encoder for each leaf")
         for name in ("hidden_sizes", "keys"):  # frozen all through, and equal to what a file brings back
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def with_defaults(self, defaults: "NetParams") -> Self:
         """Return a copy that takes sizes, activation and encoder from `defaults` where it has none."""
-        names = ("hidden_sizes", "activation", "encoder")
+        names = ["hidden_sizes", "activation"]
+        if self.encoder is None and self.obs_encoder is None:
+            names += ["encoder", "obs_encoder"]
         return dataclasses.replace(self, **{n: getattr(defaults, n) for n in names if getattr(self, n) is None})
 
     def hidden_layers(self, in_features: int) -> MLP:

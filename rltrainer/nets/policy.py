@@ -181,7 +181,7 @@ class Policy(nn.Module, ABC):
         name, own = type(self).__name__, self.net_params
         critic_net = checked(name, "critic_net", critic_net, AnyNet | None)
         net = own if critic_net is None else critic_net.with_defaults(own)
-        if shares and (net.encoder, net.keys) != (own.encoder, own.keys):
+        if shares and (net.encoder, net.obs_encoder, net.keys) != (own.encoder, own.obs_encoder, own.keys):
             raise ParamsError(f"{name}.{shares}: must be False where the critic has an encoder or keys of its own")
         return net
 

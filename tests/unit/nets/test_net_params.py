@@ -252,11 +252,11 @@ def test_it_is_tried_with_values_of_the_space(space: Any, value: Any) -> None:
     [
         (3, "got 3 (int)"),
         (nn.ReLU, "got <class 'torch.nn.modules.activation.ReLU'> (type)"),
-        (Reads(torch.zeros(2, 3, 4)), "of [2, 2] it makes torch.float32 [2, 3, 4]"),
-        (Reads(torch.zeros(2)), "of [2, 2] it makes torch.float32 [2]"),
-        (Reads(torch.zeros(1, 6)), "of [2, 2] it makes torch.float32 [1, 6]"),
-        (Reads(torch.zeros(2, 6, dtype=torch.int64)), "of [2, 2] it makes torch.int64 [2, 6]"),
-        (Reads("text"), "of [2, 2] it makes 'text'"),
+        (Reads(torch.zeros(2, 3, 4)), "of torch.float32 [2, 2] it makes torch.float32 [2, 3, 4]"),
+        (Reads(torch.zeros(2)), "of torch.float32 [2, 2] it makes torch.float32 [2]"),
+        (Reads(torch.zeros(1, 6)), "of torch.float32 [2, 2] it makes torch.float32 [1, 6]"),
+        (Reads(torch.zeros(2, 6, dtype=torch.int64)), "of torch.float32 [2, 2] it makes torch.int64 [2, 6]"),
+        (Reads("text"), "of torch.float32 [2, 2] it makes 'text'"),
         (nn.Linear(5, 3), "of torch.float32 [2, 2] it makes RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
     ],
 )
@@ -286,6 +286,7 @@ def test_a_lazy_encoder_finds_its_width_when_tried() -> None:
         ("dropout", None, "must be a number in [0, 1)"),
         ("encoder", nn.Linear(2, 2), "must be a callable (space of a leaf) -> module or None"),
         ("encoder", "cnn", "must be a callable (space of a leaf) -> module or None"),
+        ("obs_encoder", nn.Linear(2, 2), "must be a callable (observation space) -> module or None"),
     ],
 )
 def test_values_that_are_refused(field: str, value: Any, rule: str) -> None:
