@@ -73,6 +73,7 @@ pictures: $(STAMP) ## the pictures of the docs that show runs; some minutes
 	$(BIN)/python -m pictures.symptoms
 	$(BIN)/python -m pictures.gallery
 	$(BIN)/python -m pictures.lander
+	$(BIN)/python -m pictures.published
 	$(BIN)/python -m pictures.plotting
 
 bench: $(STAMP) ## speed beside peers, each in a virtual environment of its own: ARGS="--quick", "--write", "--case sac"
