@@ -1,5 +1,7 @@
 """rltrainer: trains reinforcement-learning agents with PyTorch. The public names."""
 
+from typing import TYPE_CHECKING
+
 from rltrainer import datasets, errors, plots, recipes, registry
 from rltrainer.algorithms import *
 from rltrainer.checkpoint import CheckpointParams
@@ -83,3 +85,12 @@ __all__ = [
 ]  # fmt: skip
 
 registry.add_classes(globals()[name] for name in __all__)
+
+if not TYPE_CHECKING:  # to which every name would exist
+
+    def __getattr__(name: str) -> None:
+        """Say what is meant by a misspelt name, or by another library's."""
+        from rltrainer.hints import PACKAGE
+        from rltrainer.names import raise_no_such_name
+
+        raise_no_such_name("rltrainer", name, PACKAGE, None, () if name.startswith("_") else __all__)

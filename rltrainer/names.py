@@ -4,67 +4,49 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, Unpack, cast, get_args, get_origin, get_type_hints
 
-from rltrainer.errors import ArgumentError
+from rltrainer.errors import ArgumentError, NoSuchNameError
+from rltrainer.hints import ADVICE, ARGUMENTS
 
 F = TypeVar("F", bound=Callable[..., Any])
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    # hyperparameters
-    "learning_rate": ("lr",), "policy_lr": ("lr",), "actor_lr": ("lr",), "q_lr": ("critic_lr",),
-    "discount": ("gamma",), "discount_factor": ("gamma",), "lam": ("gae_lambda",), "lambda_": ("gae_lambda",),
-    "ent_coef": ("entropy_coef", "temperature"), "vf_coef": ("value_coef",), "alpha": ("temperature",),
-    "autotune": ("learn_temperature",), "auto_alpha": ("learn_temperature",),
-    "clip_range": ("clip",), "clip_coef": ("clip",), "clip_ratio": ("clip",), "eps_clip": ("clip",),
-    "clip_range_vf": ("value_clip",), "max_norm": ("max_grad_norm",), "clip_grad_norm": ("max_grad_norm",),
-    "gradient_clip_val": ("max_grad_norm",), "clip_grad_norm_type": ("grad_norm_type",),
-    "adam_epsilon": ("adam_eps",), "huber_loss_delta": ("huber_delta",),
-    "norm_adv": ("normalize_advantage",), "advantage_normalization": ("normalize_advantage",),
-    "polyak": ("tau",), "policy_delay": ("actor_update_interval",), "policy_frequency": ("actor_update_interval",),
-    "target_update_freq": ("target_update_interval",), "target_network_frequency": ("target_update_interval",),
-    "target_policy_noise": ("target_noise",), "policy_noise": ("target_noise",), "noise_clip": ("target_noise_clip",),
-    "top_quantiles_to_drop_per_net": ("num_dropped",), "subset_size": ("num_target_critics",),
-    "conservative_weight": ("conservative_coef",), "cql_weight": ("conservative_coef",),
-    "exploration_fraction": ("epsilon",), "exploration_final_eps": ("epsilon",), "start_e": ("epsilon",),
-    "n_steps": ("collection_step_num_env_steps", "n_step"), "n_step_return_horizon": ("n_step",),
-    # trainers
-    "total_timesteps": ("num_env_steps", "max_epochs"),
-    "n_timesteps": ("num_env_steps", "max_epochs"),
-    "num_epochs": ("max_epochs",), "step_per_epoch": ("epoch_num_steps",),
-    "n_epochs": ("update_step_num_repetitions",), "update_epochs": ("update_step_num_repetitions",),
-    "repeat_per_collect": ("update_step_num_repetitions",), "minibatch_size": ("batch_size",),
-    "num_steps": ("collection_step_num_env_steps",), "step_per_collect": ("collection_step_num_env_steps",),
-    "train_freq": ("collection_step_num_env_steps",), "episode_per_collect": ("collection_step_num_episodes",),
-    "gradient_steps": ("update_step_num_gradient_steps_per_sample",),
-    "update_per_step": ("update_step_num_gradient_steps_per_sample",),
-    "learning_starts": ("warmup_num_env_steps",), "start_steps": ("warmup_num_env_steps",),
-    "episode_per_test": ("test_step_num_episodes",), "n_eval_episodes": ("test_step_num_episodes", "episodes"),
-    "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
-    "callback": ("hooks",), "callbacks": ("hooks",),
-    "eval_env": ("envs", "test_collector"), "tensorboard_log": ("logger", "path"), "log_dir": ("logger", "path"),
-    # calls
-    "n_envs": ("num_envs",), "n_step": ("num_steps",), "n_episode": ("num_episodes",), "deterministic": ("explore",),
-    "env_id": ("env",), "env_fn": ("env",), "env_fns": ("env",), "buffer_size": ("capacity",), "size": ("capacity",),
-    "save_freq": ("every",), "save_path": ("directory", "path"), "video_folder": ("path",),
-    "n_steps_per_epoch": ("epoch_num_steps",),
-    "_on_step": ("post_steps",), "on_step": ("post_steps",), "_on_rollout_end": ("pre_optim_steps",),
-    "_on_training_start": ("setup",), "_on_training_end": ("shutdown",),
-    # networks
-    "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
-    "sde_sample_freq": ("sde_sample_interval",),
-    "features_extractor_class": ("encoder",), "ortho_init": ("orthogonal_init",), "layer_norm": ("norm",),
-    "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
-    "lstm_hidden_size": ("cell_size",), "cg_max_steps": ("num_cg_steps",), "cg_damping": ("damping",),
-    "ensemble_size": ("num_critics",), "n_quantiles": ("num_quantiles", "num_outputs"),
-}  # fmt: skip
-"""Names that other libraries have for our fields: Stable-Baselines3, Tianshou 1, CleanRL."""
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that a misspelt or foreign one stands for; None if none is near."""
+    theirs = {
+        other: ours for other, names in ARGUMENTS.items() if (ours := next(filter(known.__contains__, names), None))
+    }
+    if name in theirs:
+        return theirs[name]
+    foreign = difflib.get_close_matches(name, theirs, n=1, cutoff=0.8)  # a misspelt name of another library
+    meant = next(iter(difflib.get_close_matches(name, [*known, *foreign], n=1)), None)
+    return meant if meant is None or meant in known else theirs[meant]
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return ` Did you mean 'lr'?` for the known name that is meant, or nothing if none is near."""
-    meant = [ours for ours in OTHER_NAMES.get(name, ()) if ours in known]
-    meant = meant or difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {meant[0]!r}?" if meant else ""
+    """Return ` Did you mean 'lr'?` for the known name that is meant, other advice, or nothing if none is near."""
+    needed, advice = ADVICE.get(name, ("", ""))
+    if needed in known and not any(ours in known for ours in ARGUMENTS.get(name, ())):
+        return f" {advice}"
+    meant = nearest(name, known)
+    return "" if meant is None else f" Did you mean {meant!r}?"
+
+
+def raise_no_such_name(
+    owner: str, name: str, here: Mapping[str, str], obj: object, known: Collection[str] = ()
+) -> NoReturn:
+    """Raise a `NoSuchNameError` for an attribute that is not there.
+
+    Args:
+        owner: class or module, for the text.
+        name: of the attribute.
+        here: other libraries' names, and what does the same here.
+        obj: what lacks the attribute.
+        known: names that it has, of which one may be meant.
+    """
+    hint = f" Here {here[name]}." if name in here else did_you_mean(name, known) if known else ""
+    raise NoSuchNameError(f"{owner}.{name}: there is no such attribute.{hint}", name=name, obj=obj)
 
 
 def argument_names(called: type[Any]) -> tuple[list[str], bool]:

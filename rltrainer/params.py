@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from rltrainer.errors import FrozenError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import Rule, as_python, field_hints, must_be, remedy, rules_of
+from rltrainer.hints import ARGUMENTS
 from rltrainer.json_text import read_strict_json, to_strict_json
-from rltrainer.names import OTHER_NAMES, check_arguments, did_you_mean
+from rltrainer.names import check_arguments, did_you_mean
 from rltrainer.plain_values import PlainReader, to_plain
 from rltrainer.spaces import check_claims
 
@@ -134,7 +135,7 @@ Params.__setattr__ = _refuse_change  # type: ignore[method-assign, assignment]  
 
 def _owners_text(field: str) -> str:
     """Say which other params have a field of this name, or of the name that we have for it."""
-    for ours in (field, *OTHER_NAMES.get(field, ())):
+    for ours in (field, *ARGUMENTS.get(field, ())):
         if owners := _owners(Params, ours):
             return f" {ours!r} is a field of {' and '.join(owners)}."
     return ""

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.algorithms.construction_check import check_arguments, check_construction
-from rltrainer.algorithms.names_of_others import raise_unknown
 from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
-from rltrainer.names import explains_arguments
+from rltrainer.hints import METHODS
+from rltrainer.names import explains_arguments, raise_no_such_name
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import TargetNetwork
@@ -84,7 +84,7 @@ class Algorithm(ABC):
 
         def __getattr__(self, name: str) -> NoReturn:
             """Say what stands for other libraries' methods."""
-            raise_unknown(self, name)
+            raise_no_such_name(type(self).__name__, name, METHODS, self)
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.names import OTHER_NAMES
+from rltrainer.hints import ARGUMENTS
 from rltrainer.names import check_arguments as check_names
 from rltrainer.params import Params
 
@@ -13,7 +13,7 @@ def check_arguments(algorithm_class: Any, args: tuple[Any, ...], options: dict[s
 
     def elsewhere(name: str) -> str:
         fields, params = algorithm_class.params_class.__dataclass_fields__, algorithm_class.params_class.__name__
-        is_one = next((ours for ours in (name, *OTHER_NAMES.get(name, ())) if ours in fields), None)
+        is_one = next((ours for ours in (name, *ARGUMENTS.get(name, ())) if ours in fields), None)
         return f" {is_one!r} is a field of {params}: write {params}({is_one}=...)." if is_one else ""
 
     check_names(algorithm_class.__name__, algorithm_class, args, options, "argument", elsewhere)

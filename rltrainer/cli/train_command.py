@@ -18,8 +18,9 @@ from rltrainer.cli.env_names import env_named
 from rltrainer.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
 from rltrainer.cli.pictures import draw, film, require_extras
 from rltrainer.cli.values import SYNTAX, read_seeds
+from rltrainer.hints import ARGUMENTS
 from rltrainer.loggers import RunFolder
-from rltrainer.names import OTHER_NAMES, did_you_mean
+from rltrainer.names import did_you_mean
 from rltrainer.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
 from rltrainer.recipes.algorithms import OFFLINE
 from rltrainer.recipes.recipe_file import write_recipe
@@ -88,7 +89,7 @@ def _other_name(fields: list[FieldOption], option: str) -> str:
         return "The algorithm comes first: rltrainer train ppo --env CartPole-v1"
     if name in ("env_id", "gym_id"):
         return "Did you mean '--env'?"
-    flags = (field.flag for ours in OTHER_NAMES.get(name, ()) for field in fields if field.name == ours)
+    flags = (field.flag for ours in ARGUMENTS.get(name, ()) for field in fields if field.name == ours)
     return next((f"Did you mean {flag!r}?" for flag in flags), "")
 
 

@@ -32,6 +32,11 @@ BACKENDS = get_args(Backend)
 
 ONE_ENV = "It is one env: pass what makes a new one at each call, such as lambda: MyEnv(), or its class."
 """The remedy where an env is passed in place of a factory."""
+MANY_AGENTS = (
+    "It is an env of several agents: rl.AgentsAsEnvs(factory, num_copies) makes them the rows of a vector env, and "
+    "lambda: rl.JointEnv(parallel_env) makes it an env of one agent."
+)
+"""The remedy where an env of PettingZoo stands in place of gymnasium's."""
 NATIVE_FROM_NUM_ENVS = 8
 """From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not."""
 
@@ -134,15 +139,34 @@ def single_env(env: str | Callable[[], Env], wrappers: Sequence[Callable[[Env], 
     return _make_single(_find_spec(env) if isinstance(env, str) else env, env_kwargs, wrappers)
 
 
+def env_remedy(value: object) -> str:
+    """Return what to write where a value is no id and no factory; "" if that is not known."""
+    if callable(getattr(value, "observation_space", None)):  # of an agent; gymnasium's is a space
+        return MANY_AGENTS
+    return ONE_ENV if isinstance(value, gym.Env) else ""
+
+
+def newest_version(env_id: str) -> str:
+    """Return an id with the newest version that gymnasium knows, where it names none: `CartPole` is `CartPole-v1`."""
+    module, colon, name = env_id.rpartition(":")
+    match = registration.ENV_ID_RE.fullmatch(name)
+    if match is None or match["version"] is not None or name in gym.registry:
+        return env_id
+    version = registration.find_highest_version(match["namespace"], match["name"])
+    return env_id if version is None else f"{module}{colon}{name}-v{version}"
+
+
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
     if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, gym.Env))):
-        hint = ONE_ENV if isinstance(env, gym.Env) else ""
-        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env, hint)
+        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env, env_remedy(env))
     if not isinstance(backend, str) or backend not in BACKENDS:
         hint = did_you_mean(str(backend), BACKENDS).strip()
         _raise_invalid("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
     if not isinstance(wrappers, Sequence) or isinstance(wrappers, str) or not all(map(callable, wrappers)):
         _raise_invalid("wrappers", "must be a sequence of callables from an env to an env", wrappers)
+    if "env_kwargs" in env_kwargs:
+        hint = "Write make_vec(..., **env_kwargs)."
+        _raise_invalid("env_kwargs", "must be given each by its name", env_kwargs["env_kwargs"], hint)
     if env_kwargs and not isinstance(env, str):
         _raise_invalid("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
     if backend in ("native", "envpool"):
@@ -175,6 +199,7 @@ def _find_spec(env_id: str) -> EnvSpec:
     with _translated_errors(env_id, module):
         if module == "MinAtar":
             _register_minatar()
+        env_id = newest_version(env_id)
         # gymnasium's public lookup imports no module, and its private one warns of every id that has a newer version.
         return registration._find_spec(env_id) if ":" in env_id else gym.spec(env_id)
 

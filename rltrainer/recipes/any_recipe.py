@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from rltrainer.algorithms import Algorithm, AlgorithmParams, load
 from rltrainer.collect.episode_infos import Keys, checked_keys
-from rltrainer.envs.make_vec import ONE_ENV, Backend, make_vec, single_env
+from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.field_rules import (
@@ -25,7 +25,7 @@ from rltrainer.field_rules import (
     field_hints,
     instance_of,
 )
-from rltrainer.names import argument_names, did_you_mean
+from rltrainer.names import argument_names, did_you_mean, nearest
 from rltrainer.nets import Policy
 from rltrainer.params import Params
 from rltrainer.recipes.algorithms import algorithm_named, algorithms_for, policy_of
@@ -37,7 +37,7 @@ AnyEnv = Annotated[
     Rule(
         "a gymnasium id or a factory of envs",
         lambda v: callable(v) or (isinstance(v, str) and v.strip() != ""),
-        lambda v: ONE_ENV if isinstance(v, gym.Env) else "",
+        lambda v: env_remedy(v),
     ),
 ]
 Options = Annotated[
@@ -52,6 +52,9 @@ Wrappers = Annotated[
     ),
 ]
 """Names of wrappers, or dicts of a name as `wrapper` and its arguments; the first one is innermost."""
+
+OF_TRAIN = ("data", "directory")
+"""Arguments of `rl.train` that are no fields."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -110,6 +113,9 @@ class AnyRecipe(Params):
             if (data := getattr(self, field)) is not None:
                 wrappers_named(type(self).__name__, field, data)
                 object.__setattr__(self, field, tuple(data))  # frozen, and equal to what a file brings back
+        if taken := sorted(self.env_kwargs.keys() & {"env", "num_envs", "backend", "seed", "wrappers"}):
+            hint = f"The recipe has a field for it: {taken[0]}=..." if hasattr(self, taken[0]) else ""
+            self.raise_invalid("env_kwargs", f"must be arguments of the env, and have no {taken[0]!r}", hint)
         keys = (self.info_keys,) if isinstance(self.info_keys, str) else self.info_keys
         object.__setattr__(self, "info_keys", checked_keys(type(self).__name__, keys))
         if self.start is not None:
@@ -254,9 +260,10 @@ class AnyRecipe(Params):
         for owner, names in self._known().items():
             if name in names:
                 return owner
-        live = live_fields(self)
-        hint = " It is an argument of make_trainer, and of rl.train." if name in live else did_you_mean(name, live)
-        hint = did_you_mean(name, self.field_names()) or hint
+        hint = did_you_mean(name, self.field_names())
+        if not hint and (meant := nearest(name, {*live_fields(self), *OF_TRAIN})) is not None:
+            also = "make_trainer, and of rl.train" if meant not in OF_TRAIN else "rl.train"
+            hint = f"{f' Did you mean {meant!r}?' * (meant != name)} It is an argument of {also}."
         raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{hint}")
 
     def _known(self) -> dict[str, set[str]]:

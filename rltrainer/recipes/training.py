@@ -16,6 +16,7 @@ from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.datasets import load
 from rltrainer.envs import make_vec
+from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
@@ -166,6 +167,7 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
     if data is not None:
         offline = offline_recipe(env, algorithm, data)
         return offline, f"the recommended settings of {offline.algorithm} on data"
+    env = newest_version(env) if isinstance(env, str) else env
     if env in cookbook.names():
         meant, _, of = env.partition("/")
         hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."

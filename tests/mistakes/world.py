@@ -44,6 +44,13 @@ class Flags(Walk):
     action_space = gym.spaces.MultiBinary(2)
 
 
+class Team:
+    """A parallel env of PettingZoo's kind."""
+
+    def observation_space(self, agent: str) -> Any:
+        return SPACE
+
+
 class OldReset(Walk):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return self.observe()

@@ -314,12 +314,13 @@ def test_wrong_names_and_numbers_of_arguments(make: Callable[[], object], text: 
 
 
 def test_every_name_of_another_library_has_one_of_ours() -> None:
-    from rltrainer.names import OTHER_NAMES
+    from rltrainer.hints import ADVICE, ARGUMENTS
 
     classes = [rl.NetParams, rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams, rl.CQLParams]
     classes += [rl.TQCParams, rl.REDQParams, rl.TRPOParams, rl.UpdateParams]
     classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
     known = {field.name for cls in classes for field in dataclasses.fields(cls)}
+    known |= {field.name for field in dataclasses.fields(rl.OfflineRecipe)}
     known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}
     known |= {"sde_sample_interval"}
     known |= {"cell_size"} | set(vars(rl.TrainerHook)) | {field.name for field in dataclasses.fields(rl.Recipe)}
@@ -333,7 +334,8 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     ):
         known |= set(inspect.signature(called).parameters)
     known |= {field.name for field in dataclasses.fields(rl.CheckpointParams)}
-    assert {ours for names in OTHER_NAMES.values() for ours in names} <= known
+    assert {ours for names in ARGUMENTS.values() for ours in names} <= known
+    assert {needed for needed, _ in ADVICE.values()} <= known | {"net"}
 
 
 def test_params_with_one_positional_field_stay_positional() -> None:

@@ -173,9 +173,9 @@ class EnvGroup:
             hint = ". A factory is called without arguments: lambda: MyEnv(...)" if "argument" in str(error) else ""
             raise EnvError(f"env {i}: the factory raised {type(error).__name__}: {error}{hint}") from error
         if not isinstance(env, gym.Env):
-            raise EnvError(
-                f"env {i}: the factory must return a gymnasium.Env, got {describe(env)}. Does it lack a return?"
-            )
+            has_agents = callable(getattr(env, "observation_space", None))
+            hint = "rl.JointEnv or rl.AgentsAsEnvs takes several agents" if has_agents else "Does it lack a return?"
+            raise EnvError(f"env {i}: the factory must return a gymnasium.Env, got {describe(env)}. {hint}")
         for j, other in enumerate(self.envs, self._first):
             if env is other:
                 raise EnvError(f"env {i}: the factory returned the same object as for env {j}; it must make a new env")

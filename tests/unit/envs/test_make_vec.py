@@ -14,6 +14,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.envs.make_vec import newest_version
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from rltrainer.seeding import derive_seed
 from tests.unit.envs.scripted import ScriptedEnv
@@ -216,8 +217,28 @@ def test_an_env_of_box2d() -> None:
 
 def test_atari_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5 .*ale_py.*rltrainer\[atari\]"):
+    with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5 .*ale_py.*\.\[atari\]"):
         make_vec("ALE/Pong-v5", 2)
+
+
+@pytest.mark.parametrize("env", ["CartPole", "gymnasium:CartPole", "gymnasium.envs:CartPole"])
+def test_an_id_without_a_version_is_the_newest(env: str) -> None:
+    envs = make_vec(env, 1)
+    assert envs.spec is not None
+    assert envs.spec.id == gym.make("CartPole-v1").spec.id  # type: ignore[union-attr]  # it has one
+    envs.close()
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    for version in (9, 10):
+        gym.register(f"Versions/Of-v{version}", "gymnasium.envs.classic_control:CartPoleEnv")
+    assert newest_version("Versions/Of") == "Versions/Of-v10"
+    assert newest_version("Versions/Of-v9") == "Versions/Of-v9"
+    assert newest_version("no id!") == "no id!"
+    gym.register("Versions/None", "gymnasium.envs.classic_control:CartPoleEnv")
+    assert newest_version("Versions/None") == "Versions/None"
+    for name in ("Of-v9", "Of-v10", "None"):
+        del gym.registry[f"Versions/{name}"]
 
 
 def test_a_module_that_is_not_installed() -> None:

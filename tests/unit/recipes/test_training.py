@@ -127,6 +127,8 @@ def test_another_version_of_an_env_is_said() -> None:
     recipe, words = choose_recipe("CartPole-v0", None, {})
     assert (recipe.env, recipe.name) == ("CartPole-v0", "ppo/CartPole-v0")
     assert words == "recipe ppo/CartPole-v1 (RL Zoo), for want of one for CartPole-v0"
+    recipe, words = choose_recipe("CartPole", None, {})
+    assert (recipe.env, words) == ("CartPole-v1", "recipe ppo/CartPole-v1 (RL Zoo)")  # the newest that there is
 
 
 def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
@@ -152,6 +154,15 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
             ("CartPole-v1",),
             {"learning_rate": 1},
             "Recipe ppo/CartPole-v1: has no field 'learning_rate'. Did you mean 'lr'?",
+        ),
+        *(
+            (
+                ("CartPole-v1",),
+                {"env_kwargs": {name: 1}},
+                f"Recipe.env_kwargs: must be arguments of the env, and have no {name!r}; got {{{name!r}: 1}} (dict). "
+                f"The recipe has a field for it: {name}=...",
+            )
+            for name in ("seed", "backend", "num_envs", "wrappers", "env")
         ),
         (("CartPole-v1",), {"gamma": 2.0}, "PPOParams.gamma: must be "),
         (("CartPole-v1",), {"info_keys": ["return"]}, "Recipe.info_keys: must be none of return, length, "),
