@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
@@ -89,12 +90,13 @@ class OnPolicyAlgorithm(Algorithm):
         """Do what is done once with all samples [T, N], and return what to log of it; called without gradients."""
         return {}
 
-    def check_batch_size(self, batch_size: int | None, num_rows: int | None) -> None:
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
         """Check that minibatches of this size can be made of rollouts; a trainer asks before it trains.
 
         Args:
             batch_size: see `update`.
             num_rows: T, steps of each env in a rollout; None if that varies.
+            num_envs: N, the number of envs.
 
         Raises:
             ParamsError: they cannot.
@@ -163,6 +165,27 @@ class OnPolicyAlgorithm(Algorithm):
         accumulation.num_steps = 0
         if results and self.plan.update.tells_norms:
             tell_norms(results[-1], self.optimizers_by_loss())
+
+
+def check_standardized(name: str, field: str, batch_size: int | None, num_cells: int | None) -> None:
+    """Check that no minibatch is left with one cell, which standardising makes 0.
+
+    Args:
+        name: of the algorithm.
+        field: of its params, by class and name, which says that minibatches are standardised.
+        batch_size: see `OnPolicyAlgorithm.update`.
+        num_cells: of a rollout; None if that varies.
+
+    Raises:
+        ParamsError: some would be.
+    """
+    cells = 3 if num_cells is None else num_cells  # an odd number, of which pairs leave one
+    if cells == 0 or cells // math.ceil(cells / (batch_size or cells)) > 1:
+        return
+    of_what = "" if num_cells is None else f" of the rollout's {num_cells}"
+    rule = f"must leave no minibatch with one cell{of_what}, as {field}=True makes its advantage 0: no actor is trained"
+    hint = f"Take larger minibatches, collect more, or set {field}=False."
+    raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, hint))
 
 
 def minibatches(cells: Samples, batch_size: int, generator: torch.Generator, repeat: int = 1) -> Iterator[Samples]:

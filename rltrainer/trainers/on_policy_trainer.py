@@ -39,7 +39,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         num_steps = None if self.rollouts_vary else self.collection_step_num_env_steps
         num_rows = None if num_steps is None else -(-num_steps // self.training_collector.num_envs)
         if isinstance(algorithm, OnPolicyAlgorithm):
-            algorithm.check_batch_size(self.batch_size, num_rows)
+            algorithm.check_batch_size(self.batch_size, num_rows, self.training_collector.num_envs)
 
     @property
     def gradient_batch_size(self) -> int:

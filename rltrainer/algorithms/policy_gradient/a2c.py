@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import operator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples, check_standardized
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
@@ -72,6 +73,23 @@ class A2C(OnPolicyAlgorithm):
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
         weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
         return Samples(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
+
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
+        """Check that the advantages of each minibatch can be standardised, if the params say so.
+
+        Raises:
+            ParamsError: a minibatch would have one cell.
+        """
+        if self.params.normalize_advantage:
+            num_cells = None if num_rows is None else num_rows * num_envs
+            field = f"{type(self.params).__name__}.normalize_advantage"
+            check_standardized(type(self).__name__, field, batch_size, num_cells)
+
+    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
+        """Yield minibatches, of which none has one cell if advantages are standardised."""
+        if self.params.normalize_advantage:
+            self.check_batch_size(batch_size, int(samples.weight.count_nonzero()))
+        yield from super().batches(samples, batch_size, repeat)
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""

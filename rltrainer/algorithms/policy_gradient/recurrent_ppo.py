@@ -84,13 +84,15 @@ class RecurrentPPO(PPO):
         fields |= {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
         return Sequences(**fields)
 
-    def check_batch_size(self, batch_size: int | None, num_rows: int | None) -> None:
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
         """Check that minibatches hold whole envs.
 
         Raises:
-            ParamsError: they do not, or rollouts differ in length and a minibatch is not all envs.
+            ParamsError: they do not, or rollouts differ in length and a minibatch is not all envs; or see `A2C`.
         """
         name = type(self).__name__
+        if num_rows == 1:  # else a minibatch has that many cells at least
+            super().check_batch_size(batch_size, num_rows, num_envs)
         if batch_size is None:
             return
         if num_rows is None:
@@ -103,7 +105,7 @@ class RecurrentPPO(PPO):
     def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
         """Yield what whole envs did, in random order; the last minibatch is padded by envs of weight 0."""
         sequences, (num_rows, num_envs) = cast(Sequences, samples), samples.weight.shape
-        self.check_batch_size(batch_size, num_rows)
+        self.check_batch_size(batch_size, num_rows, num_envs)
         size = num_envs if batch_size is None else min(batch_size // num_rows, num_envs)
         if size == num_envs:
             yield from itertools.repeat(sequences.flatten(), repeat)

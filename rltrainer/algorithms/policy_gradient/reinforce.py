@@ -7,7 +7,7 @@ import logging
 import torch
 
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples, check_standardized
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import Flag, PositiveFloat, Scheduled
 from rltrainer.functional.losses import standardize, weighted_mean
@@ -58,8 +58,20 @@ class REINFORCE(OnPolicyAlgorithm):
             "update_step_num_repetitions": 1,
         }
 
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
+        """Check that the returns of a rollout can be standardised, if the params say so.
+
+        Raises:
+            ParamsError: a rollout has one cell.
+        """
+        if self.params.standardize_return:
+            num_cells = None if num_rows is None else num_rows * num_envs
+            field = f"{type(self.params).__name__}.standardize_return"
+            check_standardized(type(self).__name__, field, None, num_cells)
+
     def process(self, rollout: Rollout) -> Samples:
         """Return what was earned from each cell to the end of its trace, as returns and as advantages."""
+        self.check_batch_size(None, int(rollout.valid.count_nonzero()))
         weight = rollout.valid.to(rollout.reward.dtype)
         reward = self.policy.scale_reward(rollout.reward)
         ends = rollout.ends

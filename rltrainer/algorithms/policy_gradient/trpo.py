@@ -86,8 +86,17 @@ class TRPO(A2C):
         num_steps = max(2048, 32 * num_envs)
         return {"collection_step_num_env_steps": num_steps, "batch_size": 128, "update_step_num_repetitions": 10}
 
+    def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
+        """Check that the advantages of a rollout can be standardised; minibatches are the critic's, of any size.
+
+        Raises:
+            ParamsError: a rollout has one cell.
+        """
+        super().check_batch_size(None, num_rows, num_envs)
+
     def before_batches(self, samples: Samples) -> dict[str, Tensor]:
         """Take the policy's step on all cells, and return what it came to."""
+        self.check_batch_size(None, int(samples.weight.count_nonzero()))
         return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
