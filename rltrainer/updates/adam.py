@@ -139,7 +139,7 @@ class Adam:
         hint = "Freeze the same layers, and build the networks, as when it was saved."
         for key in ("mean", "square", "num_steps"):
             check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
-        missed = state.get(MISSED, torch.zeros_like(self.num_missed))
+        missed = state.get(MISSED, torch.zeros_like(self.num_missed, device=state["num_steps"].device))
         check_like(f"{name}.{MISSED}", self.num_missed, missed, hint)
         lr = state.get("lr")
         if type(lr) not in (int, float) or not 0 <= cast(float, lr) < LARGEST_INT:

@@ -117,3 +117,13 @@ def test_a_policy_is_asked_and_tested(name: str) -> None:
     obs, _ = envs.reset()
     policy.predict(obs)
     assert rl.evaluate_policy(policy, envs, episodes=2).num_collected_episodes == 2
+
+
+def test_a_layer_that_rests_for_an_epoch() -> None:
+    trainers = [made("td3", device, max_epochs=2) for device in ("cuda", "cpu")]
+    for trainer in trainers:
+        layer = next(trainer.algorithm.policy.critic.parameters())
+        trainer.execute_epoch()
+        layer.requires_grad_(False)
+        trainer.execute_epoch()
+    assert_same_numbers(*trainers)
