@@ -36,7 +36,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
     path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is no regular file")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     remove_abandoned(path, "tmp")
     temporary = hidden_name(path, "tmp")
     try:
@@ -84,6 +84,14 @@ def remove(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those around it, their names flushed to disk; nothing if it is there."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

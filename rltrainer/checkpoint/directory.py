@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from rltrainer.atomic_write import hidden_name, remove, remove_abandoned, sync_directory, write_errors
+from rltrainer.atomic_write import hidden_name, make_folder, remove, remove_abandoned, sync_directory, write_errors
 from rltrainer.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from rltrainer.checkpoint.members import FileEntry, check_member, write_member
 from rltrainer.checkpoint.replacing import absolute_path, check_replaceable, look_at, move_into_place, recover
@@ -27,7 +27,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
     """
     path = absolute_path(path)
     with write_errors(path, CheckpointError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         recover(path)
         look_at(path, check_replaceable)
         remove_abandoned(path, "new")
@@ -37,7 +37,6 @@ def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
             move_into_place(temporary, path)
         finally:
             remove(temporary)
-        sync_directory(path.parent)
         remove_abandoned(path, "old")
 
 

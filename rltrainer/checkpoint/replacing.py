@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rltrainer.atomic_write import goes_on, hidden_name, hidden_names, remove
+from rltrainer.atomic_write import goes_on, hidden_name, hidden_names, remove, sync_directory
 from rltrainer.checkpoint.manifest import MANIFEST, read_manifest
 from rltrainer.errors import CheckpointError
 
@@ -34,6 +34,8 @@ def look_at(path: Path, look: Callable[[Path], T]) -> T:
 def move_into_place(temporary: Path, path: Path) -> None:
     """Rename a written directory to `path`; what stands there is moved away before, and removed after.
 
+    It is removed when the new name is flushed to disk: a machine that loses its power keeps one of the two.
+
     Other threads and processes may do the same: who comes last replaces what the others wrote.
     """
     previous = hidden_name(path, "old")
@@ -48,6 +50,7 @@ def move_into_place(temporary: Path, path: Path) -> None:
             with contextlib.suppress(OSError):
                 os.replace(previous, path)
         raise
+    sync_directory(path.parent)
     remove(previous)
 
 

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rltrainer.atomic_write import hidden_name, remove, sync_directory, write_errors
+from rltrainer.atomic_write import hidden_name, make_folder, remove, sync_directory, write_errors
 from rltrainer.checkpoint.capture import Capture, Saved
 from rltrainer.checkpoint.directory import write_parts
 from rltrainer.checkpoint.directory_lock import DirectoryLock
@@ -59,7 +59,7 @@ class CheckpointStore:
             text = f"{self.directory}: is a checkpoint, and cannot hold those of a run. Give the directory around it."
             raise CheckpointError(text)
         with write_errors(self.directory, CheckpointError):
-            self._segments.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self._segments.path)
             self._lock.acquire()
             try:
                 self._look_around()
