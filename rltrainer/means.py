@@ -1,5 +1,6 @@
 """Weighted means of named numbers. Tensors stay on their device, and nobody waits for it, until they are read."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -34,15 +35,16 @@ class Part:
 @torch.no_grad()  # a number that somebody forgot to detach must not hold its graph for the rest of the run
 def merge(parts: Sequence[Part]) -> Part:
     """Return the weighted means of parts; a name that some of them lack is a mean over the others."""
-    values: dict[str, list[Number]] = {}
-    weights: dict[str, list[float]] = {}
-    for part in parts:
-        for name, value in part.values.items():
-            values.setdefault(name, []).append(value)
-            weights.setdefault(name, []).append(part.weights.get(name, part.weight))
+    means: dict[str, Number] = {}
+    others: dict[str, float] = {}
     weight = sum(part.weight for part in parts)
-    others = {name: total for name, each in weights.items() if (total := sum(each)) != weight}
-    return Part({name: _mean(values[name], weights[name]) for name in values}, weight, others)
+    for name in dict.fromkeys(itertools.chain.from_iterable(part.values for part in parts)):
+        having = [part for part in parts if name in part.values]
+        weights = [part.weights.get(name, part.weight) for part in having]
+        means[name] = _mean([part.values[name] for part in having], weights)
+        if (total := sum(weights)) != weight:
+            others[name] = total
+    return Part(means, weight, others)
 
 
 def floats(values: Mapping[str, Number]) -> dict[str, float]:
@@ -61,7 +63,9 @@ def _mean(values: list[Number], weights: list[float]) -> Number:
     newest = values[-1]
     if isinstance(newest, Tensor) and newest.device != values[0].device:  # the older ones come from a checkpoint
         values = [torch.as_tensor(value, device=newest.device) for value in values]
-    stacked = torch.stack([torch.as_tensor(value).reshape(()) for value in values])
+    stacked = torch.stack(
+        [x if isinstance(x, Tensor) and not x.dim() else torch.as_tensor(x).reshape(()) for x in values]
+    )
     if len(set(weights)) == 1:
         return stacked.mean()
     weight = torch.tensor(weights, dtype=stacked.dtype).to(stacked.device, non_blocking=True)

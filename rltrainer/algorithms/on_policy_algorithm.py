@@ -53,8 +53,8 @@ class Samples:
 
     def gather(self, index: Tensor, shape: tuple[int, int]) -> list[Self]:
         """Return the cells at `index` [K * B], of flattened samples, as K minibatches of shape (K, B)."""
-        columns = [_split(getattr(self, name), index, shape) for name in self.names()]
-        return [type(self)(**dict(zip(self.names(), parts, strict=True))) for parts in zip(*columns, strict=True)]
+        columns = {name: _split(getattr(self, name), index, shape) for name in self.names()}
+        return [type(self)(**dict(zip(columns, parts, strict=True))) for parts in zip(*columns.values(), strict=True)]
 
     @classmethod
     def names(cls) -> list[str]:

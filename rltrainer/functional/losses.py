@@ -5,15 +5,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
-    """Mean of `x` [..., B] under `weight` [B], over the last axis; cells of weight 0 (padding) do not count."""
-    return (x * weight).sum(-1) / weight.sum()
+def weighted_mean(x: Tensor, weight: Tensor, total: Tensor | None = None) -> Tensor:
+    """Mean of `x` [..., B] under `weight` [B], over the last axis; cells of weight 0 (padding) do not count.
+
+    Several means under the same weights share their sum `total` [].
+    """
+    return (x * weight).sum(-1) / (weight.sum() if total is None else total)
 
 
 def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
     """Shift and scale `x` [B] to weighted mean 0 and standard deviation 1 (unbiased, as `Tensor.std`)."""
-    centred = x - weighted_mean(x, weight)
-    variance = (centred.square() * weight).sum() / (weight.sum() - 1).clamp(min=1)
+    total = weight.sum()
+    centred = x - weighted_mean(x, weight, total)
+    variance = (centred.square() * weight).sum() / (total - 1).clamp(min=1)
     return centred / (variance.sqrt() + eps)
 
 

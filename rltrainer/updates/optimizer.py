@@ -1,5 +1,6 @@
 """The one place where gradients are taken, averaged over processes, checked, clipped and applied."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -357,9 +358,10 @@ class Optimizer:
 
     def _looked_at(self, length: Tensor, loss: Tensor) -> Tensor:
         """Return whether a gradient is finite, by its length, and where the loss is scaled also the loss."""
+        is_finite = length < math.inf  # no length is below 0, and of NaN it is False: a quarter of isfinite's time
         if self._scaler is None:
-            return torch.isfinite(length)
-        is_finite = torch.isfinite(length) & torch.isfinite(loss)
+            return is_finite
+        is_finite &= torch.isfinite(loss)
         self._scaler.update(is_finite)
         return is_finite
 

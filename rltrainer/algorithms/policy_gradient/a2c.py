@@ -94,19 +94,21 @@ class A2C(OnPolicyAlgorithm):
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""
         distribution, value = self.evaluate(batch)
-        log_prob = distribution.log_prob(batch.action)
-        policy_loss = weighted_mean(self.policy_loss(log_prob, batch), batch.weight)
-        value_loss = weighted_mean(self.value_loss(value, batch), batch.weight)
-        entropy = weighted_mean(distribution.entropy(), batch.weight)
+        log_prob, weight = distribution.log_prob(batch.action), batch.weight
+        total = weight.sum()
+        policy_loss = weighted_mean(self.policy_loss(log_prob, batch), weight, total)
+        value_loss = weighted_mean(self.value_loss(value, batch), weight, total)
+        entropy = weighted_mean(distribution.entropy(), weight, total)
         parts = [policy_loss, self.params.value_coef * value_loss]
         if self.params.entropy_coef != 0:  # without it, the backward pass leaves the entropy out
             parts.append(-self.entropy_coef.value * entropy)
         loss = functools.reduce(operator.add, parts)
-        self.end_early(log_prob.detach(), batch)
+        log_prob = log_prob.detach()
+        self.end_early(log_prob, batch)
         self.optimizer.step(loss, parts)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics = {name: value.detach() for name, value in losses.items()}
-        return UpdateResult({**metrics, **self.policy_change(log_prob.detach(), batch)})
+        return UpdateResult({**metrics, **self.policy_change(log_prob, batch)})
 
     def evaluate(self, batch: Samples) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [B] of a minibatch."""

@@ -92,11 +92,11 @@ class PPO(A2C):
         r is the probability ratio; the fraction is of cells where |r - 1| > clip. Source: Schulman 2020, Approximating
         KL Divergence, http://joschu.net/blog/kl-approx.html.
         """
-        log_ratio = log_prob - batch.log_prob
+        log_ratio, total = log_prob - batch.log_prob, batch.weight.sum()
         change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
         metrics = {
-            "approx_kl": weighted_mean(change - log_ratio, batch.weight),
-            "clip_fraction": weighted_mean((change.abs() > self.clip.value).to(change.dtype), batch.weight),
+            "approx_kl": weighted_mean(change - log_ratio, batch.weight, total),
+            "clip_fraction": weighted_mean((change.abs() > self.clip.value).to(change.dtype), batch.weight, total),
         }
         if self.params.target_kl is not None:
             metrics["is_taken"] = (~self.optimizer.is_stopped).float()
