@@ -97,7 +97,9 @@ class TRPO(A2C):
     def before_batches(self, samples: Samples) -> dict[str, Tensor]:
         """Take the policy's step on all cells, and return what it came to."""
         self.check_batch_size(None, int(samples.weight.count_nonzero()))
-        return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
+        # In eval mode: two masks of dropout are further apart than the bound allows, and no step would be taken.
+        with self._eval_mode.while_on():
+            return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step of the critic."""
