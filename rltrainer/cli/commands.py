@@ -1,5 +1,7 @@
 """All commands."""
 
+from typing import Any
+
 import click
 
 from rltrainer.cli.doctor import doctor
@@ -17,7 +19,14 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "token_normalize_func": lambda token: token.replace("_", "-"),  # --num_envs, as the field is called in Python
+}
+
+
+@click.group(cls=InOrder, context_settings=SETTINGS)
 @click.version_option(package_name="rltrainer")
 def commands() -> None:
     """Train, evaluate, film and draw reinforcement-learning agents."""

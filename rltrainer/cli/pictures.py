@@ -73,6 +73,7 @@ def _save(picture: "Figure", path: Path) -> None:
 
 def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed: int = 10_001) -> None:
     """Film the best algorithm of a run; None takes `best.mp4` of the run's videos."""
-    path = RunFolder(run).videos / "best.mp4" if path is None else path
+    if path is None:
+        path = run.with_suffix(".mp4") if run.is_file() else RunFolder(run).videos / "best.mp4"
     stats = record(run, env, path, episodes=episodes, seed=seed)
     click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")

@@ -15,9 +15,12 @@ from rltrainer.evaluation import evaluate_policy
 from rltrainer.evaluation import watch as watch_policy
 from rltrainer.export import export_onnx
 from rltrainer.loggers import RunFolder
+from rltrainer.plots.run_data import curve
 from rltrainer.recipes import AnyRecipe, recipe_of
 from rltrainer.recipes.recipe_file import NAME as RECIPE
 from rltrainer.runs import open_run
+from rltrainer.runs.opened_run import run_of, runs_in
+from rltrainer.sweeps.opened_sweep import DESCRIBED
 
 ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
 RUN = click.argument("run", type=click.Path(path_type=Path))
@@ -55,7 +58,7 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
 def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
     """Play episodes with the best algorithm of a run.
 
-    It does not explore: each action is the one that it thinks best.
+    RUN is its folder, or a file in it, such as best.safetensors. The algorithm does not explore.
     """
     stats = evaluate_policy(run, _env(run, env), episodes, seed=seed)
     for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
@@ -98,9 +101,10 @@ def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
 def plot(runs: tuple[Path, ...], path: Path | None, value: str) -> None:
     """Draw the learning curves of runs, or a sweep.
 
-    Seeds of one algorithm and params are drawn together. A single run gets its page, too.
+    A folder of runs stands for all of them. Seeds of one algorithm and params are drawn together. A single run gets its
+    page, too.
     """
-    draw(runs, path, value)
+    draw([each for folder in runs for each in _runs_of(folder, value)], path, value)
 
 
 @click.command()
@@ -111,10 +115,19 @@ def export(run: Path, path: Path | None) -> None:
 
     It runs without Python, PyTorch or rltrainer.
     """
-    folder = open_run(run).folder
-    path = folder.path / "best.onnx" if path is None else path
-    export_onnx(folder.best, path)
+    saved = run if run.is_file() else open_run(run).folder.best
+    path = saved.with_suffix(".onnx") if path is None else path
+    export_onnx(saved, path)
     click.echo(f"{path}")
+
+
+def _runs_of(folder: Path, value: str) -> list[Path]:
+    """Return a run or a sweep as it is; of another folder the runs in it that have logged the number."""
+    found = [run for run in runs_in(folder) if not any((each / DESCRIBED).exists() for each in (run, *run.parents))]
+    logged = [run for run in found if run == folder or curve(open_run(run), value) is not None]
+    for run in set(found) - set(logged):
+        click.echo(f"rltrainer: {run} is left out, as it has logged no {value} yet", err=True)
+    return logged or [folder]
 
 
 def _recipe(run: Path, env: str | None) -> AnyRecipe:
@@ -126,8 +139,14 @@ def _recipe(run: Path, env: str | None) -> AnyRecipe:
 
 
 def _env(run: Path, env: str | None, **more: Any) -> Any:
-    """Return what makes an env of a run: as its recipe says, or as the run was told, or as the command names it."""
-    opened = open_run(run)
+    """Return what makes an env of a run, or of a file in it: as its recipe says, or its params, or the command."""
+    folder = run_of(run)
+    if folder is None and run.is_file():
+        if env is None:
+            raise CheckpointError(f"{run}: lies in no run that says its env. Name it: --env CartPole-v1")
+        return functools.partial(single_env, env_named(env), **more)
+    opened = open_run(folder or run)
+    run = opened.folder.path
     if (opened.folder.path / RECIPE).exists():
         recipe = _recipe(run, env)
         if recipe.env is not None:

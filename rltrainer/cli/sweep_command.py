@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from rltrainer.cli.fields import FieldOption, shown, with_values
-from rltrainer.cli.train_command import TrainCommand, explain, require_source
+from rltrainer.cli.train_command import EXPLAIN, HELP_ALL, TrainCommand, require_source
 from rltrainer.cli.values import RANGES, read_range
 from rltrainer.errors import MissingExtraError
 from rltrainer.sweeps import SweepResult, SweepTrial
@@ -23,22 +23,22 @@ class SweepCommand(TrainCommand):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the fields, and how ranges are written."""
         super().format_epilog(ctx, formatter)
-        formatter.write_text(RANGES)
+        if "all" in ctx.meta:
+            formatter.write_text(RANGES)
 
 
 @click.command("sweep", cls=SweepCommand, short_help="Find values of fields that train well.")
 @click.argument("algorithm", required=False, metavar="[ALGORITHM]")
 @click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
-@click.option("--data", metavar="DATA", help="Train offline from a file, a folder or a Minari data set.")
+@click.option("--data", metavar="DATA", help="A file, folder or Minari data set: train offline.")
 @click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option("--trials", default=20, show_default=True, metavar="N", help="In all, with those that are there.")
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
 @click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
 @click.option("--path", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
-@click.option(
-    "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field, or a group of them."
-)
+@EXPLAIN
+@HELP_ALL
 @click.pass_context
 def sweep(
     ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,

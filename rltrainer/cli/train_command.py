@@ -18,11 +18,12 @@ from rltrainer.cli.env_names import env_named
 from rltrainer.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
 from rltrainer.cli.pictures import draw, film, require_extras
 from rltrainer.cli.values import SYNTAX, read_seeds
+from rltrainer.errors import ParamsError
 from rltrainer.hints import ARGUMENTS
 from rltrainer.loggers import RunFolder
 from rltrainer.names import did_you_mean
 from rltrainer.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
-from rltrainer.recipes.algorithms import OFFLINE
+from rltrainer.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.recipes.recipe_file import write_recipe
 from rltrainer.recipes.training import choose_recipe
 from rltrainer.runs import open_run, run_seeds
@@ -64,9 +65,13 @@ class TrainCommand(click.Command):
         return [*super().get_params(ctx), *ctx.meta["options"]]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the fields by group: names only, as `--explain` says more."""
+        """Say that fields are options; with `--help-all` list them by group, names only, as `--explain` says more."""
         fields: list[FieldOption] = ctx.meta["fields"]
         formatter.write_paragraph()
+        if "all" not in ctx.meta:
+            words = f"Each field of {ctx.meta['recipe'].name} is an option too, such as --lr 1e-3"
+            formatter.write_text(f"{words}: --help-all lists them.")
+            return
         formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME explains one:")
         groups = dict.fromkeys(field.group for field in fields)
         named = {
@@ -111,10 +116,26 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
     ctx.exit()
 
 
+def help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the help with all fields, and end."""
+    if value:
+        ctx.meta["all"] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+EXPLAIN = click.option(
+    "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field or group."
+)
+HELP_ALL = click.option(
+    "--help-all", is_flag=True, callback=help_all, expose_value=False, help="Show this message and all fields."
+)
+
+
 @click.command("train", cls=TrainCommand, short_help="Train an agent; every field of a training is an option.")
 @click.argument("algorithm", required=False, metavar="[ALGORITHM]")
 @click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
-@click.option("--data", metavar="DATA", help="Train offline from a file, a folder or a Minari data set.")
+@click.option("--data", metavar="DATA", help="A file, folder or Minari data set: train offline.")
 @click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
@@ -124,16 +145,15 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
 )
 @click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
 @click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
-@click.option(
-    "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field, or a group of them."
-)
+@EXPLAIN
+@HELP_ALL
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
           seed: str, directory: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
-    The best recipe for the env is taken, or else recommended settings; options change fields of it. A run has a folder
-    with log, best algorithm, checkpoints. Ctrl-C saves; `resume` goes on.
+    The best recipe for the env is taken, or else recommended settings. A run has a folder with its log, best algorithm
+    and checkpoints. Ctrl-C saves; `resume` continues.
     """
     require_source(ctx, env, recipe, data)
     try:
@@ -231,9 +251,20 @@ def _checkpoint(folder: RunFolder, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
-    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are."""
+    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are.
+
+    Raises:
+        UsageError: an algorithm or a recipe is misspelt, or they contradict each other.
+    """
+    try:
+        return _recipe_of(args)
+    except ParamsError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
     name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
-    algorithm = args[0] if args and not args[0].startswith("-") else None
+    algorithm = _algorithm(args[0]) if args and not args[0].startswith("-") else None
     if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):
         raise click.UsageError(f"{algorithm} is no algorithm. Name an env by --env {algorithm}")
     if data is not None or algorithm in OFFLINE:
@@ -251,10 +282,15 @@ def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
     return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
 
 
+def _algorithm(word: str) -> str:
+    """Return the name of an algorithm, however it is written: `PPO`, `DiscreteSAC`, `discrete-sac`."""
+    plain = word.lower().replace("-", "").replace("_", "")
+    return next((name for name in ALGORITHMS if name.replace("_", "") == plain), word)
+
+
 def _value_of(option: str, args: list[str]) -> str | None:
     for arg, following in itertools.zip_longest(args, args[1:]):
-        if arg == option:
-            return following
-        if arg.startswith(f"{option}="):
-            return arg.removeprefix(f"{option}=")
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") == option:
+            return value if equals else following
     return None

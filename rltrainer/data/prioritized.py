@@ -134,7 +134,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(
             capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack=frame_stack
         )
-        self.drawing.sampler = PrioritySampler(self.drawing.num_cells, alpha, beta, self.device)
+        self._sampler = PrioritySampler(self._ring.num_cells, alpha, beta, self.device)
+        self._ring.sampler = self._sampler
 
     @classmethod
     def load(
@@ -174,4 +175,4 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             hint = "An algorithm reports them as UpdateResult.td_error; without, take a ReplayBuffer."
             text = f"td_error: must be one error per transition, of shape {tuple(index.shape)}; got {found}"
             raise ReplayBufferError(f"PrioritizedReplayBuffer.update_priorities.{text}. {hint}")
-        super().update_priorities(index, td_error)
+        self._sampler.update(index.flatten().to(self.device), td_error.detach().flatten().to(self.device))

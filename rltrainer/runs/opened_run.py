@@ -17,7 +17,7 @@ from rltrainer.loggers.log_rows import Columns, LogRow, columns, read_log
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.names import explains_arguments
 from rltrainer.registry import Named
-from rltrainer.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.regular_file import neighbours_hint, open_regular
 from rltrainer.state_file import read_state
 
 
@@ -193,6 +193,19 @@ def _is_run(path: Path) -> bool:
     return folder.logs.is_dir() or _params_file(folder).is_file()
 
 
+def run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a path is, or in which it is a file or a checkpoint; None if there is none."""
+    return next(filter(_is_run, [path, *path.parents][:4]), None)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the folder of a run, or those of all runs in a folder and its folders, by name."""
+    if not path.is_dir() or _is_run(path):
+        return [path]
+    folders = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]  # a link may be a circle
+    return sorted(run for each in folders for run in runs_in(each) if _is_run(run))
+
+
 def _instead_of_a_run(path: Path) -> str:
     """Return what a path is that is no run's, and which run may be meant."""
     if path.is_dir():
@@ -208,7 +221,7 @@ def _instead_of_a_run(path: Path) -> str:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
-            found = read_json(read_text(file), allows_nan=True)
+            found = read_json(file.read(), allows_nan=True)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:

@@ -14,7 +14,7 @@ from rltrainer.cli.values import read_range, read_value
 
 pytest.importorskip("click")
 pytest.importorskip("optuna")
-SHORT = "--num-env-steps 600 --num-epochs 2 --num-test-episodes 2"
+SHORT = "--num-env-steps 512 --num-epochs 2 --num-test-episodes 2"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -39,7 +39,7 @@ def test_a_sweep_by_options_and_what_it_came_to(capsys: Capture) -> None:
         rl.recipes.recipe_of(rl.RunFolder(path))
         for path in ("runs/ppo_CartPole-v1", next(Path("sweeps/ppo_CartPole-v1").glob("trial-*/seed-0")))
     )
-    assert trained.num_env_steps == swept.num_env_steps == 600
+    assert trained.num_env_steps == swept.num_env_steps == 512
     assert vars(trained.params)["gamma"] == vars(swept.params)["gamma"] == 0.97
     capsys.readouterr()
     assert main(shlex.split(command)) == 0  # all is there
