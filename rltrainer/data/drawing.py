@@ -41,7 +41,7 @@ class Drawing:
         sampler = self.ring.sampler
         if sampler is None:
             return self.ring.draw(shape, self.generator), None
-        return sampler.draw(len(self.ring), shape, self.progress(), self.generator)
+        return sampler.draw(self.ring.num_drawable, shape, self.progress(), self.generator)
 
     def seed(self, seed: int) -> None:
         """Seed the generator, unless it was given a seed of its own."""
@@ -82,7 +82,7 @@ class Drawing:
     def sampler_state(self) -> State:
         """Return the state of the sampler, if there is one."""
         sampler, ring = self.ring.sampler, self.ring
-        return {} if sampler is None else {"sampler": sampler.state_dict(ring.stored_cells(ring.written))}
+        return {} if sampler is None else {"sampler": sampler.state_dict(ring.drawable_cells(ring.written))}
 
     def prepare_sampler(self, state: State, written: Array | None = None, is_exact: bool = True) -> Load:
         """Check what `sampler_state` returned, and return what loads it; for errors see `Sampler.prepare_load`.
@@ -100,7 +100,7 @@ class Drawing:
             return lambda: None
         require(isinstance(found, dict), f"sampler: expected a state, found {readable(found)}")
         try:
-            cells = self.ring.stored_cells(self.ring.written if written is None else written)
+            cells = self.ring.drawable_cells(self.ring.written if written is None else written)
             return sampler.prepare_load(found, cells)
         except ReplayBufferError as error:
             raise ReplayBufferError(f"sampler.{error}") from error

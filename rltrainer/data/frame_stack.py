@@ -7,7 +7,7 @@ import gymnasium as gym
 from torch import Tensor
 
 from rltrainer.data.incoming_cells import to_array
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.types import Rollout
 
@@ -52,3 +52,13 @@ class FrameStack:
         """Return a rollout of single frames."""
         last, final = self.newest(rollout.last_obs), self.newest(rollout.final_obs)
         return dataclasses.replace(rollout, obs=self.newest(rollout.obs, 2), last_obs=last, final_obs=final)
+
+
+def require_cells_per_env(owner: str, capacity: Any, num_envs: int, num_frames: int | None) -> int:
+    """Return how many transitions each env keeps; a `ParamsError` unless that is one, and a stack of frames."""
+    capacity = checked(owner, "capacity", capacity, PositiveInt)
+    least = num_envs * (num_frames or 1)
+    if capacity < least:
+        text = f"num_envs={num_envs}" if num_frames is None else f"num_envs={num_envs} times frame_stack={num_frames}"
+        raise ParamsError(field_error_text(owner, "capacity", f"must be at least {text}", capacity))
+    return int(-(-capacity // num_envs))

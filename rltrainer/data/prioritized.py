@@ -41,11 +41,12 @@ class PrioritySampler:
     def copied(self, cells: Tensor, other: Sampler, source: Tensor) -> None:
         """Take over priorities, where they have the same exponent."""
         if isinstance(other, PrioritySampler) and other.alpha == self.alpha:
-            self.tree.set(cells, other.tree.leaves[source].to(cells.device))
+            old, new = self.tree.leaves[cells], other.tree.leaves[source].to(cells.device)
+            self.tree.set(cells, torch.where((old > 0) & (new > 0), new, old))  # 0 is of those that are not drawn
             self.largest = torch.maximum(self.largest, other.largest.to(cells.device))
 
     def draw(
-        self, num_stored: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
+        self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Draw one cell from each of B equal shares of the priorities' sum (appendix B.2.1).
 
@@ -57,7 +58,7 @@ class PrioritySampler:
         share += torch.arange(shape[-1], device=device)
         cells = self.tree.find((share * (total / shape[-1])).flatten())
         probability = (self.tree.leaves.index_select(0, cells) / total).view(shape)
-        weight = (num_stored * probability).pow_(-value_at(self.beta, progress))
+        weight = (num_drawable * probability).pow_(-value_at(self.beta, progress))
         return cells.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
 
     def update(self, cells: Tensor, td_error: Tensor) -> None:
@@ -73,7 +74,7 @@ class PrioritySampler:
         self.largest = torch.maximum(self.largest, new.max())
 
     def state_dict(self, cells: Tensor) -> State:
-        """Return the priorities of all cells that hold transitions [M], and the largest that there ever was."""
+        """Return the priorities of all cells that can be drawn [M], and the largest that there ever was."""
         return {"alpha": self.alpha, "largest": float(self.largest), "leaves": self.tree.leaves[cells]}
 
     def prepare_load(self, state: State, cells: Tensor) -> Load:

@@ -13,7 +13,7 @@ from rltrainer.data.buffer_description import BufferDescription, describe
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
 from rltrainer.data.drawing import Drawing
 from rltrainer.data.finite_transitions import check_finite
-from rltrainer.data.frame_stack import FrameStack
+from rltrainer.data.frame_stack import FrameStack, require_cells_per_env
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import Layout, prepare_ring, read_layout, ring_state, write_buffer, written_of
@@ -24,7 +24,7 @@ from rltrainer.data.spread import append
 from rltrainer.data.state_checks import in_order
 from rltrainer.data.storage import Array
 from rltrainer.data.whole_writes import write_whole
-from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
 from rltrainer.names import explains_arguments
 from rltrainer.spaces import ValueRange
@@ -50,7 +50,8 @@ class ReplayBuffer:
         seed: of the sampling; wins over the trainer's.
         extra: further columns, from their name to (shape, dtype) of one cell.
         frame_stack: k, where an observation is k frames, as `gymnasium.wrappers.FrameStackObservation` makes it; each
-            frame is stored once, and where a trace begins its first one is repeated. None stores them as they are.
+            frame is stored once, and where a trace begins its first one is repeated. Of a full buffer, each env's k - 1
+            oldest transitions are not sampled: frames of their stacks are gone. None stores observations as they are.
 
     Raises:
         ParamsError: a value breaks its rule.
@@ -78,11 +79,8 @@ class ReplayBuffer:
     ) -> None:
         owner = type(self).__name__
         frames = None if frame_stack is None else FrameStack(owner, observation_space, frame_stack)
-        capacity = checked(owner, "capacity", capacity, PositiveInt)
         num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
-        if capacity < num_envs:
-            raise ParamsError(field_error_text(owner, "capacity", f"must be at least num_envs={num_envs}", capacity))
-        cells_per_env = -(-capacity // num_envs)
+        cells_per_env = require_cells_per_env(owner, capacity, num_envs, frame_stack)
         self.capacity, self.num_envs, self.extra = cells_per_env * num_envs, num_envs, require_extra(owner, extra)
         self.device = require_device(owner, device)
         self.observation_space, self.action_space = observation_space, action_space

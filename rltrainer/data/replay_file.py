@@ -11,10 +11,10 @@ import torch
 from rltrainer.atomic_write import write_errors
 from rltrainer.data.columns import EXTRA_DTYPES, column_specs, require_extra
 from rltrainer.data.incoming_cells import outside_text, to_array
-from rltrainer.data.ring import Ring, SavedRows
+from rltrainer.data.ring import Ring
 from rltrainer.data.ring_blocks import RingBlocks
 from rltrainer.data.state_checks import check_tensor, check_tree, require
-from rltrainer.data.storage import Array
+from rltrainer.data.storage import Array, SavedRows
 from rltrainer.errors import ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
 from rltrainer.state_file import read_state, write_state

@@ -6,7 +6,6 @@ trace ends, in an episode's end or a boundary, the successor is kept apart. A ce
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,26 +18,18 @@ from rltrainer.data.incoming_cells import Cells, cells_of_rollout, count_up, dif
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, Storage
+from rltrainer.data.storage import Array, SavedRows, Storage
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout, Transitions
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRows:
-    """Some rows of a state: columns [rows, N, ...], and the flat indices of traces' ends [K], with successors."""
-
-    start: int
-    stop: int
-    columns: dict[str, Tree]
-    final_index: Array
-    final: Tree
-
-
 class Ring:
-    """Rings of transitions that forget their oldest. Every cell that is stored can be sampled.
+    """Rings of transitions that forget their oldest. Every cell that is stored can be drawn.
+
+    Where frames are stacked, that is but for the k - 1 oldest cells of an env that has forgotten some: the first frames
+    of their stacks are gone.
 
     Args:
         owner: the buffer's class, for errors.
@@ -77,6 +68,7 @@ class Ring:
         self.sampler: Sampler | None = None
         self.before_write: Callable[[Any], None] | None = None
         self.frames = frames
+        self.num_frameless = 0 if frames is None else frames.num_frames - 1  # of an env's oldest cells, once it forgets
         self.stream: object | None = None
         self.broken_mask = np.zeros(num_envs, np.bool_)
         self.written = np.zeros(num_envs, np.int64)
@@ -101,6 +93,11 @@ class Ring:
     def sizes(self) -> Array:
         """Return how many cells each env holds [N]."""
         return np.minimum(self.written, self.cells_per_env)
+
+    def drawable_sizes(self, written: Array) -> Array:
+        """Return how many cells of each env, its newest, can be drawn if so many were ever stored [N]."""
+        forgets = written > self.cells_per_env
+        return np.asarray(np.minimum(written, self.cells_per_env) - self.num_frameless * forgets)
 
     def break_trace(self, envs: Array | None) -> None:
         """End the traces of some envs [N] bool, or all, before the next cell is written."""
@@ -142,7 +139,7 @@ class Ring:
             self.final.put(self._cells_at(self.written)[done], final_obs)
         if self.sampler is not None:
             self.sampler.stored(self._on_device(self._cells_at(self.written)))
-            self.sampler.forgotten(self._on_device(self._cells_at(self.written + 1)))
+            self.sampler.forgotten(self._on_device(self._lost(self.written + 1)))
         level = None if self._level is None else self._level + 1
         # In one statement without a call: no handler of a signal runs between its parts.
         self.written, self._level, self._table = self.written + 1, level, None
@@ -197,7 +194,7 @@ class Ring:
         self.final.put(target[ended], cells.final_obs, np.flatnonzero(kept[cells.ended]))
         if self.sampler is not None:
             self.sampler.stored(self._on_device(target[kept]))
-            self.sampler.forgotten(self._on_device(head))
+            self.sampler.forgotten(self._on_device(self._lost(written)))
         self._note_written(written)
         return target[kept], cells.source[kept]
 
@@ -212,16 +209,27 @@ class Ring:
         if len(shape) > 1:
             # One call per batch: the numbers of K batches are those of K times one batch, on every device.
             return torch.stack([self.draw(shape[1:], generator) for _ in range(shape[0])])
-        position = torch.randint(len(self), shape, generator=generator, device=self.device)
+        position = torch.randint(self.num_drawable, shape, generator=generator, device=self.device)
         if self._level is None:
-            return self.cells(position)
+            return self._at(position, *(self._lookup()[-2:] if self.num_frameless else self._lookup()[:2]))
         # Where all envs hold the same rows, their cells are one stretch of the flat memory.
-        oldest = max(self._level - self.cells_per_env, 0)
-        return position if oldest == 0 else position.add_(oldest * self.num_envs).remainder_(self.num_cells)
+        forgotten = max(self._level - self.cells_per_env, 0)
+        if forgotten == 0:
+            return position
+        return position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_cells)
+
+    @property
+    def num_drawable(self) -> int:
+        """How many cells can be drawn."""
+        if self._level is None:
+            return int(self.drawable_sizes(self.written).sum())
+        return len(self) - self.num_frameless * self.num_envs * (self._level > self.cells_per_env)
 
     def cells(self, position: Tensor) -> Tensor:
         """Return the flat indices of the cells at these positions [B] in [0, len), counted env by env, oldest first."""
-        ends, offset, *_ = self._lookup()
+        return self._at(position, *self._lookup()[:2])
+
+    def _at(self, position: Tensor, ends: Tensor, offset: Tensor) -> Tensor:
         env = torch.searchsorted(ends, position, right=True)
         row = (position + offset.index_select(0, env)) % self.num_rows
         return torch.add(env, row, alpha=self.num_envs)
@@ -232,13 +240,16 @@ class Ring:
         for start in range(0, size, chunk_size):
             yield self.cells(torch.arange(start, min(start + chunk_size, size), device=self.device))
 
-    def path(self, cells: Tensor, length: int, backwards: bool = False) -> tuple[Tensor, Tensor]:
+    def path(
+        self, cells: Tensor, length: int, backwards: bool = False, drawable: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Walk from cells along their traces.
 
         Args:
             cells: [B] flat indices, where the paths begin.
             length: L, cells of a path.
             backwards: whether to walk towards the beginnings of the traces.
+            drawable: whether a walk backwards ends at the oldest cell that can be drawn.
 
         Returns:
             the cells [L, B], and which of them the trace holds [L, B] bool: the first, and those after it up to the end
@@ -247,7 +258,7 @@ class Ring:
         steps = torch.arange(length, device=cells.device) * (-self.num_envs if backwards else self.num_envs)
         path = (cells + steps.unsqueeze(1)) % self.num_cells
         ends = (path - self.num_envs) % self.num_cells if backwards else path
-        edge = self._lookup()[3 if backwards else 2]
+        edge = self._lookup()[2 + backwards + (drawable and self.num_frameless > 0)]
         stops = self.final.is_end(ends) | (path == edge.index_select(0, cells % self.num_envs))
         inside = torch.ones_like(stops)
         inside[1:] = stops[:-1].cumsum(0) == 0
@@ -321,11 +332,25 @@ class Ring:
         self.broken_mask[:] = broken_mask
         self._note_written(written.copy())
         if self.sampler is not None:
-            self.sampler.stored(self.stored_cells(written))
+            self.sampler.stored(self.drawable_cells(written))
 
     def stored_cells(self, written: Array) -> Tensor:
         """Return the flat indices of the cells that hold transitions if so many were ever stored [N], ascending."""
-        sizes = np.minimum(written, self.cells_per_env)
+        return self._newest(written, np.minimum(written, self.cells_per_env))
+
+    def drawable_cells(self, written: Array) -> Tensor:
+        """Return those of them that can be drawn."""
+        return self._newest(written, self.drawable_sizes(written))
+
+    def _lost(self, written: Array) -> Array:
+        """Return the cells of the heads, and stored ones that cannot be drawn, if so many were ever stored [N]."""
+        heads = self._cells_at(written)
+        if not self.num_frameless or not (forgets := written > self.cells_per_env).any():
+            return heads
+        oldest = written - self.cells_per_env + np.arange(self.num_frameless)[:, None]
+        return np.concatenate([heads, self._cells_at(oldest)[:, forgets].reshape(-1)])
+
+    def _newest(self, written: Array, sizes: Array) -> Tensor:
         rows = np.arange(min(int(written.max()), self.num_rows))[:, None]  # no more were ever written
         return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
@@ -352,14 +377,23 @@ class Ring:
         self.written, self._level, self._table = written, level, None
 
     def _lookup(self) -> Tensor:
-        """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest cell."""
+        """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest cell.
+
+        Where stacks are put together, [7, N]: then the last three say the same of what can be drawn, its oldest first.
+        """
         if self._table is None:
-            sizes = self.sizes()
-            ends = np.cumsum(sizes)
-            offset = (self.written - sizes) % self.num_rows - (ends - sizes)
-            table = np.stack([ends, offset, self._cells_at(self.written - 1), self._cells_at(self.written - sizes)])
-            self._table = self._on_device(table)
+            written, sizes = self.written, self.sizes()
+            table = [*self._positions(sizes), self._cells_at(written - 1), self._cells_at(written - sizes)]
+            if self.num_frameless:
+                sizes = self.drawable_sizes(written)
+                table += [self._cells_at(written - sizes), *self._positions(sizes)]
+            self._table = self._on_device(np.stack(table))
         return self._table
+
+    def _positions(self, sizes: Array) -> tuple[Array, Array]:
+        """Return where the positions of each env's newest cells end, and their first row less where they begin."""
+        ends = np.cumsum(sizes)
+        return ends, (self.written - sizes) % self.num_rows - (ends - sizes)
 
     def _on_device(self, indices: Array) -> Tensor:
         # Nobody waits: what lies in pageable memory has been read when the call returns.

@@ -15,18 +15,18 @@ class Sampler(Protocol):
         """Take note of cells [M] that were written."""
 
     def forgotten(self, cells: Tensor) -> None:
-        """Take note of cells [M] that hold no transition any more."""
+        """Take note of cells [M] that hold no transition any more, or must not be drawn any more."""
 
     def copied(self, cells: Tensor, other: "Sampler", source: Tensor) -> None:
         """Take over what another ring's sampler knows of its cells [M] that were copied to these."""
 
     def draw(
-        self, num_stored: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
+        self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return cells that hold transitions [*shape], and their weights in a loss, float32 [*shape].
+        """Return cells that were stored and not forgotten [*shape], and their weights in a loss, float32 [*shape].
 
         Args:
-            num_stored: how many cells hold one.
+            num_drawable: how many there are.
             shape: (B,), or (K, B) for K batches.
             progress: share of the training that is done, for schedules.
             generator: of the random numbers.
@@ -36,7 +36,7 @@ class Sampler(Protocol):
         """Take note of how far the prediction at each cell [M] was off."""
 
     def state_dict(self, cells: Tensor) -> State:
-        """Return what it knows, given all cells that hold transitions [M], ascending."""
+        """Return what it knows, given all cells that can be drawn [M], ascending."""
 
     def prepare_load(self, state: State, cells: Tensor) -> Load:
         """Check a whole state, of these cells [M], and return what loads it.

@@ -25,7 +25,7 @@ def sequences_at(
     """
     start = cells.flatten()
     ahead, counts = ring.path(start, length)
-    before, _ = ring.path(start, burn_in + 1, backwards=True)
+    before, _ = ring.path(start, burn_in + 1, backwards=True, drawable=True)
     path = torch.cat([before[1:].flip(0), ahead])
     counts = torch.cat([counts.new_zeros(burn_in, len(start)), counts])
     # [T, B], or [K, T, B]: the batches of gradient steps come first.
@@ -35,6 +35,6 @@ def sequences_at(
     batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
     if MEMORY in batch.extra:
         batch.extra[MEMORY] = batch.extra[MEMORY].select(path.ndim - 2, 0)
-    follows = ring.path(flat, 2, backwards=True)[1][1]
+    follows = ring.path(flat, 2, backwards=True, drawable=True)[1][1]
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return Sequences(**fields, first=~follows.view(path.shape))

@@ -35,6 +35,17 @@ def space_specs(space: gym.Space[Any]) -> Tree:
     return map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf)), leaf_spaces(space))
 
 
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """Some rows of a state: columns [rows, N, ...], and the flat indices of traces' ends [K], with successors."""
+
+    start: int
+    stop: int
+    columns: dict[str, Tree]
+    final_index: Array
+    final: Tree
+
+
 class Storage:
     """A tree of tensors `[*shape, ...]`, such as [rows, N, ...]: written many cells at a time, by a `RowWriter` a row.
 

@@ -53,16 +53,16 @@ def test_stacks_worked_by_hand() -> None:
     assert found(buffer.sample(200, n_step=3))[6] == ([5, 5, 6], [6, 7, 8])
 
 
-def test_the_oldest_row_is_repeated_where_those_before_it_are_forgotten() -> None:
-    buffer = make(3)
+def test_stacks_whose_first_frames_are_forgotten_are_not_drawn() -> None:
+    buffer = make(4)
     frames = [5, 5, 5, 6, 7, 8, 9, 10]
-    for i in range(5):
+    for i in range(4):
         add(buffer, stack(*frames[i : i + 3]), stack(*frames[i + 1 : i + 4]))
-    assert found(buffer.sample(200)) == {
-        7: ([7, 7, 7], [7, 7, 8]),
-        8: ([7, 7, 8], [7, 8, 9]),
-        9: ([7, 8, 9], [8, 9, 10]),
-    }
+    assert sorted(found(buffer.sample(200))) == [5, 6, 7, 8]  # nothing is forgotten
+    add(buffer, stack(7, 8, 9), stack(8, 9, 10))
+    assert len(buffer) == 4  # of 6 and 7, frames 4 and 5 are gone
+    assert found(buffer.sample(200)) == {8: ([6, 7, 8], [7, 8, 9]), 9: ([7, 8, 9], [8, 9, 10])}
+    assert found(buffer.sample(200, n_step=2))[8] == ([6, 7, 8], [8, 9, 10])
 
 
 class Frames(gym.Env[Any, Any]):
@@ -119,14 +119,73 @@ def test_sampled_stacks_are_those_of_the_env(collections: list[int], mode: str) 
         assert torch.equal(one, other)
 
 
-def test_a_wrapped_buffer_differs_at_its_oldest_rows_alone() -> None:
-    whole, frames = (collected([2] * 40, 30, "sync", frame_stack=stack) for stack in (None, 4))
-    one, other = whole.sample(500), frames.sample(500)
-    differs = (one.obs != other.obs).flatten(1).any(1) | (one.next_obs != other.next_obs).flatten(1).any(1)
-    oldest = whole._ring._lookup()[3]
-    rows_since = (one.index // 2 - oldest[one.index % 2] // 2) % whole._ring.num_rows
-    assert int(differs.sum()) > 0
-    assert int(rows_since[differs].max()) < 3
+def assert_stacks_of_the_env(batch: Any, whole: rl.ReplayBuffer, n_step: int = 1) -> None:
+    """Compare what was sampled from frames with the same cells of a buffer of stacks."""
+    expected = whole._ring.transitions(batch.index.flatten(), n_step, 0.99).reshape(*batch.index.shape)
+    assert torch.equal(batch.obs, expected.obs)
+    assert torch.equal(batch.next_obs, expected.next_obs)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("collections", [[2] * 40, [30, 2, 2, 46]])
+def test_a_wrapped_buffer_draws_no_stack_that_the_env_did_not_make(collections: list[int], n_step: int) -> None:
+    whole, frames = (collected(collections, 30, "sync", frame_stack=stack) for stack in (None, 4))
+    batch = frames.sample(500, n_step=n_step)
+    assert_stacks_of_the_env(batch, whole, n_step)
+    assert len(batch.index.unique()) == len(frames) - 2 * 3  # all others are drawn
+    sequences = frames.sample_sequences(300, 4, 3, n_step=n_step)
+    assert_stacks_of_the_env(sequences, whole, n_step)
+    oldest = torch.isin(sequences.index, frames._ring._lookup()[4])
+    assert sequences.first[oldest].all()
+
+
+def uneven(buffer: Any, count: Any) -> None:
+    """Store so many transitions of each env, in one rollout whose cells are valid where the env has some."""
+    num_rows, num_envs = max(count), len(count)
+    frame = torch.arange(1, num_rows + 2, dtype=torch.uint8)[:, None, None, None].expand(-1, num_envs, 3, 2)
+    stacks = torch.stack([frame[(torch.arange(num_rows + 1) - back).clamp_(min=0), :, 0] for back in (2, 1, 0)], 2)
+    valid, none = torch.arange(num_rows)[:, None] < torch.tensor(count), torch.zeros(num_rows, num_envs).bool()
+    last = stacks[torch.tensor(count), torch.arange(num_envs)]
+    ends = torch.tensor([(n - 1) * num_envs + env for env, n in enumerate(count) if 0 < n < num_rows]).long()
+    buffer.add_rollout(rl.Rollout(
+        obs=stacks[:-1], action=torch.zeros(num_rows, num_envs, dtype=torch.int64),
+        reward=torch.zeros(num_rows, num_envs), terminated=none, truncated=none, valid=valid, last_obs=last,
+        final_obs=last[ends % num_envs], final_index=ends, starts=torch.ones(num_envs, dtype=torch.bool),
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [rl.ReplayBuffer, rl.PrioritizedReplayBuffer])
+def test_envs_that_hold_unequally_many(kind: Any) -> None:
+    """Each env keeps 6 transitions; the first has forgotten 3, the second nothing, the third 1."""
+    buffer = kind(18, STACKS, ACTION, 3, seed=0, frame_stack=3)
+    uneven(buffer, [9, 6, 7])
+    batch = buffer.sample(12_000)
+    expected = [(0, 6), (0, 7), (0, 8), (0, 9), *[(1, n) for n in range(1, 7)], (2, 4), (2, 5), (2, 6), (2, 7)]
+    drawn = torch.stack([batch.index % 3, batch.obs[:, -1, 0].long()], 1)
+    cells, counts = drawn.unique(dim=0, return_counts=True)
+    assert [tuple(cell) for cell in cells.tolist()] == expected
+    assert (counts - 12_000 / 14).abs().max() < 150  # five standard deviations
+    assert torch.equal(batch.obs[:, -1], batch.obs[:, -2] + (batch.obs[:, -1] > 1))  # frames count up from 1
+
+
+def test_priorities_of_stacks_go_into_checkpoints_and_files(tmp_path: Path) -> None:
+    def prioritized() -> Any:
+        return rl.PrioritizedReplayBuffer(6, STACKS, ACTION, seed=0, frame_stack=3, beta=1.0)
+
+    buffer, other = prioritized(), prioritized()
+    uneven(buffer, [9])
+    batch = buffer.sample(60)
+    buffer.update_priorities(batch.index, batch.obs[:, -1, 0].float())
+    other.load_state_dict(buffer.state_dict())
+    assert_equal(buffer.sample(50), other.sample(50))
+    weight = buffer.sample(400).weight
+    assert weight.unique().numel() == 4
+    path = tmp_path / "buffer.safetensors"
+    buffer.save(path)
+    for capacity in (6, 5, 12):
+        loaded = rl.PrioritizedReplayBuffer.load(path, capacity=capacity)
+        rl.PrioritizedReplayBuffer(capacity, STACKS, ACTION, frame_stack=3).load_state_dict(loaded.state_dict())
+        assert 9 in loaded.sample(200).obs[:, -1, 0].tolist()
 
 
 def test_files_checkpoints_copies_and_other_sizes(tmp_path: Path) -> None:
@@ -178,6 +237,12 @@ def test_buffers_of_frames_and_of_stacks_do_not_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "frame_stack", "error", "text"),
     [
+        (
+            STACKS,
+            3,
+            ParamsError,
+            "ReplayBuffer.capacity: must be at least num_envs=4 times frame_stack=3; got 10 (int)",
+        ),
         (STACKS, 0, ParamsError, "ReplayBuffer.frame_stack: must be a positive integer; got 0 (int)"),
         (STACKS, 2, SpaceError, "ReplayBuffer.observation_space: must be a Box with 2 frames along its first axis"),
         (ACTION, 2, SpaceError, "must be a Box with 2 frames along its first axis; got Discrete(5) (Discrete)"),
@@ -186,7 +251,7 @@ def test_buffers_of_frames_and_of_stacks_do_not_mix(tmp_path: Path) -> None:
 )
 def test_bad_stacks(space: Any, frame_stack: int, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as raised:
-        rl.ReplayBuffer(10, space, ACTION, frame_stack=frame_stack)
+        rl.ReplayBuffer(10, space, ACTION, 4, frame_stack=frame_stack)
     assert text in str(raised.value)
 
 
