@@ -13,6 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 from rltrainer.envs.workers.by_value import dumps, loads
 from rltrainer.envs.workers.start_methods import make_context
 from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.progress import make_bar
 from rltrainer.runs.job_process import OVER, Job, Report, run_job
 
 SECONDS_TO_SAVE = 60.0
@@ -138,7 +139,7 @@ class Bar:
 
     def __enter__(self) -> "Bar":
         layout = "{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}{postfix}]"
-        self._bar = tqdm(total=self._num_jobs, desc=self._title, bar_format=layout, disable=not self._is_shown)
+        self._bar = make_bar(total=self._num_jobs, desc=self._title, bar_format=layout, disable=not self._is_shown)
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
-
+from rltrainer.progress import make_bar
 from rltrainer.trainers.run_stats import Best, EpochStats
 
 SHOWN_FIRST = ("score", "best", "return", "length")
@@ -17,7 +16,7 @@ class ProgressBar:
     def __init__(self, total: int, shown: bool, verbose: bool, unit: str) -> None:
         self._bar: Any = None
         if shown:
-            self._bar = tqdm(total=total, unit=f" {unit.replace('_', ' ')}s", unit_scale=True, dynamic_ncols=True)
+            self._bar = make_bar(total=total, unit=f" {unit.replace('_', ' ')}s", unit_scale=True, dynamic_ncols=True)
         self._verbose = verbose
         self._values: dict[str, str] = {}
 
@@ -64,5 +63,4 @@ class ProgressBar:
     def close(self) -> None:
         """Leave the bar as it is."""
         if self._bar is not None:
-            self._bar.refresh()
             self._bar.close()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer import progress
 from rltrainer.errors import ParamsError
 from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 
@@ -229,7 +230,8 @@ def test_verbose_prints_a_line_per_epoch(capfd: pytest.CaptureFixture[str]) -> N
     assert lines[1].startswith("epoch 2, score 5, best 5 (epoch 0), 20 env steps, 2 gradient steps in ")
 
 
-def test_progress_bar_reaches_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_reaches_its_end(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
     on_policy_trainer(show_progress=True).run()
     assert "40.0/40.0" in capfd.readouterr().err
 

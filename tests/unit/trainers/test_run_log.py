@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer import progress
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.trainers.progress_bar import ProgressBar
 from tests.resume.runs import build
@@ -481,7 +482,8 @@ def test_the_bar_shows_return_and_losses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (shown["return"], shown["length"], shown["loss"]) == (5.0, 5.0, 3.5)
 
 
-def test_the_bar_is_drawn_with_the_return(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_is_drawn_with_the_return(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
     on_policy_trainer(show_progress=True).run()
     assert "score=5, best=5, return=5, length=5, loss=3.5]" in capfd.readouterr().err.split("\r")[-1]
 
