@@ -1,11 +1,18 @@
-"""Files that are read: opened only if they are files. A pipe would be waited for, and a device never ends."""
+"""Files that are read: opened only if they are files, and only so much of them at once.
+
+A pipe would be waited for, a device never ends, and values take some 30 times the memory of their text.
+"""
 
 import difflib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+MAX_TEXT_SIZE = 1 << 25
+"""Bytes that are read at once of any text: a file of JSON, or a line of a log."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -38,6 +45,30 @@ def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) ->
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def read_text(file: BinaryIO) -> bytes:
+    """Return all of a file of text.
+
+    Raises:
+        OSError: it is longer than `MAX_TEXT_SIZE`.
+    """
+    text = file.read(MAX_TEXT_SIZE + 1)
+    if len(text) > MAX_TEXT_SIZE:
+        raise OSError(errno.EFBIG, f"is longer than {MAX_TEXT_SIZE:,} bytes")
+    return text
+
+
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file of text, with their ends.
+
+    Raises:
+        OSError: one is longer than `MAX_TEXT_SIZE`.
+    """
+    while line := file.readline(MAX_TEXT_SIZE + 1):
+        if len(line) > MAX_TEXT_SIZE:
+            raise OSError(errno.EFBIG, f"has a line of more than {MAX_TEXT_SIZE:,} bytes")
+        yield line
 
 
 def neighbours_hint(path: str | os.PathLike[str]) -> str:

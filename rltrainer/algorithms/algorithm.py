@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import json
 from abc import ABC
-from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
@@ -64,6 +63,8 @@ class Algorithm(ABC):
     """True if updates replay sequences, as policies need whose actions depend on a memory."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
+    occasional_metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of the metrics that some updates report and others do not, such as a delayed actor's loss."""
 
     _construction: str
 
@@ -330,6 +331,12 @@ class Algorithm(ABC):
         """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""
         return {f"{name}_lr".lstrip("_"): optimizer.method.lr for name, optimizer in self.optimizers_by_loss().items()}
 
+    def may_report(self, metric: str) -> bool:
+        """Tell if an update may report this metric although the last ones did not."""
+        if metric in self.occasional_metrics or not self.plan.update.tells_norms:
+            return metric in self.occasional_metrics
+        return metric in [f"{name}_grad_norm".lstrip("_") for name in self.optimizers_by_loss()]
+
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
         lr = params.lr if lr is None else lr
@@ -380,20 +387,3 @@ class Algorithm(ABC):
     def columns_read(self, may_lag: bool = False) -> tuple[str, ...]:
         """Return the names of the columns that the updates read; `may_lag` is the data source's."""
         return self.columns
-
-    def require_columns(self, owner: str, extra: Collection[str], may_lag: bool = False) -> None:
-        """Check that a buffer declares what the updates read.
-
-        Args:
-            owner: the field with the buffer, for the error's text.
-            extra: the names of its columns.
-            may_lag: whether older weights than the policy's may have acted.
-
-        Raises:
-            ParamsError: a column is missing.
-        """
-        for name in self.columns_read(may_lag):
-            if name not in extra:
-                spec = self.policy.columns.get(name, "(shape, dtype)")
-                text = f"{owner}: must have the column {name!r}, which {type(self).__name__} reads; got {list(extra)}"
-                raise ParamsError(f"{text}. Make the buffer with extra={{{name!r}: {spec}}}.")

@@ -1,5 +1,6 @@
-"""The check of what an algorithm is made of: policy and params of the classes that it names."""
+"""Checks of the parts that an algorithm is made of and trains on: classes of policy and params, columns of a buffer."""
 
+from collections.abc import Collection
 from typing import Any
 
 from rltrainer.errors import ParamsError, field_error_text
@@ -17,6 +18,25 @@ def check_arguments(algorithm_class: Any, args: tuple[Any, ...], options: dict[s
         return f" {is_one!r} is a field of {params}: write {params}({is_one}=...)." if is_one else ""
 
     check_names(algorithm_class.__name__, algorithm_class, args, options, "argument", elsewhere)
+
+
+def require_columns(algorithm: Any, owner: str, extra: Collection[str], may_lag: bool = False) -> None:
+    """Check that a buffer declares the columns that an algorithm's updates read.
+
+    Args:
+        algorithm: the algorithm.
+        owner: the field with the buffer, for the error's text.
+        extra: the names of its columns.
+        may_lag: whether older weights than the policy's may have acted.
+
+    Raises:
+        ParamsError: a column is missing.
+    """
+    for name in algorithm.columns_read(may_lag):
+        if name not in extra:
+            spec = algorithm.policy.columns.get(name, "(shape, dtype)")
+            text = f"{owner}: must have the column {name!r}, which {type(algorithm).__name__} reads; got {list(extra)}"
+            raise ParamsError(f"{text}. Make the buffer with extra={{{name!r}: {spec}}}.")
 
 
 def check_construction(algorithm_class: Any, policy: Any, params: object) -> None:

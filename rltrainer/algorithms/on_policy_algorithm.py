@@ -12,7 +12,10 @@ from torch import Tensor
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm import Algorithm
+from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.nets.modes import EvalMode
+from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
@@ -74,9 +77,16 @@ class OnPolicyAlgorithm(Algorithm):
 
     None takes all data for what the policy of now has done."""
 
+    def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
+        super().__init__(policy, params)
+        self._eval_mode = EvalMode(policy)
+
     @abstractmethod
     def process(self, rollout: Rollout) -> Samples:
-        """Turn a rollout into samples [T, N]: values, advantages, returns. Once per update, without gradients."""
+        """Turn a rollout into samples [T, N]: values, advantages, returns.
+
+        Called once per update, without gradients, and in eval mode, as the policy acted.
+        """
 
     @abstractmethod
     def gradient_step(self, batch: Samples) -> UpdateResult:
@@ -144,7 +154,8 @@ class OnPolicyAlgorithm(Algorithm):
         if (dtype := self.policy.weight_dtype) is not torch.float32:
             rollout = cast(rollout, dtype)
         with torch.no_grad():
-            samples = self.process(rollout)
+            with self._eval_mode.while_on():
+                samples = self.process(rollout)
             measured = self.before_batches(samples)
         batches = itertools.takewhile(self.goes_on, self.batches(samples, batch_size, repeat))
         steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)

@@ -4,6 +4,7 @@ It is written under a hidden name (see `atomic_write`), flushed to disk, and ren
 manifest is whole. The blocks of large buffers are in segments beside it if it is one of a run's.
 """
 
+import functools
 import os
 from collections.abc import Collection
 from dataclasses import replace
@@ -93,14 +94,18 @@ def segment_folder(path: Path) -> Path:
 def read_states(path: Path, manifest: Manifest, mapped: Collection[str]) -> dict[str, State]:
     """Read the parts of a checkpoint that was compared with its manifest; see `read_checkpoint`."""
     states = {}
+
+    @functools.cache  # blocks of equal contents share a segment: it is read once, however often it is named
+    def segment(name: str, mapped: bool) -> State:
+        return read_state(segment_folder(path) / name, KIND, CheckpointError, mapped, is_checked=True)
+
     for file in (path / name for name in manifest.files):
         states[file.stem] = read_state(file, file.stem, CheckpointError, file.stem in mapped, is_checked=True)
     for part, keys in manifest.blocks.items():
         for key, names in keys.items():
             if key in states[part]:
                 raise CheckpointError(f"{path / MANIFEST}: {part}.{key} is in {part}.safetensors too")
-            files = [segment_folder(path) / name for name in names]
-            states[part][key] = [read_state(f, KIND, CheckpointError, part in mapped, is_checked=True) for f in files]
+            states[part][key] = [segment(name, part in mapped) for name in names]
     return states
 
 

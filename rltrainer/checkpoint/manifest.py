@@ -12,13 +12,11 @@ from typing import Any
 from rltrainer.checkpoint.members import FileEntry, open_member
 from rltrainer.errors import CheckpointError
 from rltrainer.json_text import read_json
-from rltrainer.regular_file import neighbours_hint
+from rltrainer.regular_file import neighbours_hint, read_text
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
 """2: checkpoints of a run, which share segments. One that stands alone is written as 1, and 1 is still read."""
-MAX_SIZE = 1 << 24
-"""Bytes; a file that calls itself a manifest is read whole. One of 256 segments has 100,000."""
 
 _MEMBER = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
 _SEGMENT = re.compile(r"[0-9a-f]{64}\.safetensors")
@@ -76,13 +74,11 @@ def read_manifest(directory: Path) -> Manifest:
     file = directory / MANIFEST
     try:
         with open_member(file) as stream:
-            text = stream.read(MAX_SIZE + 1)
+            text = read_text(stream)
     except CheckpointError:
         what = f"there is no such checkpoint{neighbours_hint(directory)}"
         what = "is no checkpoint: it has no manifest" if directory.is_dir() else what
         raise CheckpointError(f"{directory}: {what}") from None
-    if len(text) > MAX_SIZE:
-        raise CheckpointError(f"{file}: not a manifest of rltrainer")
     try:
         plain = read_json(text, allows_nan=True)
         is_ours, version = plain["rltrainer"] == "checkpoint", plain["version"]

@@ -7,7 +7,7 @@ import gymnasium as gym
 from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.columns import Extra
-from rltrainer.envs import EnvAdapter
+from rltrainer.envs import AgentsAsEnvs, EnvAdapter
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets import Policy
@@ -43,12 +43,21 @@ def require_policy(owner: str, policy: object) -> None:
         raise ParamsError(field_error_text(owner, "policy", "must be a Policy", policy, hint))
 
 
-def check_limit(adapter: EnvAdapter, max_episode_steps: int, num_episodes: int) -> None:
-    """Check that an env whose episode was truncated need not begin another, if it cannot be reset by itself."""
-    if num_episodes > adapter.num_envs and not adapter.can_reset_one:
+def required_limit(adapter: EnvAdapter, max_episode_steps: int | None, num_episodes: int | None) -> int | None:
+    """Return the steps after which a collection truncates an episode; None if it need not, as teams do so themselves.
+
+    Raises:
+        ParamsError: an env whose episode was truncated would have to begin another, and cannot be reset by itself.
+    """
+    envs, is_limited = adapter.envs.unwrapped, num_episodes is not None and max_episode_steps is not None
+    if isinstance(envs, AgentsAsEnvs):
+        envs.max_episode_steps = max_episode_steps if is_limited else None
+        return None
+    if is_limited and (num_episodes or 0) > adapter.num_envs and not adapter.can_reset_one:
         rule = f"must be None for {num_episodes} episodes in {adapter.num_envs} envs that cannot be reset one by one"
         hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
         raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, max_episode_steps, hint))
+    return max_episode_steps if is_limited else None
 
 
 def require_same_spaces(what: str, owner: Any, adapter: Any) -> None:

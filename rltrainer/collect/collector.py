@@ -11,12 +11,12 @@ import torch
 
 from rltrainer.collect.arguments import (
     check_counts,
-    check_limit,
     processed,
     require_buffer,
     require_envs,
     require_policy,
     require_same_spaces,
+    required_limit,
 )
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
@@ -29,7 +29,7 @@ from rltrainer.collect.watch import Watch
 from rltrainer.collect.weight_sync import Counts, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
-from rltrainer.envs import EnvAdapter, frame_skip
+from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
@@ -191,8 +191,8 @@ class Collector:
             TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
-        if num_episodes is not None and self.max_episode_steps is not None:
-            check_limit(self.adapter, self.max_episode_steps, num_episodes)
+        asks = num_episodes is not None or self._agents is not None
+        self._limit = required_limit(self.adapter, self.max_episode_steps, num_episodes) if asks else None
         started = time.perf_counter()
         if self._weights is not None:
             self._weights.require()
@@ -336,7 +336,6 @@ class Collector:
         """Step until the count is reached, a row at a time: one step of all envs."""
         adapter, decider, episodes, buffer = self.adapter, self._decider, self._episodes, self.rollout_buffer
         stores_env_action = self.keeps_env_action or not adapter.to_env.clips_samples
-        limit = self.max_episode_steps if num_steps is None else None
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
         must_look = buffer is None
         while not episodes.is_complete if stop is None else self.num_rows < stop:
@@ -352,7 +351,7 @@ class Collector:
                 self._watch.name_idle(self.num_rows)
                 raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
             self.num_rows += 1
-            step = adapter.step(env_action, limit)
+            step = adapter.step(env_action, self._limit)
             counted = episodes.add(to_array(step.reward), step.finished, step.valid)
             if buffer is not None:
                 if step.reward.ndim > 1:
@@ -368,14 +367,15 @@ class Collector:
             else:
                 self._watch.check_row(step, env_action, counted, self.num_rows)
                 must_look = step.finished is not None
-            starting = adapter.advance(episodes.open)
+            starting = adapter.advance(episodes.wanted)
             if starting is not None:
                 decider.forget(starting)
             if stop is None:
                 self._watch.warn_of_long_episode(self.num_rows - first)
 
     def _count_episodes(self) -> None:
-        self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs))
+        self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
+        self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs), agents=self._agents)
         self._watch = Watch(self.adapter, self._episodes)
 
     def _store(self, num_rows_before: int, process: Process | None) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.episode_infos import InfoReader
+from rltrainer.collect.team_quotas import TeamQuotas
+from rltrainer.envs import AgentsAsEnvs
 from rltrainer.errors import CheckpointError
 from rltrainer.types import Load
 
@@ -30,14 +32,17 @@ class EpisodeCounter:
         num_envs: N.
         min_length: steps of the shortest episode that is counted.
         infos: reads what the envs tell at the end of episodes; None if nobody asks.
+        agents: the envs, if rows are agents; None if each is an env.
 
     Attributes:
         num_dropped: how many were shorter, ever.
     """
 
-    def __init__(self, num_envs: int, min_length: int = 1, infos: InfoReader | None = None) -> None:
+    def __init__(
+        self, num_envs: int, min_length: int = 1, infos: InfoReader | None = None, agents: AgentsAsEnvs | None = None
+    ) -> None:
         self.num_envs, self.min_length, self.num_dropped = num_envs, min_length, 0
-        self._infos = infos
+        self._infos, self._agents = infos, agents
         self.restart()
         self.start(None)
 
@@ -94,7 +99,9 @@ class EpisodeCounter:
         self._ended_lengths: list[Array] = []
         self._ended_infos: list[Array] = []
         self.open: Array | None = None
+        self._teams: TeamQuotas | None = None
         if num_episodes is not None:
+            self._teams = None if self._agents is None else TeamQuotas(self._agents, self._infos)
             share, rest = divmod(num_episodes, self.num_envs)
             self._quota = share + (np.arange(self.num_envs) < rest)
             self.open = self._quota > 0
@@ -119,10 +126,13 @@ class EpisodeCounter:
             self._return[counted] += reward[counted]
             self._length += counted
             self.num_valid += int(counted.sum())
+        if self._teams is not None:
+            self._teams.add(valid)
         if finished is not None:
             ended = finished if counted is None else finished[counted[finished]]
             if self.min_length > 1:
                 ended = self._drop_short(ended)
+            num_before = sum(map(len, self._ended_lengths)) if self._teams is not None else 0
             self._ended_returns.append(self._return[ended])
             self._ended_lengths.append(self._length[ended])
             if self._infos is not None:
@@ -131,6 +141,8 @@ class EpisodeCounter:
             self._return[finished], self._length[finished] = 0.0, 0
             if self.open is not None:
                 self._quota[ended] -= 1
+                if self._teams is not None:
+                    self._teams.end(finished, ended, num_before, self._quota)
                 self.open = self._quota > 0
         return counted
 
@@ -150,8 +162,13 @@ class EpisodeCounter:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether every env has used up its quota."""
-        return self.open is not None and not self.open.any()
+        """Tell whether every env has used up its quota, and no team's end has anything to tell of one."""
+        return self.wanted is not None and not self.wanted.any()
+
+    @property
+    def wanted(self) -> Array | None:
+        """The envs [N] that must go on to another episode when theirs has ended; None is all."""
+        return self.open if self.open is None or self._teams is None else self.open | self._teams.waiting
 
     @property
     def returns(self) -> Array:
@@ -166,13 +183,16 @@ class EpisodeCounter:
 
     def stats(self, num_env_steps: int | None, seconds: float) -> CollectStats:
         """Return the statistics since `start`; without a number of env steps, only those that count were taken."""
+        infos = {} if self._infos is None else self._infos.by_key(self._ended_infos)
+        if self._teams is not None:
+            self._teams.tell(infos)
         return CollectStats(
             num_collected_steps=self.num_valid,
             num_env_steps=self.num_valid if num_env_steps is None else num_env_steps,
             returns=self.returns,
             lengths=self.lengths,
             collect_time=seconds,
-            infos={} if self._infos is None else self._infos.by_key(self._ended_infos),
+            infos=infos,
         )
 
     def longest(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 
+from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs
 from rltrainer.errors import EnvError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import Rule, as_python, checked, is_int
 from rltrainer.names import did_you_mean
@@ -38,13 +39,17 @@ class InfoReader:
         last_info: returns the infos that an env's last step came with, gathered as gymnasium does, and its row there.
         keys: of numbers or flags in the infos of single envs. An episode whose last info lacks one has NaN.
         optional: further keys, which are left out where no episode has a number there.
+        known: keys that the envs are known to tell at some ends, so that a collection without one is no surprise.
 
     Attributes:
         told: the keys that infos had where one was missing.
     """
 
-    def __init__(self, last_info: LastInfo, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
+    def __init__(
+        self, last_info: LastInfo, keys: Sequence[str], optional: Sequence[str] = (), known: Sequence[str] = ()
+    ) -> None:
         self._last_info, self._optional = last_info, frozenset(optional)
+        self._no_surprises = {*optional, *known}
         self.keys, self.told = (*keys, *optional), set[str]()
         self._has_warned = False
 
@@ -62,7 +67,7 @@ class InfoReader:
         joined = np.concatenate([np.zeros((0, len(self.keys))), *values])
         by_key = dict(zip(self.keys, joined.T.copy(), strict=True))
         missing = [key for key, told in by_key.items() if np.isnan(told).all()] if len(joined) else []
-        if (wanted := [key for key in missing if key not in self._optional]) and not self._has_warned:
+        if (wanted := [key for key in missing if key not in self._no_surprises]) and not self._has_warned:
             self._has_warned = True
             had = ", ".join(map(repr, sorted(self.told))) or "nothing"
             text = f"{wanted[0]!r} is in no info with which an episode ended so far; they had {had}"
@@ -97,7 +102,8 @@ class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
     def __init__(self, envs: VectorEnv, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
         super().__init__(envs)
-        self.reader = InfoReader(self._last_info, keys, optional)
+        known = (TEAM_RETURN,) if isinstance(envs.unwrapped, AgentsAsEnvs) else ()
+        self.reader = InfoReader(self._last_info, keys, optional, known)
         self._infos: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:

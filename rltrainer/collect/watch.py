@@ -1,6 +1,7 @@
 """The eyes of a collector while it steps envs, so that a fault is named where it began."""
 
 import logging
+import time
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
 from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
 
-LONG_EPISODE = 100_000
-"""Steps after which an episode that others wait for is worth a word."""
+LONG_EPISODE, LONG_WAIT = 10_000, 10.0
+"""Steps and seconds after which an episode that others wait for is worth a word: once it has taken both."""
+LOOK_EVERY = 100
+"""Rows between two looks at them."""
 NOTHING_STORED = "; nothing of this collection was stored"
 
 
@@ -30,7 +33,7 @@ class Watch:
     def __init__(self, adapter: EnvAdapter, episodes: EpisodeCounter) -> None:
         self._adapter, self._episodes = adapter, episodes
         self._actions = ValueRange(adapter.action_space)
-        self._has_warned = False
+        self._has_warned, self._began = False, 0.0
         self._num_changes = adapter.num_obs_changes
         sizes = num_choices(adapter.action_space) or [1]
         self._first_flags = np.cumsum([0, *sizes[:-1]])
@@ -101,15 +104,22 @@ class Watch:
 
     def warn_of_long_episode(self, num_rows: int) -> None:
         """Say once that an episode may never end, in a collection of so many rows as yet."""
-        if num_rows % LONG_EPISODE or self._has_warned:
+        if num_rows == 1:
+            self._began = time.monotonic()
+        if num_rows % LOOK_EVERY or self._has_warned:
             return
         env, num_steps = self._episodes.longest()
-        if num_steps < LONG_EPISODE:
+        seconds = (time.monotonic() - self._began) * num_steps / num_rows  # its share of the collection
+        if num_steps < LONG_EPISODE or seconds < LONG_WAIT:
             return
         self._has_warned = True
-        text = "Collector.collect(num_episodes=...): env %d is %d steps into an episode and still waits for its end. "
-        hint = "Give it a time limit (gymnasium.wrappers.TimeLimit), or Collector(..., max_episode_steps=...)."
-        logging.getLogger("rltrainer").warning(text + hint, env, num_steps)
+        text = (
+            "Collector.collect(num_episodes=...): env %d is %d steps and %.0f seconds into an episode and still waits "
+        )
+        hint = (
+            "for its end. Give it a time limit: Collector(..., max_episode_steps=...), or gymnasium.wrappers.TimeLimit."
+        )
+        logging.getLogger("rltrainer").warning(text + hint, env, num_steps, seconds)
 
 
 def stuck_error(env: int, number: int) -> EnvError:

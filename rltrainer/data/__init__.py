@@ -6,6 +6,7 @@ from rltrainer.data.mixed import MixedBuffer
 from rltrainer.data.prioritized import PrioritizedReplayBuffer
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.rollout_buffer import RolloutBuffer
+from rltrainer.data.sampler import Sampler
 
 __all__ = [
     "BufferDescription",
@@ -14,4 +15,5 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RolloutBuffer",
+    "Sampler",
 ]

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.ring import Ring
+from rltrainer.data.sampler import Sampler
 from rltrainer.data.state_checks import require
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, readable
+from rltrainer.errors import ReplayBufferError, field_error_text, readable
 from rltrainer.plan import no_progress
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.types import Load, State
@@ -35,6 +36,34 @@ class Drawing:
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer."""
         return self.__dict__ | {"progress": no_progress}
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """What draws the cells; None draws them uniformly. A buffer sets one in its constructor.
+
+        Raises:
+            ReplayBufferError: one is set where transitions are stored already, of which it would know nothing.
+        """
+        return self.ring.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Sampler | None) -> None:
+        if len(self.ring):
+            hint = "Set it in the constructor of your buffer."
+            rule = "must be set before anything is stored"
+            raise ReplayBufferError(field_error_text("ReplayBuffer.drawing", "sampler", rule, sampler, hint))
+        self.ring.sampler = sampler
+
+    @property
+    def num_cells(self) -> int:
+        """How many cells there are; they are numbered from 0, and a few of them are always empty."""
+        return self.ring.num_cells
+
+    def update(self, index: Tensor, td_error: Tensor | None) -> None:
+        """Tell the sampler of the errors at cells, both [B] or [K, B]; do nothing without one, or without errors."""
+        sampler, device = self.ring.sampler, self.ring.device
+        if sampler is not None and td_error is not None:
+            sampler.update(index.flatten().to(device), td_error.detach().flatten().to(device))
 
     def draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Return cells [B] or [K, B], and their weights in a loss if they are not 1."""

@@ -135,8 +135,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(
             capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack=frame_stack
         )
-        self._sampler = PrioritySampler(self._ring.num_cells, alpha, beta, self.device)
-        self._ring.sampler = self._sampler
+        self.drawing.sampler = PrioritySampler(self.drawing.num_cells, alpha, beta, self.device)
 
     @classmethod
     def load(
@@ -176,4 +175,4 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             hint = "An algorithm reports them as UpdateResult.td_error; without, take a ReplayBuffer."
             text = f"td_error: must be one error per transition, of shape {tuple(index.shape)}; got {found}"
             raise ReplayBufferError(f"PrioritizedReplayBuffer.update_priorities.{text}. {hint}")
-        self._sampler.update(index.flatten().to(self.device), td_error.detach().flatten().to(self.device))
+        super().update_priorities(index, td_error)

@@ -39,7 +39,7 @@ class ReplayBuffer:
     """Stores the newest transitions of `num_envs` streams and samples them uniformly.
 
     Each observation is stored once. What cannot be sampled is not stored, so every transition is as likely as any
-    other.
+    other. `drawing.sampler` draws them otherwise.
 
     Args:
         capacity: transitions in all; rounded up to a multiple of `num_envs`.
@@ -234,15 +234,15 @@ class ReplayBuffer:
         length, burn_in = check_lengths(owner, self._ring, length, burn_in)
         arguments, nbytes = (batch_size, n_step, gamma, num_batches), self._cell_nbytes * (burn_in + length)
         shape, n_step, gamma = check_sample(owner, self._ring, nbytes, *arguments)
-        cells, weight = self.drawing.draw(shape)
-        return sequences_at(self._ring, cells, weight, length, burn_in, n_step, gamma)
+        return sequences_at(self._ring, *self.drawing.draw(shape), length, burn_in, n_step, gamma)
 
     def max_num_batches(self, batch_size: int) -> int:
         """Return how many batches are sampled at once at most, so that their memory stays small beside the data."""
         return max_num_batches(batch_size * self._cell_nbytes)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
-        """Do nothing: sampling is uniform."""
+        """Tell the sampler, if there is one, how far predictions were off; both are [B] or [K, B]."""
+        self.drawing.update(index, td_error)
 
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of all transitions as trees [chunk, ...], for statistics."""

@@ -9,16 +9,26 @@ from rltrainer.types import Load, State
 
 
 class Sampler(Protocol):
-    """Draws cells of a ring, flat indices int64, where they are not drawn uniformly."""
+    """Draws the cells of a replay buffer where they are not drawn uniformly: `buffer.drawing.sampler`.
+
+    Cells are int64, in 0 .. `buffer.drawing.num_cells` - 1, and on the buffer's device; each holds one transition or
+    none. `Transitions.index` are cells, too.
+    """
 
     def stored(self, cells: Tensor) -> None:
-        """Take note of cells [M] that were written."""
+        """Take note of cells [M] that were written, oldest first in each env; what they held before is forgotten.
+
+        A write that an interrupt tears is made again, so the same cells may be told of twice.
+        """
 
     def forgotten(self, cells: Tensor) -> None:
         """Take note of cells [M] that hold no transition any more, or must not be drawn any more."""
 
     def copied(self, cells: Tensor, other: "Sampler", source: Tensor) -> None:
-        """Take over what another ring's sampler knows of its cells [M] that were copied to these."""
+        """Take over what the sampler of another buffer knows of its cells `source` [M], which were copied to these.
+
+        `stored` was called for them before. `other` may be of another class.
+        """
 
     def draw(
         self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
@@ -36,7 +46,10 @@ class Sampler(Protocol):
         """Take note of how far the prediction at each cell [M] was off."""
 
     def state_dict(self, cells: Tensor) -> State:
-        """Return what it knows, given all cells that can be drawn [M], ascending."""
+        """Return what it knows, given all cells that can be drawn [M], ascending.
+
+        The state consists of numbers, texts, tensors, lists and dicts; its tensors are copies.
+        """
 
     def prepare_load(self, state: State, cells: Tensor) -> Load:
         """Check a whole state, of these cells [M], and return what loads it.

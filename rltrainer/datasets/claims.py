@@ -1,8 +1,10 @@
 """Claims of data sets' files, compared with their length, and errors that tell of their damage."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +22,11 @@ USUAL_ERRORS: tuple[type[Exception], ...] = (
     OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError,
 )  # fmt: skip
 """Errors that packages raise about damaged files, besides classes of their own."""
+
+
+def nbytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of an array; an axis of 0 counts as 1, since a space is made of the others."""
+    return prod(max(n, 1) for n in shape) * dtype.itemsize
 
 
 def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
@@ -77,5 +84,5 @@ def numbers(origin: str, member: str, array: Array) -> Array:
         ReplayBufferError: it holds something else.
     """
     if array.dtype.kind not in "biuf":
-        raise ReplayBufferError(f"{origin}: member {member!r}: expected numbers, found {array.dtype}")
+        raise ReplayBufferError(f"{origin}: member {readable(member)}: expected numbers, found {array.dtype}")
     return np.asarray(array, array.dtype.newbyteorder("="))

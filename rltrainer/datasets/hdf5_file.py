@@ -8,10 +8,11 @@ import gymnasium as gym
 import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.datasets.claims import check_claim, numbers, reading
+from rltrainer.datasets.claims import check_claim, nbytes_of, numbers, reading
 from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
-from rltrainer.errors import ReplayBufferError, missing_extra
+from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.json_text import MAX_DEPTH
 from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
 
@@ -51,9 +52,16 @@ def from_hdf5(
     origin = f"from_hdf5: {path}"
     with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
         wanted = dict(stored_members(origin, file))
-        check_claim(origin, path, sum(member.nbytes for member in wanted.values()), path.stat().st_size)
+        check_claim(origin, path, sum(map(claimed_nbytes_of, wanted.values())), path.stat().st_size)
         arrays = {name: numbers(origin, name, member[()]) for name, member in wanted.items()}
-    return to_buffer(origin, rows_of(origin, arrays), observation_space, action_space, device, seed)
+    return to_buffer(
+        origin, rows_of(origin, arrays, path.stat().st_size), observation_space, action_space, device, seed
+    )
+
+
+def claimed_nbytes_of(member: Any) -> int:
+    """Return the bytes that an h5py data set says it takes."""
+    return nbytes_of(member.shape or (), member.dtype)
 
 
 def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
@@ -67,7 +75,7 @@ def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
     for name, member in members_of(origin, file, [name for name in file if is_wanted(name)]):
         if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
             found = member.dtype if isinstance(member, h5py.Dataset) else type(member).__name__
-            raise ReplayBufferError(f"{origin}: member {name!r}: expected numbers, found {found}")
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {found}")
         yield name, member
 
 
@@ -75,24 +83,28 @@ def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, 
     """Yield name and h5py object of members, and of what is in them if they are groups.
 
     Raises:
-        ReplayBufferError: one lies elsewhere, or needs a plugin; or a group holds itself.
+        ReplayBufferError: one lies elsewhere, or needs a plugin; a group holds itself, or is nested too deep.
     """
     import h5py
 
-    waiting, seen = names[::-1], set()
+    waiting = [(file, key, key, 1) for key in names[::-1]]
+    seen = set()
     while waiting:
-        name = waiting.pop()
-        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-            raise ReplayBufferError(f"{origin}: member {name!r}: expected data, found a link")
-        member = file[name]
+        group, key, name, depth = waiting.pop()
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected data, found a link")
+        member = group[key]
         place = h5py.h5o.get_info(member.id).addr
         if place in seen:
             raise ReplayBufferError(
-                f"{origin}: member {name!r}: expected data of its own, found a second name of other"
+                f"{origin}: member {readable(name)}: expected data of its own, found a second name of other"
             )
         seen.add(place)
         if isinstance(member, h5py.Group):
-            waiting += [f"{name}/{part}" for part in member]
+            if depth >= MAX_DEPTH:
+                text = f"expected groups nested at most {MAX_DEPTH} deep, found more"
+                raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
+            waiting += [(member, part, f"{name}/{part}", depth + 1) for part in member]
             continue
         if isinstance(member, h5py.Dataset):
             _check_place(origin, name, member)
@@ -110,4 +122,4 @@ def _check_place(origin: str, name: str, member: Any) -> None:
         if filters - BUILT_IN_FILTERS:
             problem = f"a compression that HDF5 brings, found the filters {sorted(filters)}"
     if problem:
-        raise ReplayBufferError(f"{origin}: member {name!r}: expected {problem}")
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected {problem}")

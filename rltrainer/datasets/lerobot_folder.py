@@ -18,10 +18,8 @@ from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import AnyPath, Rule, checked
 from rltrainer.json_text import read_json
 from rltrainer.names import explains_arguments
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import open_regular, read_text
 
-MAX_INFO_SIZE = 10_000_000
-"""Bytes of a `meta/info.json`."""
 STATE = "observation.state"
 Keys = Annotated[
     Sequence[str],
@@ -69,7 +67,7 @@ def from_lerobot(
     found = read_columns("from_lerobot", files, lambda name: name in wanted)
     for name in [*keys, "action", "episode_index", "frame_index"]:
         if name not in found:
-            raise ReplayBufferError(f"{origin}: expected the column {name!r}, found {sorted(found)}")
+            raise ReplayBufferError(f"{origin}: expected the column {readable(name)}, found {readable(sorted(found))}")
     order = np.lexsort((found["frame_index"].reshape(-1), found["episode_index"].reshape(-1)))
     with reading(origin, "columns of the shapes in meta/info.json"):
         columns = {name: array[order].reshape(len(order), *shapes.get(name, ())) for name, array in found.items()}
@@ -82,6 +80,7 @@ def from_lerobot(
         rewards=columns.get("next.reward", np.zeros(len(order), np.float32)),
         terminations=terminations,
         truncations=truncations,
+        num_bytes=sum(file.stat().st_size for file in files),
     )
     return to_buffer(origin, rows, observation_space, action_space, device, seed)
 
@@ -103,7 +102,7 @@ def _shapes(origin: str, folder: Path, names: list[str]) -> dict[str, tuple[int,
         ReplayBufferError: `meta/info.json` is damaged, or a feature is missing or no numbers.
     """
     with reading(f"{origin}: meta/info.json", "JSON"), open_regular(folder / "meta" / "info.json") as file:
-        info: Any = read_json(file.read(MAX_INFO_SIZE), allows_nan=True)
+        info: Any = read_json(read_text(file), allows_nan=True)
     features = info.get("features") if isinstance(info, dict) else None
     if not isinstance(features, dict):
         raise ReplayBufferError(f"{origin}: meta/info.json: expected an object with features, found {readable(info)}")
@@ -113,10 +112,10 @@ def _shapes(origin: str, folder: Path, names: list[str]) -> dict[str, tuple[int,
             case {"dtype": str(dtype), "shape": list(shape)} if all(type(n) is int and n > 0 for n in shape):
                 found[name] = tuple(shape)
                 if dtype in ("video", "image", "string"):
-                    text = f"expected numbers, found {dtype}; keys that are numbers: {_numbers(features)}"
+                    text = f"expected numbers, found {dtype}; keys that are numbers: {readable(_numbers(features))}"
                     raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
             case other:
-                text = f"expected a dtype and a shape, found {readable(other)}; there are {sorted(features)}"
+                text = f"expected a dtype and a shape, found {readable(other)}; there are {readable(sorted(features))}"
                 raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
     return found
 

@@ -13,8 +13,9 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.datasets.claims import telling
 from rltrainer.datasets.inferred_spaces import infer_action_space, infer_observation_space
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import checked, instance_of
+from rltrainer.json_text import MAX_DEPTH
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
@@ -41,6 +42,7 @@ class LoggedRows:
     Attributes:
         next_observations: None if the successor of a row is the next row.
         observation_space, action_space: what the data set says of itself; None if nothing.
+        num_bytes: the length of the files, which bounds the spaces that are inferred.
     """
 
     observations: Tree
@@ -51,6 +53,7 @@ class LoggedRows:
     next_observations: Tree | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
+    num_bytes: int = 0
 
 
 def is_wanted(member: str) -> bool:
@@ -58,25 +61,28 @@ def is_wanted(member: str) -> bool:
     return member.partition("/")[0] in {name for names in NAMES.values() for name in names}
 
 
-def rows_of(origin: str, members: Mapping[str, Array]) -> LoggedRows:
+def rows_of(origin: str, members: Mapping[str, Array], num_bytes: int) -> LoggedRows:
     """Arrange the members of a file as rows; `observations/camera` is the leaf `camera` of a Dict.
 
     Args:
         origin: what errors begin with: the reader and its path.
         members: arrays by name.
+        num_bytes: the length of the file.
 
     Raises:
         ReplayBufferError: one is missing, or they have unequal numbers of rows.
     """
+    trees = _trees(origin, members)
     found: dict[str, Any] = {}
     for column, names in NAMES.items():
-        found[column] = next((tree for name in names if (tree := _tree(members, name)) is not None), None)
+        found[column] = next((trees[name] for name in names if name in trees), None)
     required = [name for name in NAMES if name not in ("truncations", "next_observations")]
     for column in required + (["truncations"] if found["next_observations"] is None else []):
         if found[column] is None:
             known = " or ".join(map(repr, NAMES[column]))
             hint = "Where no episode has a time limit, it is an array of zeros." if column == "truncations" else ""
-            text = f"expected the member {known}, found {sorted(members) or 'none that is known'}. {hint}"
+            there = readable(sorted(members)) if members else "none that is known"
+            text = f"expected the member {known}, found {there}. {hint}"
             raise ReplayBufferError(f"{origin}: {text.rstrip()}")
     num_rows = next((len(leaf) for leaf in leaves(found["observations"]) if leaf.ndim), 0)
     for column, tree in found.items():
@@ -86,7 +92,7 @@ def rows_of(origin: str, members: Mapping[str, Array]) -> LoggedRows:
                 raise ReplayBufferError(f"{origin}: {column}{path}: {text}")
     if found["truncations"] is None:
         found["truncations"] = np.zeros(num_rows, np.bool_)
-    return LoggedRows(**found)
+    return LoggedRows(**found, num_bytes=num_bytes)
 
 
 def to_buffer(
@@ -113,8 +119,9 @@ def to_buffer(
         checked("dataset", "action_space", action_space, AnySpace | None)
         flags: Any = {name: _flags(name, getattr(rows, name)) for name in ("terminations", "truncations")}
         rows = replace(rows, rewards=_flat(np.asarray(rows.rewards)), **flags)
-        obs_space = observation_space or rows.observation_space or infer_observation_space(rows.observations)
-        action_space = action_space or rows.action_space or infer_action_space(rows.actions)
+        obs_space, action_space = observation_space or rows.observation_space, action_space or rows.action_space
+        obs_space = obs_space or infer_observation_space(rows.observations, rows.num_bytes)
+        action_space = action_space or infer_action_space(rows.actions, rows.num_bytes)
         rows = replace(
             rows,
             observations=_fit(rows.observations, obs_space),
@@ -159,12 +166,23 @@ def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
     )
 
 
-def _tree(members: Mapping[str, Array], name: str) -> Tree | None:
-    if name in members:
-        return members[name]
-    parts = {key.removeprefix(f"{name}/"): array for key, array in members.items() if key.startswith(f"{name}/")}
-    keys = dict.fromkeys(key.partition("/")[0] for key in parts)
-    return {key: _tree(parts, key) for key in keys} or None
+def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
+    """Return members as trees: `observations/camera` is the leaf `camera` of `observations`."""
+    trees: dict[str, Any] = {}
+    for name, array in members.items():
+        *groups, key = name.split("/")
+        if len(groups) > MAX_DEPTH:
+            text = f"expected names nested at most {MAX_DEPTH} deep, found {readable(name)}"
+            raise ReplayBufferError(f"{origin}: {text}")
+        place = trees
+        for group in groups:
+            place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                break
+        if not isinstance(place, dict) or key in place:
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected an array or a group, found both")
+        place[key] = array
+    return trees
 
 
 def _fit(values: Tree, space: Space) -> Tree:

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rltrainer.datasets.claims import check_claim, reading
-from rltrainer.datasets.hdf5_file import members_of
+from rltrainer.datasets.hdf5_file import claimed_nbytes_of, members_of
 from rltrainer.datasets.parquet_file import claimed_nbytes
 from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.field_rules import is_int
 from rltrainer.json_text import read_json
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import open_regular, read_text
 from rltrainer.spaces import check_claims
-
-MAX_METADATA_SIZE = 100_000_000
-"""Bytes of a `metadata.json`."""
 
 
 def find_folder(name: str, owner: str) -> Path:
@@ -46,7 +43,7 @@ def check_folder(origin: str, folder: Path) -> None:
             hold; or they refer to others.
     """
     with reading(origin, "metadata of Minari"), open_regular(folder / "metadata.json") as file:
-        metadata: Any = read_json(file.read(MAX_METADATA_SIZE), allows_nan=True)
+        metadata: Any = read_json(read_text(file), allows_nan=True)
         if not isinstance(metadata, dict):
             raise ReplayBufferError(f"{origin}: metadata.json: expected an object, found {readable(metadata)}")
         spaces: list[Any] = [metadata.get("observation_space"), metadata.get("action_space")]
@@ -75,7 +72,7 @@ def _claimed_by_hdf5(origin: str, path: Path) -> int:
         h5py.File(stream, "r") as file,
     ):
         members = members_of(f"{origin}: {path.name}", file, list(file))
-        return sum(member.nbytes for _, member in members if isinstance(member, h5py.Dataset))
+        return sum(claimed_nbytes_of(member) for _, member in members if isinstance(member, h5py.Dataset))
 
 
 def _named(plain: Any) -> Any:

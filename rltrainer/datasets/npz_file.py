@@ -15,7 +15,7 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.datasets.claims import check_claim, numbers, reading
 from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
@@ -60,9 +60,11 @@ def from_npz(
         for member in wanted:
             name = member.filename.removesuffix(".npy")
             if name in arrays:
-                raise ReplayBufferError(f"{origin}: member {name!r}: expected one, found two")
+                raise ReplayBufferError(f"{origin}: member {readable(name)}: expected one, found two")
             arrays[name] = _read_array(origin, name, members.read(member))
-    return to_buffer(origin, rows_of(origin, arrays), observation_space, action_space, device, seed)
+    return to_buffer(
+        origin, rows_of(origin, arrays, path.stat().st_size), observation_space, action_space, device, seed
+    )
 
 
 def _read_array(origin: str, name: str, data: bytes) -> Array:
@@ -71,13 +73,13 @@ def _read_array(origin: str, name: str, data: bytes) -> Array:
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ReplayBufferError(f"{origin}: member {name!r}: expected version 1.0 or 2.0, found {version}")
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected version 1.0 or 2.0, found {version}")
     shape, is_fortran, dtype = readers[version](file)
     if dtype.kind not in "biuf":
-        raise ReplayBufferError(f"{origin}: member {name!r}: expected numbers, found {dtype}")
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {dtype}")
     size, found = prod(shape) * dtype.itemsize, len(data) - file.tell()
     if min(shape, default=0) < 0 or size != found:
         text = f"expected {size:,} bytes for {dtype} of shape {shape}, found {found:,}"
-        raise ReplayBufferError(f"{origin}: member {name!r}: {text}")
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
     array = np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order="F" if is_fortran else "C")
     return numbers(origin, name, array)

@@ -1,6 +1,8 @@
 """Reads columns of Parquet files: numbers, lists of numbers, and structs of these."""
 
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.datasets.claims import check_claim, numbers, reading
 from rltrainer.datasets.logged_rows import is_wanted, rows_of, to_buffer
-from rltrainer.errors import ReplayBufferError, missing_extra
+from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.names import explains_arguments
 from rltrainer.regular_file import open_regular
@@ -46,8 +48,10 @@ def from_parquet(
     """
     path = Path(checked("from_parquet", "path", path, AnyPath))
     origin = f"from_parquet: {path}"
-    arrays = read_columns("from_parquet", parquet_files(origin, path, path), lambda name: is_wanted(name))
-    return to_buffer(origin, rows_of(origin, arrays), observation_space, action_space, device, seed)
+    files = parquet_files(origin, path, path)
+    arrays = read_columns("from_parquet", files, lambda name: is_wanted(name))
+    rows = rows_of(origin, arrays, sum(file.stat().st_size for file in files))
+    return to_buffer(origin, rows, observation_space, action_space, device, seed)
 
 
 def parquet_files(origin: str, path: Path, folder: Path) -> list[Path]:
@@ -76,7 +80,8 @@ def read_columns(owner: str, files: list[Path], is_wanted: Callable[[str], bool]
     parts = [_read_file(f"{owner}: {file}", file, is_wanted) for file in files]
     for file, part in zip(files, parts, strict=True):
         if shapes(part) != shapes(parts[0]):
-            text = f"expected columns as in {files[0].name}: {shapes(parts[0])}, found {shapes(part)}"
+            expected, found = readable(shapes(parts[0])), readable(shapes(part))
+            text = f"expected columns as in {files[0].name}: {expected}, found {found}"
             raise ReplayBufferError(f"{owner}: {file}: {text}")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -92,9 +97,10 @@ def _read_file(origin: str, path: Path, is_wanted: Callable[[str], bool]) -> dic
         check_claim(origin, path, _claimed_nbytes(file, names), path.stat().st_size)
         table = file.read(columns=names)
         found: dict[str, Array] = {}
+        counts = Counter(table.column_names)
         for name in names:
-            if table.column_names.count(name) != 1:
-                raise ReplayBufferError(f"{origin}: column {name!r}: expected one, found two")
+            if counts[name] != 1:
+                raise ReplayBufferError(f"{origin}: column {readable(name)}: expected one, found two")
             found |= dict(_arrays(origin, name, table.column(name).combine_chunks()))
     return found
 
@@ -120,11 +126,18 @@ def claimed_nbytes(origin: str, path: Path) -> int:
 def _claimed_nbytes(file: Any, names: list[str]) -> int:
     """Return the bytes that the wanted columns of an open file take: as it says packed, or as numbers."""
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
-    wanted = [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
+    known = set(names)
+    wanted = [i for i, path in enumerate(paths) if not known.isdisjoint(_beginnings(path))]
     # Asked of a damaged chunk's metadata, pyarrow ends the process. This goes through all of it in batches, and raises.
     file.scan_contents(columns=names)
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     return sum(_chunk_nbytes(group.column(i)) for group in groups for i in wanted)
+
+
+def _beginnings(path: str) -> Iterator[str]:
+    """Yield the path of a leaf, and those of what it may be in; names may hold dots too."""
+    yield path
+    yield from (path[: dot.start()] for dot in re.finditer(r"\.", path))
 
 
 def _chunk_nbytes(chunk: Any) -> int:
@@ -137,7 +150,9 @@ def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:
     from pyarrow import types
 
     if column.null_count:
-        raise ReplayBufferError(f"{origin}: column {name!r}: expected numbers, found {column.null_count} missing")
+        raise ReplayBufferError(
+            f"{origin}: column {readable(name)}: expected numbers, found {column.null_count} missing"
+        )
     if types.is_struct(column.type):
         for field, part in zip(column.type, column.flatten(), strict=True):
             yield from _arrays(origin, f"{name}/{field.name}", part)
@@ -151,13 +166,15 @@ def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:
             lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
             if len(lengths) > 1:
                 text = f"lists of one length, found {lengths[0]} to {lengths[-1]}"
-                raise ReplayBufferError(f"{origin}: column {name!r}: expected {text}")
+                raise ReplayBufferError(f"{origin}: column {readable(name)}: expected {text}")
             size = int(lengths[0]) if len(lengths) else 0
         shape.append(size)
         if inner.null_count:
-            raise ReplayBufferError(f"{origin}: column {name!r}: expected numbers, found {inner.null_count} missing")
+            raise ReplayBufferError(
+                f"{origin}: column {readable(name)}: expected numbers, found {inner.null_count} missing"
+            )
         column = inner
     is_number = types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)
     if not is_number:
-        raise ReplayBufferError(f"{origin}: column {name!r}: expected numbers, found {column.type}")
+        raise ReplayBufferError(f"{origin}: column {readable(name)}: expected numbers, found {column.type}")
     yield name, numbers(origin, name, column.to_numpy(zero_copy_only=False)).reshape(shape)

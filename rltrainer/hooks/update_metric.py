@@ -9,7 +9,7 @@ from rltrainer.hooks.context import TrainerContext
 from rltrainer.names import did_you_mean
 
 MAX_MISSES = 10
-"""Updates in a row without the number before that is an error: a delayed actor has no loss in each of them."""
+"""Updates in a row without the number before that is an error, unless the algorithm says that it may report it."""
 
 
 class UpdateMetric:
@@ -35,14 +35,14 @@ class UpdateMetric:
             others: returns further names that there are, for the error's text.
 
         Raises:
-            ParamsError: none of the last ten updates had it.
+            ParamsError: none of the last ten updates had it, and the algorithm names no such metric.
         """
-        if ctx.result is None:
+        if ctx.result is None or ctx.result.num_gradient_steps == 0:  # as PPO's `target_kl` may have it
             return None
         found = ctx.result.metrics.get(self._name)
         self.num_misses = 0 if found is not None else self.num_misses + 1
-        if self.num_misses == MAX_MISSES:
-            known = [*others(), *ctx.result.metrics]
+        if self.num_misses >= MAX_MISSES and not ctx.algorithm.may_report(self._name):
+            known = [*others(), *dict.fromkeys((*ctx.result.metrics, *ctx.algorithm.occasional_metrics))]
             rule, hint = f"must be one of {', '.join(known)}", did_you_mean(self._name, known).strip()
             raise ParamsError(field_error_text(self._owner, self._field, rule, self._name, hint))
         return found

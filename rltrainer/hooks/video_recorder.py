@@ -8,7 +8,7 @@ import gymnasium as gym
 import torch
 
 from rltrainer.collect import Collector
-from rltrainer.envs import make_vec
+from rltrainer.envs import AgentsAsEnvs, make_vec
 from rltrainer.envs.filming.filmed_envs import FilmedEnvs
 from rltrainer.envs.filming.frames import frames_per_second, require_frames
 from rltrainer.envs.filming.video_file import require_encoder
@@ -30,7 +30,8 @@ class VideoRecorder(TrainerHook):
     The file `step_000020480_episode_1.mp4` is of env step 20480, offline of that gradient step. What is filmed is
     neither trained on nor counted, and changes no random number of the run. The episodes are the first ones of a test
     step, if envs or run have a seed, or those of an env of its own, the same at each interval. Frames go to ffmpeg one
-    by one as they are drawn: how long an episode is makes no difference to the memory that it takes.
+    by one as they are drawn: how long an episode is makes no difference to the memory that it takes. Of an
+    `AgentsAsEnvs` they are episodes of teams.
 
     Args:
         folder: for the files; made where it is missing.
@@ -69,6 +70,7 @@ class VideoRecorder(TrainerHook):
         self._seed = self._own_seed or 0
         require_encoder(owner)
         self._envs: FilmedEnvs | None = None
+        self._num_agents = 1
         self._collector: Collector | None = None
 
     def seed(self, seed: int) -> None:
@@ -79,9 +81,13 @@ class VideoRecorder(TrainerHook):
         """Make the env, or find the test envs, and look whether they render."""
         envs, seed = self._make_envs(ctx)
         require_frames("VideoRecorder.env", envs)
-        self._envs = FilmedEnvs(envs, self.fps or frames_per_second(envs))
+        agents = envs.unwrapped if isinstance(envs.unwrapped, AgentsAsEnvs) else None
+        self._envs = FilmedEnvs(envs if agents is None else agents.teams, self.fps or frames_per_second(envs))
+        if agents is not None:
+            agents.teams, self._num_agents = self._envs, agents.num_agents
+        played = self._envs if agents is None else envs
         with torch.random.fork_rng(devices=[]):  # a collector draws a seed where it was given none
-            self._collector = Collector(ctx.algorithm.policy, self._envs, max_episode_steps=self.max_episode_steps)
+            self._collector = Collector(ctx.algorithm.policy, played, max_episode_steps=self.max_episode_steps)
         self._collector.seed(seed)
 
     def post_steps(self, ctx: TrainerContext) -> None:
@@ -93,15 +99,18 @@ class VideoRecorder(TrainerHook):
         self._envs.begin([self.folder / name for name in names])
         try:
             self._collector.reset(first_episode=True)
-            self._collector.collect(num_episodes=self.num_episodes, explore=False)
+            self._collector.collect(num_episodes=self.num_episodes * self._num_agents, explore=False)
             is_complete = True
         finally:
             self._envs.end(is_complete)
 
     def shutdown(self, ctx: TrainerContext) -> None:
         """Close the env of its own."""
-        if self.env is not None and self._collector is not None:
-            self._collector.close()
+        if self._collector is not None:
+            if self.env is not None:
+                self._collector.close()
+            elif isinstance(agents := self._collector.envs.unwrapped, AgentsAsEnvs) and self._envs is not None:
+                agents.teams = self._envs.env
         self._envs = self._collector = None
 
     def _make_envs(self, ctx: TrainerContext) -> tuple[gym.vector.VectorEnv[Any, Any, Any], int]:

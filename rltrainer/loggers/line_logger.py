@@ -11,10 +11,11 @@ from io import FileIO
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.file_logger import AppendedFile, FileLogger
 from rltrainer.loggers.logger import LoggerOptions
+from rltrainer.regular_file import open_regular, read_lines
 
 
 class LineLogger(FileLogger):
@@ -65,7 +66,7 @@ class LineLogger(FileLogger):
         """Keep what stands up to the last line of this step or an earlier one."""
         position, self._keep = 0, 0
         with open(self.path, "rb") as file:
-            for line in file:
+            for line in read_lines(file):
                 position += len(line)
                 found = self._step_of(line[:-1].decode(errors="replace")) if line.endswith(b"\n") else None
                 if found is not None and found <= step:
@@ -85,12 +86,16 @@ class LineLogger(FileLogger):
         """Yield the whole lines of such a file without their ends; warn of a last line that was truncated."""
         if not path.is_file():
             return
-        with open(path, "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    warnings.warn(f"{path}: the last line is truncated and was skipped", RuntimeWarning, stacklevel=2)
-                    return
-                yield line[:-1].decode(errors="replace")
+        try:
+            with open_regular(path) as file:
+                for line in read_lines(file):
+                    if not line.endswith(b"\n"):
+                        text = f"{path}: the last line is truncated and was skipped"
+                        warnings.warn(text, RuntimeWarning, stacklevel=2)
+                        return
+                    yield line[:-1].decode(errors="replace")
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror or error}") from error
 
     def _open(self) -> FileIO:
         file = AppendedFile(self.path)

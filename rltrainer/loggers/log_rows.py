@@ -1,6 +1,7 @@
 """Read the rows of a log back: JSON lines, CSV or TensorBoard; as they were written, or as columns."""
 
 import csv
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -11,10 +12,14 @@ from rltrainer.errors import CheckpointError, readable
 from rltrainer.json_text import read_json
 from rltrainer.loggers.event_file import EVENT_FILES, events
 from rltrainer.loggers.run_path import RunPath
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import open_regular, read_lines
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
 """The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none."""
+
+
+FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER = 10_000_000, 100
+"""How many cells all columns may have: so many whatever the log, and so many for each number in it."""
 
 
 class LogRow(NamedTuple):
@@ -41,9 +46,16 @@ def read_log(folder: Path) -> list[LogRow]:
 
 
 def columns(rows: list[LogRow], kind: str) -> Columns:
-    """Return the rows of one kind as columns; `step` alone, of no length, if there are none."""
+    """Return the rows of one kind as columns; `step` alone, of no length, if there are none.
+
+    Raises:
+        CheckpointError: most of the columns would be empty, and take far more memory than the log.
+    """
     rows = [row for row in rows if row.kind == kind]
     names = dict.fromkeys(name for row in rows for name in row.values)
+    if len(names) * len(rows) > max(FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER * sum(len(row.values) for row in rows)):
+        text = f"{len(names):,} names in {len(rows):,} rows, of which hardly one has two"
+        raise CheckpointError(f"a log of kind {readable(kind)}: expected rows that share names, found {text}")
     found: Columns = {"step": np.array([row.step for row in rows], np.int64)}
     return found | {name: np.array([_number(row.values.get(name)) for row in rows]) for name in names}
 
@@ -59,7 +71,8 @@ def _json_rows(path: Path) -> Iterator[LogRow]:
                 continue
             case {"kind": str(kind), "step": int(step)} if all(_is_number(row[name]) for name in row.keys() - {"kind"}):
                 of_row = {name: value for name, value in row.items() if name not in ("kind", "step")}
-                yield LogRow(kind, step, {name.removeprefix(f"{kind}/"): value for name, value in of_row.items()})
+                values = {sys.intern(name.removeprefix(f"{kind}/")): value for name, value in of_row.items()}
+                yield LogRow(sys.intern(kind), step, values)
             case _:
                 raise _broken(path, number, "a row of kind, step and numbers", line)
 
@@ -72,8 +85,8 @@ def _csv_rows(path: Path) -> Iterator[LogRow]:
         try:
             step, name, text = next(csv.reader([line]))
             kind, _, name = name.partition("/")
-            found = LogRow(kind, int(step), {name: float(text) if text else None})
-        except ValueError as error:
+            found = LogRow(sys.intern(kind), int(step), {sys.intern(name): float(text) if text else None})
+        except (ValueError, csv.Error) as error:
             raise _broken(path, number, "step,name,value", line) from error
         if row is not None and row[:2] == found[:2] and name not in row.values:
             row.values.update(found.values)
@@ -94,7 +107,7 @@ def _event_rows(path: Path) -> list[LogRow]:
         numbers = {each.tag: each.simple_value for each in event.summary.value if each.HasField("simple_value")}
         if numbers:
             kind = next(iter(numbers)).partition("/")[0]
-            values = {tag.removeprefix(f"{kind}/"): value for tag, value in numbers.items()}
+            values = {sys.intern(tag.removeprefix(f"{kind}/")): value for tag, value in numbers.items()}
             rows.append(LogRow(kind, event.step, values))
     return rows
 
@@ -102,7 +115,7 @@ def _event_rows(path: Path) -> list[LogRow]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with open_regular(path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(read_lines(file), start=1):
                 if line.endswith(b"\n"):
                     yield number, line[:-1].decode(errors="replace")
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -30,7 +31,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 class EvalMode:
-    """Puts a policy into eval mode while it acts, unless its mode makes no difference.
+    """Puts a policy into eval mode while it acts, or while its actions are valued, unless that makes no difference.
 
     Args:
         policy: may be changed between two collections.
@@ -39,6 +40,20 @@ class EvalMode:
     def __init__(self, policy: nn.Module) -> None:
         self._policy, self._tree = policy, ModuleTree([policy])
         self._seen, self._matters = self._tree.look(), _depends_on_mode(policy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy by looking at the copied policy."""
+        return type(self), (self._policy,)
+
+    @contextmanager
+    def while_on(self) -> Iterator[None]:
+        """Switch, and afterwards put the modules back into train mode that were in it."""
+        switched = self.switch()
+        try:
+            yield
+        finally:
+            for module in switched:
+                module.training = True
 
     def switch(self) -> list[nn.Module]:
         """Return the modules that were in train mode, to be put back into it."""

@@ -10,7 +10,7 @@ from rltrainer.names import explains_arguments
 from rltrainer.recipes.any_recipe import AnyRecipe
 from rltrainer.recipes.offline_recipe import OfflineRecipe
 from rltrainer.recipes.recipe import Recipe
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import open_regular, read_text
 
 NAME = "recipe.json"
 START = "start.safetensors"
@@ -41,7 +41,7 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     path = folder.path / NAME
     try:
         with open_regular(path) as file:
-            text = file.read().decode(errors="replace")
+            text = read_text(file).decode(errors="replace")
         recipe = _class_of(text).from_json(text, **live)
     except FileNotFoundError:
         hint = "Runs of rl.train and of recipes have one; make the trainer of another as its program does."

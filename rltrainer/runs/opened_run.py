@@ -17,7 +17,7 @@ from rltrainer.loggers.log_rows import Columns, LogRow, columns, read_log
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.names import explains_arguments
 from rltrainer.registry import Named
-from rltrainer.regular_file import neighbours_hint, open_regular
+from rltrainer.regular_file import neighbours_hint, open_regular, read_text
 from rltrainer.state_file import read_state
 
 
@@ -221,7 +221,7 @@ def _instead_of_a_run(path: Path) -> str:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
-            found = read_json(file.read(), allows_nan=True)
+            found = read_json(read_text(file), allows_nan=True)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:

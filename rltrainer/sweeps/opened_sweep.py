@@ -14,7 +14,7 @@ from rltrainer.names import explains_arguments
 from rltrainer.plain_values import PlainReader
 from rltrainer.recipes import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.registry import value_named
-from rltrainer.regular_file import neighbours_hint, open_regular
+from rltrainer.regular_file import neighbours_hint, open_regular, read_text
 from rltrainer.spaces import check_claims
 from rltrainer.sweeps.result import State, SweepResult, SweepTrial
 from rltrainer.sweeps.study import FIELDS, STUDY, read_trials, require_optuna
@@ -86,7 +86,7 @@ def read_described(path: Path) -> Any:
     """
     try:
         with open_regular(path) as file:
-            return read_json(file.read())
+            return read_json(read_text(file))
     except FileNotFoundError:
         raise
     except OSError as error:

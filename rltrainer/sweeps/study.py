@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rltrainer.atomic_write import write_errors
 from rltrainer.checkpoint.directory_lock import DirectoryLock
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra
 from rltrainer.plain_values import to_plain
@@ -133,16 +134,20 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
 
     Raises:
         MissingExtraError: Optuna is not installed.
-        CheckpointError: another process has it, or it is damaged.
+        CheckpointError: another process has it, or it is damaged, or cannot be written.
     """
     require_optuna()
     import optuna
 
     lock, verbosity = DirectoryLock(folder), optuna.logging.get_verbosity()
-    lock.acquire()
+    with write_errors(folder, CheckpointError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
     try:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        yield Study(folder, sampler, pruner, seed)
+        with write_errors(folder / STUDY, CheckpointError):
+            study = Study(folder, sampler, pruner, seed)
+        yield study
     finally:
         optuna.logging.set_verbosity(verbosity)
         lock.release()
@@ -196,14 +201,27 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
 
     try:
         backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_NoLock())
+        backend.append_logs = _telling_path(path, backend.append_logs)
         study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
         study.get_trials(deepcopy=False)
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # of code that expects what it has written
         found = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: expected a study of Optuna's; reading it failed ({found})") from error
     return study
+
+
+def _telling_path(path: Path, write: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a function that writes to a file: an `OSError` of it is a `CheckpointError` that names the file."""
+
+    def write_or_tell(logs: Any) -> None:
+        with write_errors(path, CheckpointError):
+            write(logs)
+
+    return write_or_tell
 
 
 def _mend(path: Path) -> None:

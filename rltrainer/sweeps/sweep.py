@@ -26,7 +26,7 @@ from rltrainer.sweeps.opened_sweep import DESCRIBED, as_trial, read_described, r
 from rltrainer.sweeps.result import SweepResult, SweepTrial
 from rltrainer.sweeps.search_space import OWNER, Make, SearchSpace, Space
 from rltrainer.sweeps.study import Study, open_study, require_optuna
-from rltrainer.sweeps.trial_process import ScoreReport, TrialJob
+from rltrainer.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
 
 if TYPE_CHECKING:
     import optuna
@@ -80,7 +80,8 @@ def sweep(
 
     Raises:
         ParamsError: an argument breaks its rule, a name is no field, or a field does not take a value of its range.
-        CheckpointError: the folder holds another sweep, or is damaged, or another process writes there.
+        CheckpointError: the folder holds another sweep, or is damaged, or cannot be written, or another process writes
+            there. A trial that a full disk ended is not over: the same call takes it up again.
         RLTrainerError: no trial came to its end; the text has the first one's traceback.
         MissingExtraError: Optuna is not installed.
     """
@@ -95,7 +96,6 @@ def sweep(
     made = _as_make(make)
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
     check_program(OWNER, made)
-    folder.mkdir(parents=True, exist_ok=True)
     with open_study(folder, sampler, pruner, seed) as study:
         _check_same(folder / DESCRIBED, _described(made, searched, num_seeds, seed))
         with Bar("trials", num_trials, is_shown) as bar:
@@ -141,7 +141,15 @@ class _Trials:
         return self._study.is_pruned(self._running[number], step, question.score, num_tests)
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
-        """Note the score of a trial, or why it has none."""
+        """Note the score of a trial, or why it has none.
+
+        Raises:
+            CheckpointError: the disk ended it. Nothing is noted, so that the next call takes it up again.
+        """
+        if isinstance(result, DiskRefusal):
+            text = f"the disk ended trial {number} ({result.cause})"
+            hint = "The same call takes it up again, with those that were running, when the disk can be written"
+            raise CheckpointError(f"{self._folder}: {text}. {hint}.\n{result.traceback}")
         self._study.end(self._running.pop(number), result, error)
         self._remove_checkpoints(self._study.trials[number])
         trial = self._read(number)

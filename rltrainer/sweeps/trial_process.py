@@ -1,9 +1,11 @@
 """The job of a trial, in a process of its own: its seeds one after the other, each in a run folder, told as it goes."""
 
 import dataclasses
+import errno
 import math
 import statistics
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from rltrainer.sweeps.search_space import Make
 from rltrainer.trainers import Trainer
 
 PRUNED = "pruned by the sweep"
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""What a disk says that is full, over its quota, read-only by now, or broken."""
 TICK = 0.5
 """Seconds between two tries to take the folder of a trial whose process is still saving."""
 
@@ -44,6 +48,19 @@ class ScoreReport:
 
 
 @dataclass(frozen=True)
+class DiskRefusal:
+    """What a trial returns that the disk has ended: it says nothing of the trial's fields.
+
+    Args:
+        cause: what the disk said.
+        traceback: where it did.
+    """
+
+    cause: str
+    traceback: str
+
+
+@dataclass(frozen=True)
 class TrialJob:
     """A trial: `make` with its fields, for each seed.
 
@@ -57,8 +74,16 @@ class TrialJob:
     fields: Mapping[str, Any]
     folders: Mapping[int, Path]
 
-    def __call__(self, parent: Parent) -> float | None:
+    def __call__(self, parent: Parent) -> float | DiskRefusal | None:
         """Return the score, the mean over the seeds; None if it was pruned."""
+        try:
+            return self._score(parent)
+        except Exception as error:
+            if (cause := _of_the_disk(error)) is None:
+                raise
+            return DiskRefusal(str(cause), traceback.format_exc())
+
+    def _score(self, parent: Parent) -> float | None:
         scores: list[float] = []
         with at_the_end(_take_folder(next(iter(self.folders.values())).parent).release):
             for seed, path in self.folders.items():
@@ -129,6 +154,18 @@ class _Pruning(TrainerHook):
             raise SystemExit("the sweep is over")
         if answer:
             ctx.request_stop(PRUNED)
+
+
+def _of_the_disk(error: BaseException) -> OSError | None:
+    """Return the error of a disk that is full or broken, if one led to this error."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, OSError) and link.errno in DISK_ERRORS:
+            return link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    return None
 
 
 def _checked_score(score: Any) -> float:

@@ -5,6 +5,7 @@ import time
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
+from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
@@ -77,7 +78,7 @@ class OfflineTrainerParams(TrainerParams):
             mismatch = describe_mismatch(what, expected, found, with_bounds=name == "action_space")
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
-        algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
+        require_columns(algorithm, "OfflineTrainerParams.buffer", self.buffer.extra)
         self.buffer.check_finite()
 
     def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":

@@ -5,6 +5,7 @@ import logging
 import math
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.data import RolloutBuffer
 from rltrainer.field_rules import PositiveInt
 from rltrainer.names import explains_arguments
@@ -79,7 +80,7 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
             known, names = algorithm.policy.columns, algorithm.columns_read(collector.may_lag)
             extra = {name: known[name] for name in names if name in known}
-            algorithm.require_columns(f"{type(params).__name__}.training_collector", extra, collector.may_lag)
+            require_columns(algorithm, f"{type(params).__name__}.training_collector", extra, collector.may_lag)
             extra |= VERSION if collector.may_lag else {}
             buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
             collector.attach_buffer(buffer)

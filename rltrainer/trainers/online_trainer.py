@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import TypeVar
 
 from rltrainer.algorithms import Algorithm
+from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt
@@ -65,7 +66,7 @@ class OnlineTrainerParams(TrainerParams):
         source = self.training_collector
         if source.buffer is not None:
             owner = f"{type(self).__name__}.training_collector"
-            algorithm.require_columns(owner, source.buffer.extra, source.may_lag)
+            require_columns(algorithm, owner, source.buffer.extra, source.may_lag)
 
     @property
     def planned_num_steps(self) -> int:

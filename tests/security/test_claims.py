@@ -1,18 +1,22 @@
 """Short files that claim a lot: refused before there is memory for it, measured as what a process takes."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ReplayBufferError
+from rltrainer.errors import CheckpointError, ReplayBufferError, RLTrainerError
 from rltrainer.state_file import read_state, write_state
+from tests.security.claims_of_files import CASES, columns, read_as_named
 
 MEASURE = """
 import json, resource, sys, time
@@ -22,7 +26,11 @@ LOADERS = {
     "buffer": lambda path: len(rl.PrioritizedReplayBuffer.load(path).sample(4).reward),
     "policy": rl.load_policy,
     "params": lambda path: rl.PPOParams.from_json(open(path).read()),
+    "any": lambda path: read_any(path),
 }
+def read_any(path):
+    from tests.security.claims_of_files import read_as_named
+    return read_as_named(path)
 kind, *paths = sys.argv[1:]
 LOADERS[kind](paths.pop(0))
 for path in paths:
@@ -150,4 +158,24 @@ def test_params_as_json(tmp_path: Path) -> None:
     for path, (fields, _) in zip(paths, PARAMS_CLAIMS, strict=True):
         path.write_text('{"params": "PPOParams", "fields": ' + fields + "}")
     for outcome, (_, text) in zip(outcomes("params", tmp_path / "sound", paths), PARAMS_CLAIMS, strict=True):
+        assert text in outcome
+
+
+@pytest.mark.parametrize(("make", "text"), CASES)
+def test_files_of_all_kinds(make: Callable[[Path], Path], text: str, tmp_path: Path) -> None:
+    path = make(tmp_path)
+    if text == "loaded":
+        parts: Any = read_as_named(path)
+        blocks = parts["buffer"]["blocks"]
+        assert (len(blocks), len(set(map(id, blocks)))) == (100, 1)
+        return
+    with pytest.raises(RLTrainerError, match=re.escape(text)):
+        read_as_named(path)
+
+
+@pytest.mark.full
+def test_memory_for_files_of_all_kinds(tmp_path: Path) -> None:
+    np.savez(tmp_path / "sound.npz", **columns(4, 2))
+    paths = [make(tmp_path) for make, _ in CASES]
+    for outcome, (_, text) in zip(outcomes("any", tmp_path / "sound.npz", paths), CASES, strict=True):
         assert text in outcome

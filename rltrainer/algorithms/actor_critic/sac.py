@@ -71,6 +71,7 @@ class SAC(OffPolicyAlgorithm):
     policy: SquashedActorCritic
     params: SACParams
     recommended = classmethod(a_step_per_sample)
+    occasional_metrics = ("actor_loss", "entropy", "temperature")  # of a variant whose actor takes fewer steps
     has_quantiles: ClassVar[bool] = False
     """True if the critics have several outputs, quantiles of the return."""
 

@@ -57,6 +57,7 @@ class TD3(OffPolicyAlgorithm):
     policy: DeterministicActorCritic
     params: TD3Params
     recommended = classmethod(a_step_per_sample)
+    occasional_metrics = ("actor_loss",)
 
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
         super().__init__(policy, params)

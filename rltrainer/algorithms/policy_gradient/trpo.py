@@ -65,6 +65,7 @@ class TRPO(A2C):
 
     params_class = TRPOParams
     params: TRPOParams
+    occasional_metrics = ("policy_loss", "kl", "step_scale")  # not where the policy's step is skipped
 
     def __init__(self, policy: ActorCritic, params: TRPOParams | None = None) -> None:
         super().__init__(policy, params)
@@ -97,7 +98,9 @@ class TRPO(A2C):
     def before_batches(self, samples: Samples) -> dict[str, Tensor]:
         """Take the policy's step on all cells, and return what it came to."""
         self.check_batch_size(None, int(samples.weight.count_nonzero()))
-        return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
+        # In eval mode: two masks of dropout are further apart than the bound allows, and no step would be taken.
+        with self._eval_mode.while_on():
+            return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
     def gradient_step(self, batch: Samples) -> UpdateResult:
         """Take one gradient step of the critic."""

@@ -72,6 +72,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
     Attributes:
         agents: the names of the agents of a copy [A].
         num_agents: A.
+        max_episode_steps: steps after which a copy's episode is truncated; None waits for its end. Collectors set it.
 
     Raises:
         ParamsError: an argument breaks its rule, or the env is no parallel env, or has no agents.
@@ -108,6 +109,16 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         self._returns: Array = np.zeros((num_copies, self.num_agents))
         self._lost: Array = np.zeros(num_copies, np.bool_)  # copies that did not come back when a run was resumed
         self._is_first_reset = True
+        self.max_episode_steps: int | None = None
+
+    @property
+    def teams(self) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """The copies as a vector env, in which each env is a team; what takes its place may wrap it."""
+        return self._teams.env
+
+    @teams.setter
+    def teams(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        self._teams.env = envs
 
     @property
     def num_restarts(self) -> int:
@@ -145,13 +156,14 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
             ParamsError: not one action per row.
         """
         acted = self._here
-        step = self._adapter.step(self._by_team(actions))
+        step = self._adapter.step(self._by_team(actions), self.max_episode_steps)
         here, terminated, truncated = (step.next_obs[name] != 0 for name in (HERE, TERMINATED, TRUNCATED))
         restarted = np.zeros_like(self._lost) if step.valid is None else ~step.valid
-        is_over, broken = ~here.any(1) | restarted, self._lost | restarted
+        is_over, broken = ~here.any(1) | restarted | step.truncated, self._lost | restarted
         valid = acted & ~broken[:, None]
         # The episode of a row that waited ends without a transition, where the next one begins.
-        truncated = np.where(valid, truncated, (is_over | broken)[:, None] | (here & ~acted))
+        cut = truncated | (here & step.truncated[:, None])
+        truncated = np.where(valid, cut, (is_over | broken)[:, None] | (here & ~acted))
         terminated &= valid
         reward = np.where(valid, step.reward, 0.0).astype(np.float64)
         self._returns += step.reward

@@ -74,7 +74,7 @@ class EpisodesState:
         for name in (*_INTEGERS, *_FLAGS):
             column, dtype = getattr(self, name), np.int64 if name in _INTEGERS else np.bool_
             if column.dtype != dtype or column.shape != self.env.shape or column.ndim != 1:
-                return f"{name}: expected {np.dtype(dtype)} [{len(self.env)}], found {column.dtype} {column.shape}"
+                return f"{name}: expected {np.dtype(dtype)} [{self.env.size}], found {column.dtype} {column.shape}"
         if (np.stack([self.env, self.number, self.seed, self.length]) < 0).any():
             return "env, number, seed and length must not be negative"
         if self.actions.ndim < 1 or int(self.kept.sum()) != len(self.actions):

@@ -1,6 +1,7 @@
 """Collections by episodes: one reset for each, and none that waits forever."""
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -245,23 +246,39 @@ def test_the_limit_is_a_positive_integer(value: Any) -> None:
         rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=value)
 
 
-def test_a_long_wait_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(watch, "LONG_EPISODE", 10)
-    todo = iter([3, 25])
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a look at the clock take `clock.step` seconds, and an episode be long from 10 steps and 5 seconds on."""
+    for name, value in {"LONG_EPISODE": 10, "LONG_WAIT": 5.0, "LOOK_EVERY": 1}.items():
+        monkeypatch.setattr(watch, name, value)
+
+    def look() -> float:
+        clock.now += clock.step
+        return float(clock.now)
+
+    clock = SimpleNamespace(now=0.0, step=1.0, monotonic=look)
+    monkeypatch.setattr(watch, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize(("step", "num_steps"), [(1.0, 10), (0.25, 20)], ids=["steps later", "seconds later"])
+def test_a_long_wait_is_said_once_and_the_collection_goes_on(
+    clock: Any, step: float, num_steps: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.step, todo = step, iter([3, 25])
     envs = rl.make_vec(lambda: CountingEnv(length=next(todo)), 2, backend="sync", seed=1)
     one = rl.Collector(tiny_actor_critic(envs), envs)
     with caplog.at_level(logging.WARNING, "rltrainer"):
-        one.collect(num_episodes=2)
-        one.collect(num_episodes=2)
-    assert len(caplog.records) == 1
-    text = "Collector.collect(num_episodes=...): env 1 is 10 steps into an episode and still waits for its end. Give it"
-    assert caplog.records[0].message.startswith(text)
+        for _ in range(2):
+            assert one.collect(num_episodes=2).lengths.tolist() == [3, 25]
+    assert caplog.messages == [
+        f"Collector.collect(num_episodes=...): env 1 is {num_steps} steps and {num_steps * step:.0f} seconds into an "
+        "episode and still waits for its end. Give it a time limit: Collector(..., max_episode_steps=...), or "
+        "gymnasium.wrappers.TimeLimit."
+    ]
 
 
-def test_many_short_episodes_are_no_long_wait(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(watch, "LONG_EPISODE", 10)
+def test_many_short_episodes_are_no_long_wait(clock: Any, caplog: pytest.LogCaptureFixture) -> None:
     envs = counting_envs(2, length=9)
     rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=8)
     rl.Collector(tiny_actor_critic(envs), envs).collect(num_steps=100)

@@ -79,7 +79,7 @@ def test_errors_go_to_their_own_buffers() -> None:
     batch = buffer.sample(4)  # one of each, as each has half of its buffer's priorities
     assert batch.obs[:, 0].tolist() == [0, 1, 100, 101]
     buffer.update_priorities(batch.index, torch.tensor([1.0, 2.0, 3.0, 9.0]))
-    leaves = [part._sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[attr-defined]
+    leaves = [part.drawing.sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[attr-defined]
     assert np.allclose(leaves, [[1.0, 2.0], [3.0, 9.0]], atol=2e-6)
     batches = buffer.sample(4, num_batches=2)
     assert batches.weight.shape == (2, 4)

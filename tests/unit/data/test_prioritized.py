@@ -190,9 +190,9 @@ def test_a_file_brings_everything_back(tmp_path: Path) -> None:
         for one in (buffer, loaded):
             one.update_priorities(batch.index, batch.reward)
     assert priorities(buffer) == priorities(loaded)
-    total, largest = buffer._sampler.tree.total, buffer._sampler.largest
-    assert torch.equal(total, loaded._sampler.tree.total)
-    assert torch.equal(largest, loaded._sampler.largest)
+    total, largest = buffer.drawing.sampler.tree.total, buffer.drawing.sampler.largest
+    assert torch.equal(total, loaded.drawing.sampler.tree.total)
+    assert torch.equal(largest, loaded.drawing.sampler.largest)
 
 
 @pytest.mark.parametrize(("capacity", "num_envs"), [(40, 2), (8, 2), (12, 1), (10, 5)])

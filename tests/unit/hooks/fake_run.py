@@ -18,7 +18,8 @@ class FakeRun:
     """
 
     def __init__(self, algorithm: Any = None, **params: Any) -> None:
-        self.algorithm = algorithm
+        names_nothing = SimpleNamespace(may_report=lambda name: False, occasional_metrics=())
+        self.algorithm = names_nothing if algorithm is None else algorithm
         self.params: Any = SimpleNamespace(**({"test_collector": None, "seed": None} | params))
         self.counts = dict.fromkeys(("env_step", "gradient_step", "update_step", "training_step", "epoch", "second"), 0)
         self.before = dict(self.counts)

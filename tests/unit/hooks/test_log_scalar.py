@@ -3,14 +3,18 @@
 import math
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.hooks import LogScalar
+from tests.fakes import counting_envs
 from tests.unit.hooks.fake_run import FakeRun, rollout, transitions
 
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 BATCH = rollout([[1.0, 2.0], [3.0, 10.0]])
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 
@@ -97,6 +101,45 @@ def test_an_unknown_key_is_an_error_with_all_there_are() -> None:
     run.update(actor_loss=1.0)
     with pytest.raises(ParamsError, match=text + "Did you mean 'actor_loss'?"):
         hook.post_steps_log(run, BATCH)
+
+
+def with_td3(update: rl.UpdateParams | None = None) -> FakeRun:
+    algorithm = rl.TD3(rl.DeterministicActorCritic.for_envs(counting_envs(action_space=BOX)))
+    algorithm.attach(rl.UpdatePlan(update=update or rl.UpdateParams()))
+    return FakeRun(algorithm)
+
+
+def test_what_an_algorithm_says_that_it_may_report_is_waited_for() -> None:
+    hook, run = LogScalar("actor_loss"), with_td3()
+    for _ in range(30):
+        run.update(critic_loss=1.0)
+        assert hook.post_steps_log(run, BATCH) is None
+    run.update(critic_loss=1.0, actor_loss=2.0)
+    assert hook.post_steps_log(run, BATCH) == {"actor_loss_mean": 2.0}
+    norms = LogScalar("actor_grad_norm"), with_td3(rl.UpdateParams(max_grad_norm=1.0))
+    for _ in range(12):
+        norms[1].update(critic_loss=1.0)
+        assert norms[0].post_steps_log(norms[1], BATCH) is None
+
+
+@pytest.mark.parametrize("name", ["actor_los", "actor_grad_norm"])
+def test_what_is_misspelt_is_an_error_with_what_may_come_too(name: str) -> None:
+    hook, run = LogScalar(name), with_td3()
+    for _ in range(9):
+        run.update(critic_loss=1.0)
+        hook.post_steps_log(run, BATCH)
+    run.update(critic_loss=1.0)
+    with pytest.raises(ParamsError, match=r"critic_loss, actor_loss; got 'actor_\w+' \(str\)"):
+        hook.post_steps_log(run, BATCH)
+
+
+def test_an_update_without_a_gradient_step_misses_nothing() -> None:
+    """PPO's `target_kl` may end an update before its first step."""
+    hook, run = LogScalar("approx_kl"), FakeRun()
+    for _ in range(12):
+        run.update()
+        run.result = rl.UpdateResult(num_gradient_steps=0)
+        assert hook.post_steps_log(run, BATCH) is None
 
 
 def test_a_tree_is_no_number() -> None:

@@ -231,3 +231,13 @@ def test_a_failing_run_leaves_no_thread() -> None:
 def test_an_interval_that_a_trainer_does_not_count_is_refused(make: Any) -> None:
     with pytest.raises(ParamsError, match=r"OfflineTrainerParams.hooks.*env_step"):
         with_hooks("offline_bc", make(rl.Every(10, "env_step")))
+
+
+def test_the_loss_of_an_actor_with_a_long_delay_ends_no_run() -> None:
+    trainer = build("td3")
+    hooks = (rl.LogScalar("actor_loss"),)
+    params = dataclasses.replace(
+        trainer.params, hooks=hooks, max_epochs=12, update_step_num_gradient_steps_per_sample=0.1
+    )
+    algorithm = rl.TD3(trainer.algorithm.policy, rl.TD3Params(actor_update_interval=12))
+    assert params.create_trainer(algorithm).run().update_step > 12

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import tracemalloc
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +20,7 @@ from rltrainer.envs.filming.video_file import VideoFile
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, RLTrainerError
 from rltrainer.hooks import VideoRecorder
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.unit.envs.agents.teams import Visitors
 from tests.unit.hooks.fake_run import FakeRun
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
@@ -137,6 +140,36 @@ def test_an_interval_and_a_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ffmpeg")
+class GrayTeam(Visitors):
+    """Renders gray: 10 for each step since the reset. Agent a leaves after 3 steps, agent b after 5."""
+
+    def render(self) -> Any:
+        return np.full((48, 65, 3), 10 + 10 * self.num_steps, np.uint8)
+
+
+@pytest.mark.parametrize("num_copies", [1, 2])
+def test_episodes_of_agents_are_their_teams(num_copies: int, tmp_path: Path) -> None:
+    envs = rl.AgentsAsEnvs(GrayTeam, num_copies, seed=1)
+    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
+    run = FakeRun(SimpleNamespace(policy=policy), test_collector=rl.Collector(policy, envs))
+    hook, teams = VideoRecorder(tmp_path, num_episodes=3), envs.teams
+    filmed(hook, run)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == [f"step_000000020_episode_{i}.mp4" for i in (1, 2, 3)]
+    for name in names:
+        assert near(frames(tmp_path / name)[0], [10, 20, 30, 40, 50, 60])  # to the end of the last agent's
+    assert envs.teams is teams
+
+
+def test_long_episodes_of_teams_are_cut(tmp_path: Path) -> None:
+    envs = rl.AgentsAsEnvs(partial(GrayTeam, {"a": (0, 3), "b": (0, 1000)}), 1, seed=1)
+    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
+    run = FakeRun(SimpleNamespace(policy=policy), test_collector=rl.Collector(policy, envs))
+    filmed(VideoRecorder(tmp_path, num_episodes=2, max_episode_steps=4), run)
+    for i in (1, 2):
+        assert near(frames(tmp_path / f"step_000000020_episode_{i}.mp4")[0], [10, 20, 30, 40, 50])
+
+
 def test_nothing_of_the_run_changes(tmp_path: Path) -> None:
     run = run_on(gray_envs(2))
     tests, before = run.params.test_collector, torch.get_rng_state()

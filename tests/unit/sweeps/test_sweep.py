@@ -1,6 +1,8 @@
 """Sweeps: what varies, what is pruned, what fails, what is left after a kill, and what is said of mistakes."""
 
+import errno
 import functools
+import itertools
 import json
 import os
 import re
@@ -9,14 +11,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
+from rltrainer.runs.processes import Processes
 from rltrainer.sweeps.default_ranges import DEFAULT_RANGES, default_ranges
 from rltrainer.sweeps.search_space import SearchSpace
+from rltrainer.sweeps.study import read_trials
+from rltrainer.sweeps.trial_process import DiskRefusal, TrialJob
 from tests.unit.sweeps.sweep_programs import FAILS_LATE, make_trainer, score, sweep
 
 optuna = pytest.importorskip("optuna")
@@ -243,6 +248,107 @@ def test_trials_that_optuna_was_told_to_try_are_tried(tmp_path: Path) -> None:
     for height in (6.0, 7.0):
         study.enqueue_trial({"height": height})
     assert [trial.score for trial in run(num_trials=4).trials[1:3]] == [6.0, 7.0]
+
+
+class Silent:
+    """A parent that nobody hears."""
+
+    def ask(self, question: Any) -> None:
+        return None
+
+
+def fail(seed: int, error: Exception) -> float:
+    raise error
+
+
+def chained(error: Exception, cause: Exception, is_context: bool = False) -> Exception:
+    setattr(error, "__context__" if is_context else "__cause__", cause)
+    return error
+
+
+FULL, NOT_ALLOWED = OSError(errno.ENOSPC, "No space left on device", "a"), OSError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_the_disk"),
+    [
+        (FULL, True),
+        (OSError(errno.EDQUOT, "x"), True),
+        (OSError(errno.EROFS, "x"), True),
+        (OSError(errno.EIO, "x"), True),
+        (chained(CheckpointError("a: could not be written"), FULL), True),
+        (chained(ValueError("while it was handled"), chained(KeyError("x"), FULL), is_context=True), True),
+        (NOT_ALLOWED, False),
+        (chained(CheckpointError("a: could not be written"), NOT_ALLOWED), False),
+        (ValueError("1 is too high"), False),
+    ],
+)
+def test_a_trial_tells_the_disks_errors_from_its_own(error: Exception, is_of_the_disk: bool, tmp_path: Path) -> None:
+    job = TrialJob(functools.partial(fail, error=error), {}, {1: tmp_path / "trial" / "seed-1"})
+    if not is_of_the_disk:
+        with pytest.raises(type(error)):
+            job(cast(Any, Silent()))
+        return
+    found = job(cast(Any, Silent()))
+    assert isinstance(found, DiskRefusal)
+    assert "in fail\n    raise error" in found.traceback
+
+
+def in_this_process(self: Any, jobs: Any) -> None:
+    """Run the jobs of `Processes`, one after the other."""
+    for number, job in jobs:
+        self._listener.ended(number, job(Silent()), None)
+
+
+def fill_the_disk_once(seed: int, height: float, mark: Path) -> float:
+    if not mark.exists():
+        mark.touch()
+        raise FULL
+    return height
+
+
+def test_a_trial_that_the_disk_ended_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Processes, "run", in_this_process)
+    make, space = functools.partial(fill_the_disk_once, mark=tmp_path / "mark"), {"height": [2.0, 3.0]}
+    sweep_once = functools.partial(sweep_quietly, make, space, path=tmp_path / "sweep", num_trials=2)
+    text = (
+        rf"^{tmp_path / 'sweep'}: the disk ended trial 0 \(\[Errno 28\] No space left on device: 'a'\)\. The same call "
+    )
+    with pytest.raises(CheckpointError, match=text):
+        sweep_once()
+    assert [trial.state.name for trial in read_trials(tmp_path / "sweep" / "study.log")] == ["RUNNING"]
+    assert [(trial.number, trial.state) for trial in sweep_once().trials] == [(0, "complete"), (1, "complete")]
+
+
+@pytest.mark.parametrize("num_writes", [0, 1, 2, 3, 4, 5, 6, 7])
+def test_a_study_that_cannot_be_written_is_named(
+    num_writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Processes, "run", in_this_process)
+    backend, path = optuna.storages.journal.JournalFileBackend, tmp_path / "sweep"
+    append, writes = backend.append_logs, itertools.count()
+
+    def append_until_full(self: Any, logs: Any) -> None:
+        if next(writes) >= num_writes:
+            raise FULL
+        append(self, logs)
+
+    run = functools.partial(sweep_quietly, score, {"height": [5.0, 6.0]}, path=path, num_trials=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "append_logs", append_until_full)
+        with pytest.raises(
+            CheckpointError, match=rf"^{path / 'study.log'}: could not be written \(\[Errno 28\] No space"
+        ):
+            run()
+    assert [trial.state for trial in run().trials] == ["complete"] * 3
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_folder_that_cannot_be_made_is_named(is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sweep"
+    path.write_text("") if is_file else monkeypatch.setattr(Path, "mkdir", lambda *args, **options: fail(0, FULL))
+    with pytest.raises(CheckpointError, match=rf"^{path}: could not be written \("):
+        sweep_quietly(score, {"height": [5.0, 6.0]}, path=path, num_trials=1)
 
 
 def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:

@@ -119,6 +119,74 @@ def test_statistics_are_those_of_agents_and_the_team_return_is_their_sum() -> No
     assert stats.info_means == {"team_return": 13.0}
 
 
+def collector_of(spans: Any, num_copies: int = 1, keys: Any = (), buffer: Any = None, **options: Any) -> Any:
+    """Return a collector of agents whose rewards are 1, 2, ... a step."""
+    envs = rl.AgentsAsEnvs(partial(Visitors, spans, num_choices=1), num_copies)
+    collector = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs, buffer, info_keys=keys, **options)
+    collector.seed(1)
+    return collector
+
+
+NEVER = (1000, 1000)
+
+
+@pytest.mark.parametrize("num_episodes", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_copies", [1, 2])
+def test_agents_that_never_appear_hand_their_episodes_on(num_copies: int, num_episodes: int) -> None:
+    collector = collector_of({"a": NEVER, "b": (0, 4), "c": NEVER}, num_copies, ("team_return",))
+    for _ in range(2):
+        stats = collector.collect(num_episodes=num_episodes)
+        assert stats.lengths.tolist() == [4] * num_episodes
+        assert stats.returns.tolist() == [8.0] * num_episodes
+        assert stats.info_means == {"team_return": 8.0}
+        assert stats.num_env_steps == stats.num_collected_steps == 4 * num_episodes
+
+
+def test_episodes_are_shared_among_those_that_appear() -> None:
+    stats = collector_of({"a": (0, 3), "b": NEVER, "c": (0, 5)}).collect(num_episodes=9)
+    assert sorted(stats.lengths.tolist()) == [3, 3, 3, 3, 3, 5, 5, 5, 5]  # 3 each, and b's: 2 of a and 1 of c
+
+
+def test_a_rollout_holds_the_episodes_that_are_counted() -> None:
+    one = collector_of({"a": NEVER, "b": (0, 4)})
+    buffer = rl.RolloutBuffer(4, 2, one.envs.single_observation_space, one.envs.single_action_space)
+    one.attach_buffer(buffer)
+    assert one.collect(num_episodes=3).lengths.tolist() == [4, 4, 4]
+    rollout = buffer.rollout()
+    assert rollout.valid[:, 0].sum() == 0
+    assert rollout.reward[rollout.valid].tolist() == [2.0] * 12
+    assert rollout.terminated[rollout.valid].nonzero().flatten().tolist() == [3, 7, 11]
+
+
+def test_teams_are_cut_where_episodes_are_as_long_as_they_may_be() -> None:
+    collector = collector_of({"a": (0, 3), "b": (0, 1000), "c": NEVER}, max_episode_steps=6, keys=("team_return",))
+    stats = collector.collect(num_episodes=5)  # more than there are rows, without a reset of all
+    assert sorted(stats.lengths.tolist()) == [3, 3, 3, 6, 6]
+    assert stats.info_means == {"team_return": 15.0}
+    assert collector.collect(num_steps=3 * 100).lengths.tolist() == [3]  # these are not cut
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_the_return_of_a_team_whose_agents_leave_early(backend: Any) -> None:
+    """One episode, of agent a, which leaves after 3 of 5 steps: its team comes to 3 + 10."""
+    envs = rl.AgentsAsEnvs(partial(Visitors, num_choices=1), 2, backend=backend, **(
+        {"num_workers": 1} if backend == "workers" else {}))  # fmt: skip
+    collector = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs, info_keys=("team_return",))
+    stats = collector.collect(num_episodes=1)
+    assert (stats.lengths.tolist(), stats.info_means) == ([3], {"team_return": 13.0})
+    assert stats.num_env_steps == 3
+    stats = collector.collect(num_episodes=3)  # two of the first team, and a's of the second
+    assert np.nansum(stats.infos["team_return"]) == 26.0
+    envs.close()
+
+
+def test_a_collection_in_which_no_team_is_done_is_no_surprise() -> None:
+    collector = collector_of({"a": (0, 3), "b": (0, 50)}, keys=("team_return",))
+    stats = collector.collect(num_steps=2 * 4)  # a warning would be an error
+    assert stats.lengths.tolist() == [3]
+    assert stats.info_means == {}
+
+
 def test_no_window_and_no_advantage_reaches_over_who_is_gone() -> None:
     envs = rl.AgentsAsEnvs(partial(Visitors, truncated=("b",)), 2)
     policy = rl.QNetwork.for_envs(envs)

@@ -16,6 +16,7 @@ from gymnasium.wrappers import TimeLimit
 import rltrainer as rl
 from rltrainer.envs.episodes import recorder
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
+from rltrainer.state_file import write_state
 from tests.fakes import CountingEnv
 from tests.resume.runs import build
 from tests.resume.test_midway import cut
@@ -285,6 +286,19 @@ def test_the_env_is_closed(run: Path) -> None:
     next(steps)
     steps.close()  # type: ignore[attr-defined]  # a generator
     assert closed == [1, 1]
+
+
+COLUMNS = ("env", "number", "seed", "length", "digest", "terminated", "truncated")
+
+
+@pytest.mark.parametrize("scalars", [COLUMNS, *((name,) for name in COLUMNS)])
+def test_a_record_of_scalars_is_named(scalars: tuple[str, ...], tmp_path: Path) -> None:
+    state: Any = {name: torch.zeros(1, dtype=torch.int64) for name in COLUMNS[:5]}
+    state |= {name: torch.zeros(1, dtype=torch.bool) for name in COLUMNS[5:]} | {"actions": torch.zeros(0)}
+    path = tmp_path / "000000-0.safetensors"
+    write_state(path, "episodes", state | {name: state[name][0] for name in scalars})
+    with pytest.raises(CheckpointError, match=rf"^{path}: \w+: expected (int64|bool) \[1\], found (int64|bool) \("):
+        rl.replay_episode(tmp_path, 0, 0, Wanderer)
 
 
 def test_a_damaged_record_is_named(run: Path, tmp_path: Path) -> None:

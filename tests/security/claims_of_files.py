@@ -1,0 +1,230 @@
+"""Files of all kinds that claim far more than they hold, or lie far longer than they should, and their readers.
+
+Each maker writes one into a folder and returns its path, whose name says who reads it.
+"""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import rltrainer as rl
+from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint.manifest import read_manifest
+from rltrainer.checkpoint.segments import SegmentFolder
+from rltrainer.loggers import RunFolder
+from rltrainer.loggers.log_rows import read_log
+from rltrainer.recipes.recipe_file import recipe_of
+
+WIDE, LONG = 20_000_000, 10**10
+"""Numbers in a row, of which there is none or one; bytes of a file with a hole, which takes no disk."""
+
+
+def read_as_named(path: str | Path) -> object:
+    """Read a file, or a folder, by its name."""
+    path = Path(path)
+    match path.name.split(".")[0]:
+        case "run":
+            run = rl.open_run(path)
+            return [run.rows(kind) for kind in run.kinds]
+        case "log":
+            return read_log(path)
+        case "resumed":
+            return rl.JSONLinesLogger(path).read_progress()
+        case "recipe":
+            return recipe_of(RunFolder(path))
+        case "sweep":
+            return rl.open_sweep(path)
+        case "checkpoint":
+            return read_checkpoint(path)
+    return rl.datasets.load(path)
+
+
+def columns(num_rows: int, width: int) -> dict[str, Any]:
+    """Return the columns of a data set whose rows are wide."""
+    wide, one = np.zeros((num_rows, width), np.float32), np.zeros(num_rows, np.float32)
+    return {"observations": wide, "actions": one, "rewards": one, "terminals": one, "next_observations": wide}
+
+
+def npz_without_rows(folder: Path) -> Path:
+    np.savez(folder / "empty.npz", **columns(0, WIDE))
+    return folder / "empty.npz"
+
+
+def npz_of_zeros(folder: Path) -> Path:
+    np.savez_compressed(folder / "zeros.npz", **columns(1, 4_000_000))
+    return folder / "zeros.npz"
+
+
+def npz_nested_deep(folder: Path) -> Path:
+    np.savez(folder / "deep.npz", **columns(2, 1), **{"observations" + "/a" * 20_000: np.zeros(2)})
+    return folder / "deep.npz"
+
+
+def npz_of_many(folder: Path) -> Path:
+    np.save(member := io.BytesIO(), np.zeros(2, np.float32))
+    with zipfile.ZipFile(folder / "many.npz", "w") as file:
+        for i in range(3000):
+            file.writestr(f"observations/{i}.npy", member.getvalue())
+    return folder / "many.npz"
+
+
+def hdf5_without_rows(folder: Path) -> Path:
+    import h5py
+
+    with h5py.File(folder / "empty.hdf5", "w") as file:
+        for name, column in columns(0, WIDE).items():
+            file.create_dataset(name, data=column)
+    return folder / "empty.hdf5"
+
+
+def hdf5_never_written(folder: Path) -> Path:
+    import h5py
+
+    with h5py.File(folder / "unwritten.hdf5", "w") as file:
+        for name in columns(0, 1):
+            file.create_dataset(name, (1, WIDE), np.float32)
+    return folder / "unwritten.hdf5"
+
+
+def hdf5_nested_deep(folder: Path) -> Path:
+    import h5py
+
+    with h5py.File(folder / "deep.hdf5", "w") as file:
+        group = file.create_group("observations")
+        for _ in range(1000):
+            group = group.create_group("a")
+    return folder / "deep.hdf5"
+
+
+def parquet_without_rows(folder: Path) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    one, wide = pa.float32(), pa.list_(pa.float32(), WIDE)
+    types = {name: one if column.ndim == 1 else wide for name, column in columns(0, 1).items()}
+    parquet.write_table(pa.schema(types).empty_table(), folder / "empty.parquet")
+    return folder / "empty.parquet"
+
+
+def lerobot_without_rows(folder: Path) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = folder / "lerobot"
+    (path / "meta").mkdir(parents=True)
+    (path / "data").mkdir()
+    features = {name: {"dtype": "float32", "shape": [WIDE]} for name in ("observation.state", "action")}
+    (path / "meta" / "info.json").write_text(json.dumps({"features": features}))
+    names = {"observation.state": 1.0, "action": 1.0, "episode_index": 0, "frame_index": 0}
+    parquet.write_table(pa.table({name: pa.array([], pa.float32()) for name in names}), path / "data" / "0.parquet")
+    return path
+
+
+def long_file(path: Path, beginning: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(beginning)
+    os.truncate(path, LONG)
+
+
+def long_params(folder: Path) -> Path:
+    long_file(folder / "run.params" / "params.json", "{")
+    return folder / "run.params"
+
+
+def long_recipe(folder: Path) -> Path:
+    long_file(folder / "recipe.long" / "recipe.json", "{")
+    return folder / "recipe.long"
+
+
+def long_sweep(folder: Path) -> Path:
+    long_file(folder / "sweep.long" / "sweep.json", "{")
+    return folder / "sweep.long"
+
+
+def long_manifest(folder: Path) -> Path:
+    long_file(folder / "checkpoint.long" / "manifest.json", "{")
+    return folder / "checkpoint.long"
+
+
+def long_line_of_json(folder: Path) -> Path:
+    long_file(folder / "log.json" / "log.jsonl", '{"kind": "training", "step": 0}\n')
+    return folder / "log.json"
+
+
+def long_line_of_csv(folder: Path) -> Path:
+    long_file(folder / "log.csv" / "log.csv", "step,name,value\n")
+    return folder / "log.csv"
+
+
+def long_line_of_a_log_to_continue(folder: Path) -> Path:
+    long_file(folder / "resumed.jsonl", '{"kind": "training", "step": 0}\n')
+    return folder / "resumed.jsonl"
+
+
+def long_field_of_csv(folder: Path) -> Path:
+    path = folder / "log.field"
+    path.mkdir()
+    (path / "log.csv").write_text("step,name,value\n1,training/" + "x" * 200_000 + ",1.0\n")
+    return path
+
+
+def log_of_many_names(folder: Path) -> Path:
+    path = folder / "run.names"
+    (path / "logs").mkdir(parents=True)
+    wide = {"kind": "training", "step": 0} | {f"training/{i}": 1.0 for i in range(5000)}
+    rows = [wide] + [{"kind": "training", "step": i} for i in range(5000)]
+    (path / "logs" / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def segment_named_often(folder: Path) -> Path:
+    """Return a sound checkpoint: blocks of equal contents share a segment."""
+    path = folder / "checkpoint.often"
+    write_checkpoint(path, {"buffer": {"size": 1}})
+    segments = SegmentFolder(folder)
+    segments.path.mkdir(exist_ok=True)
+    name = segments.write({"data": torch.zeros(1 << 20)})
+    own = {
+        "segments": segments.entries([name]),
+        "blocks": {"buffer": {"blocks": [name] * 100}},
+        "step": 1,
+        "version": 2,
+    }
+    manifest = read_manifest(path)
+    (path / "manifest.json").unlink()
+    type(manifest)(files=manifest.files, **own).write(path)
+    return path
+
+
+TOO_WIDE = "all must hold at most 1048576 numbers"
+TOO_LONG = "longer than 33,554,432 bytes"
+TOO_LONG_A_LINE = "has a line of more than 33,554,432 bytes"
+CASES: list[tuple[Callable[[Path], Path], str]] = [
+    (npz_without_rows, TOO_WIDE),
+    (npz_of_zeros, TOO_WIDE),
+    (npz_nested_deep, "nested at most 100 deep"),
+    (npz_of_many, "expected the member 'actions'"),
+    (hdf5_without_rows, "expected columns of at most"),
+    (hdf5_never_written, "expected columns of at most"),
+    (hdf5_nested_deep, "expected groups nested at most 100 deep"),
+    (parquet_without_rows, TOO_WIDE),
+    (lerobot_without_rows, TOO_WIDE),
+    (long_params, TOO_LONG),
+    (long_recipe, TOO_LONG),
+    (long_sweep, TOO_LONG),
+    (long_manifest, TOO_LONG),
+    (long_line_of_json, TOO_LONG_A_LINE),
+    (long_line_of_csv, TOO_LONG_A_LINE),
+    (long_line_of_a_log_to_continue, TOO_LONG_A_LINE),
+    (long_field_of_csv, "expected step,name,value"),
+    (log_of_many_names, "5,000 names in 5,001 rows"),
+    (segment_named_often, "loaded"),
+]
+"""Makers of files, and what their readers say."""
