@@ -13,7 +13,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,6 +48,14 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         remove(temporary)
     sync_directory(path.parent)
+
+
+def refuse_links(paths: Iterable[Path], error: type[Exception]) -> None:
+    """Raise `error` where a path is a symbolic link: a write there would change what lies somewhere else."""
+    for path in paths:
+        if path.is_symlink():
+            hint = "Remove the link, or put what it leads to in its place."
+            raise error(f"{path}: is a link, and nothing is written through a link here. {hint}")
 
 
 def hidden_name(path: Path, suffix: str) -> Path:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rltrainer.atomic_write import refuse_links
 from rltrainer.envs.filming.frames import require_frames
 from rltrainer.envs.filming.video_file import require_encoder
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.evaluation import record
 from rltrainer.loggers import RunFolder
 from rltrainer.runs import open_run
@@ -53,6 +54,9 @@ def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/retu
     from rltrainer import plots
 
     only = runs[0] if len(runs) == 1 else None
+    if only is not None:
+        RunFolder(only).refuse_links()
+        refuse_links([only / "sweep.png"], CheckpointError)
     if only is not None and (only / DESCRIBED).exists():
         _save(plots.sweep(open_sweep(only)), path or only / "sweep.png")
         return
@@ -74,6 +78,7 @@ def _save(picture: "Figure", path: Path) -> None:
 def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed: int = 10_001) -> None:
     """Film the best algorithm of a run; None takes `best.mp4` of the run's videos."""
     if path is None:
+        RunFolder(run).refuse_links()
         path = run.with_suffix(".mp4") if run.is_file() else RunFolder(run).videos / "best.mp4"
     stats = record(run, env, path, episodes=episodes, seed=seed)
     click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")

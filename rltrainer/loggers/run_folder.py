@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, Unpack
 
+from rltrainer.atomic_write import refuse_links
+from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import AnyPath, AnyText, Rule, checked
 from rltrainer.loggers.by_name import LoggerName, get_logger
 from rltrainer.loggers.git_state import git_state
@@ -25,6 +27,13 @@ FolderName = Annotated[
         lambda v: isinstance(v, str) and v not in ("", ".", "..") and not re.search(r"[/\\\0]", v),
     ),
 ]
+
+
+WRITTEN = (
+    "params.json", "recipe.json", "start.safetensors", "best.safetensors", "logs",
+    "checkpoints", "checkpoints/segments", "checkpoints/episodes", "videos", "page.html", "learning_curve.png",
+)  # fmt: skip
+"""What rltrainer writes in the folder of a run."""
 
 
 class Saveable(Protocol):
@@ -89,6 +98,17 @@ class RunFolder:
         """The folder of the videos."""
         return self.path / "videos"
 
+    def refuse_links(self) -> None:
+        """Refuse links in the folder, which may come from elsewhere, before a run writes there.
+
+        A link to a checkpoint is none of these: it is only read.
+
+        Raises:
+            CheckpointError: something that is written is a link.
+        """
+        logs = [] if self.logs.is_symlink() else self.logs.glob("*")
+        refuse_links([*(self.path / name for name in WRITTEN), *logs], CheckpointError)
+
     def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> Logger:
         """Return a logger that writes here: the params to `params.json`, rows to what is named.
 
@@ -96,12 +116,14 @@ class RunFolder:
             names: of `get_logger`; a run of a service has the folder's name.
             options: intervals and `strict` of all of them.
         """
+        self.refuse_links()
         own = {name: {"name": self.path.name} if name in ("wandb", "mlflow") else {} for name in names}
         loggers = [get_logger(name, self.logs, **own[name], **options) for name in names]
         return MultiLogger(ParamsFile(self.params), *loggers)
 
     def save_best(self, algorithm: Saveable) -> None:
         """Write the best algorithm; a trainer's `save_best_fn`."""
+        self.refuse_links()
         algorithm.save(self.best)
 
 

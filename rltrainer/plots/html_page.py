@@ -63,11 +63,13 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
         path: of the page; None is `page.html` in the run's folder.
 
     Raises:
-        CheckpointError: the run cannot be read.
+        CheckpointError: the run cannot be read, or its folder holds links through which something would be written.
         MissingExtraError: Matplotlib is not installed.
         OSError: the page cannot be written.
     """
     run = as_run(run)
+    if path is None:
+        run.folder.refuse_links()
     path = run.folder.path / "page.html" if path is None else Path(checked("page", "path", path, AnyPath))
     text = "\n".join(_lines(run, path))
     with replaced_file(path) as file:

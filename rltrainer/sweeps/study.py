@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltrainer.atomic_write import write_errors
+from rltrainer.atomic_write import refuse_links, write_errors
 from rltrainer.checkpoint.directory_lock import DirectoryLock
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra
 from rltrainer.plain_values import to_plain
@@ -139,6 +139,9 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
     require_optuna()
     import optuna
 
+    refuse_links(
+        [folder / STUDY, folder / "sweep.json", folder / "sweep.png", *folder.glob("trial-*")], CheckpointError
+    )
     lock, verbosity = DirectoryLock(folder), optuna.logging.get_verbosity()
     with write_errors(folder, CheckpointError):
         folder.mkdir(parents=True, exist_ok=True)

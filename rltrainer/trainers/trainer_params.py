@@ -146,6 +146,7 @@ class TrainerParams(Params):
 
     def _write_to(self, folder: RunFolder) -> None:
         """Let the run write to its folder what nothing else is said of."""
+        folder.refuse_links()
         own: dict[str, Any] = {"checkpoint": CheckpointParams(folder.checkpoints), "logger": folder.logger("jsonl")}
         if self.test_collector is not None:
             own["save_best_fn"] = folder.save_best
