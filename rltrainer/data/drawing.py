@@ -60,10 +60,15 @@ class Drawing:
         return self.ring.num_cells
 
     def update(self, index: Tensor, td_error: Tensor | None) -> None:
-        """Tell the sampler of the errors at cells, both [B] or [K, B]; do nothing without one, or without errors."""
+        """Tell the sampler of the errors at cells, both [B] or [K, B]; do nothing without one, or without errors.
+
+        Of K batches the last one is told last: of a transition that several of them hold, the newest error counts.
+        """
         sampler, device = self.ring.sampler, self.ring.device
         if sampler is not None and td_error is not None:
-            sampler.update(index.flatten().to(device), td_error.detach().flatten().to(device))
+            cells, errors = index.to(device), td_error.detach().to(device)
+            for batch in zip(cells, errors, strict=True) if cells.dim() > 1 else ((cells, errors),):
+                sampler.update(*batch)
 
     def draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Return cells [B] or [K, B], and their weights in a loss if they are not 1."""

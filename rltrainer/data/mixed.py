@@ -93,9 +93,10 @@ class MixedBuffer(ReplayBuffer):
             for buffer in (self.online, self.offline):
                 buffer.update_priorities(index, td_error)
             return
-        is_offline = index >= self._ring.num_cells
-        self.online.update_priorities(index[~is_offline], td_error[~is_offline])
-        self.offline.update_priorities(index[is_offline] - self._ring.num_cells, td_error[is_offline])
+        for batch, error in zip(index, td_error, strict=True) if index.dim() > 1 else ((index, td_error),):
+            is_offline = batch >= self._ring.num_cells
+            self.online.update_priorities(batch[~is_offline], error[~is_offline])
+            self.offline.update_priorities(batch[is_offline] - self._ring.num_cells, error[is_offline])
 
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of both, for statistics."""

@@ -62,7 +62,7 @@ class PrioritySampler:
         return cells.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
 
     def update(self, cells: Tensor, td_error: Tensor) -> None:
-        """Set priorities to |td_error|; of a cell that was drawn twice the larger one counts."""
+        """Set priorities to |td_error|; of a cell that a batch holds twice the larger one counts."""
         if not len(cells):
             return
         old = self.tree.leaves.index_select(0, cells)
@@ -104,7 +104,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Transitions are new with the largest priority so far. `Transitions.weight` makes up for those that are drawn more
     often: w_i = (N P_i)^-beta, divided by the largest of the batch. Of K batches that are drawn at once, all go by the
-    priorities before the first.
+    priorities before the first; of a transition that several of them hold, the newest error counts.
 
     Args:
         capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack: see `ReplayBuffer`, for

@@ -84,6 +84,10 @@ def test_errors_go_to_their_own_buffers() -> None:
     batches = buffer.sample(4, num_batches=2)
     assert batches.weight.shape == (2, 4)
     buffer.update_priorities(batches.index, batches.obs[..., 0])
+    twice = torch.stack([batch.index, batch.index])
+    buffer.update_priorities(twice, torch.tensor([[5.0, 6.0, 7.0, 8.0], [4.0, 3.0, 2.0, 1.0]]))
+    leaves = [part.drawing.ring.sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[union-attr]
+    assert np.allclose(leaves, [[4.0, 3.0], [2.0, 1.0]], atol=2e-6)  # the newest errors
     one = rl.MixedBuffer(fill(make_buffer(5), 0, 1), prioritized(4, 100, 101), 0.0)
     one.update_priorities(one.sample(4).index, torch.ones(4))  # nothing for the offline one
     with pytest.raises(

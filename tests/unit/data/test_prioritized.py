@@ -80,7 +80,7 @@ def test_several_batches_are_drawn_and_weighed_apart() -> None:
     assert batch.index.tolist() == [[0, 1, 2, 2]] * 3
     assert batch.weight.tolist() == [[1.0, 1.0, 0.5, 0.5]] * 3
     assert batch.obs.shape == (3, 4, 2)
-    buffer.update_priorities(batch.index, torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [0.0] * 4]))
+    buffer.update_priorities(batch.index, torch.tensor([[0.0] * 4, [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]))
     assert priorities(buffer) == pytest.approx({0: 5.0, 1: 6.0, 2: 8.0}, abs=2e-6)
 
 
@@ -147,6 +147,21 @@ def test_an_error_that_is_no_number_changes_nothing() -> None:
     set_priorities(buffer, 1.0, 2.0, 3.0, 4.0)
     buffer.update_priorities(torch.arange(3), torch.tensor([np.nan, np.inf, 6.0]))
     assert priorities(buffer) == pytest.approx({0: 1.0, 1: 2.0, 2: 6.0, 3: 4.0}, abs=2e-6)
+
+
+def test_of_several_batches_the_newest_error_of_a_transition_counts() -> None:
+    buffer, one_by_one = (filled(4, alpha=1.0) for _ in range(2))
+    index = torch.tensor([[0, 1, 2, 2], [1, 0, 1, 3], [3, 3, 0, 3]])
+    error = torch.tensor([[9.0, 8.0, 6.0, 7.0], [2.0, 5.0, 1.0, 4.0], [0.5, -1.5, np.nan, 0.25]])
+    buffer.update_priorities(index, error)
+    for batch, errors in zip(index, error, strict=True):
+        one_by_one.update_priorities(batch, errors)
+    # The last batch says nothing of 0. Within one batch the larger error counts: of 2, of 1, and of 3.
+    assert priorities(buffer) == pytest.approx({0: 5.0, 1: 2.0, 2: 7.0, 3: 1.5}, abs=2e-6)
+    assert priorities(buffer) == priorities(one_by_one)
+    assert float(buffer.drawing.ring.sampler.tree.total) == pytest.approx(15.5, abs=1e-5)
+    add_step(buffer, None, [Cell(9, 0, 1.0, 10, False, False)])
+    assert priorities(buffer)[9] == pytest.approx(9.0, abs=2e-6)  # the largest that there ever was
 
 
 def test_beta_follows_the_progress_of_the_training() -> None:
