@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer import progress
 from rltrainer.errors import ParamsError, RLTrainerError
 from tests.unit.runs.seed_programs import describe_process, die_or_return, make_trainer
 
@@ -80,7 +81,8 @@ def test_it_is_an_error_if_all_fail(capfd: pytest.CaptureFixture[str]) -> None:
         run_quietly(functools.partial(make_trainer, failing=9), seeds=[9])
 
 
-def test_one_bar_for_all(capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_bar_for_all(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
     rl.run_seeds(functools.partial(make_trainer, max_epochs=10, pause=0.1), seeds=range(2))
     shown = capfd.readouterr().err
     last = shown.split("\r")[-1].strip()

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 import rltrainer as rl
+from rltrainer import progress
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
 from rltrainer.runs.processes import Processes
 from rltrainer.sweeps.default_ranges import DEFAULT_RANGES, default_ranges
@@ -72,7 +73,10 @@ def test_the_mean_over_seeds_counts(tmp_path: Path) -> None:
     assert again == result  # at once: nothing is left
 
 
-def test_a_recipe_takes_fields_wherever_they_belong(tmp_path: Path, capfd: Capture) -> None:
+def test_a_recipe_takes_fields_wherever_they_belong(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=512, num_epochs=2, num_test_episodes=2)
     space = {"lr": rl.LogUniform(1e-5, 1e-2), "batch_size": [32, 64], "hidden_sizes": [(8,), (16, 16)],
              "num_envs": range(2, 9, 2)}  # fmt: skip
