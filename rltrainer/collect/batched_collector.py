@@ -232,6 +232,7 @@ class BatchedCollector(Collector):
         self._held.hand_on(buffer, envs, cells, valid, terminated | truncated)
 
     def _count_episodes(self) -> None:
+        self._agents = None  # these envs cannot be stepped one by one
         self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length, self._reader)
         self._watch = StreamWatch(self.adapter, self._episodes)
 
