@@ -8,8 +8,24 @@ MAX_LENGTH = 120
 """Characters of a value in an error's text."""
 
 
+def escaped(text: str, kept: str = "") -> str:
+    """Return a text in which no character moves a terminal's cursor, colours it or hides: a file may hold any.
+
+    Args:
+        text: from anywhere.
+        kept: characters that stay nevertheless.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
 class RLTrainerError(Exception):
     """Parent of every exception that rltrainer raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the text, which may quote a file, as a terminal can show it."""
+        return escaped(super().__str__(), kept="\n\t")
 
 
 class ParamsError(RLTrainerError, ValueError):

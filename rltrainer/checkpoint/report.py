@@ -11,7 +11,7 @@ from torch import Tensor
 from rltrainer.checkpoint.directory import check_checkpoint, read_states
 from rltrainer.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from rltrainer.checkpoint.run_directory import checkpoints_in
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, escaped
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        yield from _tensors(item, f"{name}.{key}" if name else str(key))
+        key = escaped(str(key))
+        yield from _tensors(item, f"{name}.{key}" if name else key)
 
 
 def _size(nbytes: int) -> str:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from rltrainer.errors import RLTrainerError, install_extra
+from rltrainer.errors import RLTrainerError, escaped, install_extra
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.filename is not None else error
-        print(f"rltrainer: {named}", file=sys.stderr)
+        print(f"rltrainer: {escaped(str(named))}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, click.Abort):
         print("rltrainer: interrupted", file=sys.stderr)

@@ -7,7 +7,7 @@ import click
 from rltrainer.cli.fields import FieldOption, shown, with_values
 from rltrainer.cli.train_command import EXPLAIN, HELP_ALL, TrainCommand, require_source
 from rltrainer.cli.values import RANGES, read_range
-from rltrainer.errors import MissingExtraError
+from rltrainer.errors import MissingExtraError, escaped
 from rltrainer.sweeps import SweepResult, SweepTrial
 from rltrainer.sweeps import sweep as run_sweep
 
@@ -79,7 +79,7 @@ def sweep(
     ]
     words += [f"{fields[key].flag} {text}" for key, text in fixed.items()]
     words += _flags(best, list(fields.values()))
-    click.echo(f"rltrainer: train it with: rltrainer train {' '.join(words)}")
+    click.echo(f"rltrainer: train it with: rltrainer train {escaped(' '.join(words))}")
     _draw(result)
 
 

@@ -11,6 +11,7 @@ from rltrainer.data.action_coverage import ActionCoverage, action_coverage, extr
 from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array
 from rltrainer.data.stored_episodes import stored_episodes
+from rltrainer.errors import escaped
 from rltrainer.field_rules import Rule, checked, is_finite
 from rltrainer.tree import named_leaves
 
@@ -111,7 +112,7 @@ class BufferDescription:
 
     def __str__(self) -> str:
         """Return the table."""
-        return "\n".join(_rows(self))
+        return "\n".join(map(escaped, _rows(self)))
 
 
 def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any, chunk_size: int) -> BufferDescription:

@@ -6,6 +6,7 @@ trials that run: they are taken up again.
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rltrainer.atomic_write import refuse_links, write_errors
 from rltrainer.checkpoint.directory_lock import DirectoryLock
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra, readable
+from rltrainer.field_rules import is_int
 from rltrainer.plain_values import to_plain
 from rltrainer.regular_file import open_regular
 from rltrainer.seeding import derive_seed
@@ -206,7 +208,8 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
         backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_NoLock())
         backend.append_logs = _telling_path(path, backend.append_logs)
         study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
-        study.get_trials(deepcopy=False)
+        trials = study.get_trials(deepcopy=False)
+        directions = [direction.name for direction in study.directions]
     except CheckpointError:
         raise
     except OSError as error:
@@ -214,7 +217,27 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
     except Exception as error:  # of code that expects what it has written
         found = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: expected a study of Optuna's; reading it failed ({found})") from error
+    if directions != ["MAXIMIZE"]:
+        raise CheckpointError(f"{path}: expected a study that maximizes one score, found {readable(directions)}")
+    for trial in trials:
+        if problem := _problem_of(trial):
+            raise CheckpointError(f"{path}: trial {trial.number}: {problem}")
     return study
+
+
+def _problem_of(trial: "optuna.trial.FrozenTrial") -> str | None:
+    """Return what is wrong with the numbers of a trial that was read from a file, or None."""
+    values, noted = trial.values, trial.intermediate_values
+    if values is None and trial.state.name == "COMPLETE":
+        return "expected a score, found none"
+    if values is not None and (len(values) != 1 or not _is_score(values[0])):
+        return f"expected one score, found {readable(values)}"
+    wrong = {step: score for step, score in noted.items() if not is_int(step) or not _is_score(score)}
+    return f"expected scores of test steps by their numbers, found {readable(wrong)}" if wrong else None
+
+
+def _is_score(value: object) -> bool:
+    return is_int(value) or (isinstance(value, float) and not math.isnan(value))
 
 
 def _telling_path(path: Path, write: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rltrainer.atomic_write import remove, replaced_file, write_errors
-from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escaped, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.json_text import read_json, to_strict_json
 from rltrainer.loggers import RunFolder
@@ -231,4 +231,4 @@ def _differences(found: Any, given: Any, name: str) -> Iterator[tuple[str, Any, 
 
 def _words(fields: Mapping[str, Any]) -> str:
     texts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in fields.items()}
-    return ", ".join(f"{name}={text}" for name, text in texts.items())
+    return escaped(", ".join(f"{name}={text}" for name, text in texts.items()))

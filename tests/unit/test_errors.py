@@ -1,13 +1,24 @@
 """The texts of errors: short, and the same in every run."""
 
 import functools
+import pickle
 
 import numpy as np
 import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import MAX_LENGTH, field_error_text, readable
+from rltrainer.errors import (
+    MAX_LENGTH,
+    CheckpointError,
+    EnvError,
+    MissingExtraError,
+    ParamsError,
+    RLTrainerError,
+    escaped,
+    field_error_text,
+    readable,
+)
 
 
 class Plain:
@@ -48,6 +59,25 @@ def test_values_are_readable(value: object, text: str) -> None:
 def test_the_form_of_an_error() -> None:
     assert field_error_text("A", "b", "must be 1", 2, "Try 1.") == "A.b: must be 1; got 2 (int). Try 1."
     assert field_error_text("A", "b", "must be 1", int) == "A.b: must be 1; got <class 'int'> (type)"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, é and 日本語", "plain text, é and 日本語"),
+        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+        ("a\rb\x08c\x7f\x9b1m", r"a\rb\x08c\x7f\x9b1m"),
+        ("abc\u202etxt\u2028\udc80", r"abc\u202etxt\u2028\udc80"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+    ],
+)
+@pytest.mark.parametrize("cls", [CheckpointError, ParamsError, MissingExtraError, EnvError])
+def test_an_error_is_shown_without_what_moves_a_terminals_cursor(
+    cls: type[RLTrainerError], text: str, shown: str
+) -> None:
+    assert str(cls(text)) == shown
+    assert str(pickle.loads(pickle.dumps(cls(text)))) == shown
+    assert escaped(text) == shown.replace("\n", r"\n").replace("\t", r"\t")
 
 
 def test_a_number_too_large_to_be_written() -> None:

@@ -99,6 +99,23 @@ def test_a_checkpoint_without_its_manifest_in_a_run(tmp_path: Path) -> None:
     assert [each.is_whole for each in verify(tmp_path).checkpoints] == [False, True]
 
 
+def test_names_from_a_file_move_no_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path / "sound", {"algorithm": {"a\x1b[31m": {"\r\nb\u202e": torch.zeros(2)}}})
+    write_checkpoint(tmp_path / "other", {"algorithm": {"x": 1}})
+    (tmp_path / "other" / "b\x1b[2J.safetensors").touch()
+    for name, shown in (
+        ("sound", r"a\x1b[31m.\r\nb\u202e: float32 [2]"),
+        ("other", r"b\x1b[2J.safetensors: not in the"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["", "verify", str(tmp_path / name)])
+        main()
+        out = capsys.readouterr().out
+        assert shown in out
+        assert out.replace("\n", "").isprintable()
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def ask(path: Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["", "verify", str(path)])

@@ -177,6 +177,14 @@ def test_frames_are_described_one_by_one() -> None:
     assert buffer.describe().observations == (ObservationRange("", 1, 3.0, 8.0, ()),)
 
 
+def test_names_from_a_file_move_no_cursor() -> None:
+    space = gym.spaces.Dict({"a\x1b[2J\r": wide(2)})
+    values = {"a\x1b[2J\r": np.zeros((2, 2), np.float32)}
+    text = str(described(wide(2), np.zeros((2, 2)), observations=values, observation_space=space))
+    assert r"a\x1b[2J\r" in text
+    assert text.replace("\n", "").isprintable()
+
+
 def test_other_buffers_describe_themselves_too() -> None:
     space = gym.spaces.Dict({name: gym.spaces.Box(-1, 1, (1,)) for name in ("achieved_goal", "desired_goal")})
     options: Any = {"compute_reward": lambda achieved, desired, info: np.zeros(len(achieved))}

@@ -161,6 +161,47 @@ def test_damage_is_named(name: str, text: str, message: str, folder: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("[1.0,2.0]", "trial 0: expected one score, found [1.0, 2.0]"),
+        ("[]", "trial 0: expected one score, found []"),
+        ('["high"]', "trial 0: expected one score, found ['high']"),
+        ("[NaN]", "trial 0: expected one score, found [nan]"),
+        ("null", "trial 0: expected a score, found none"),
+    ],
+)
+def test_a_study_of_other_scores_is_named(values: str, message: str, folder: Path) -> None:
+    log = (folder / "study.log").read_text()
+    damaged, count = re.subn(r'"values":\[[\d.]+\]', f'"values":{values}', log, count=1)
+    assert count == 1
+    (folder / "study.log").write_text(damaged)
+    with pytest.raises(CheckpointError, match=f"^{re.escape(str(folder / 'study.log'))}: {re.escape(message)}$"):
+        rl.open_sweep(folder)
+
+
+@pytest.mark.parametrize("score", ['"high"', "null", "NaN"])
+def test_a_study_of_other_test_scores_is_named(score: str, folder: Path) -> None:
+    lines = (folder / "study.log").read_text().splitlines(keepends=True)
+    end = next(number for number, line in enumerate(lines) if json.loads(line)["op_code"] == 6)
+    named = {name: value for name, value in json.loads(lines[end]).items() if name in ("worker_id", "trial_id")}
+    report = json.dumps({"op_code": 7, **named, "step": 1, "intermediate_value": "?"}).replace('"?"', score)
+    (folder / "study.log").write_text("".join([*lines[:end], f"{report}\n", *lines[end:]]))
+    text = r"trial 0: expected scores of test steps by their numbers, found \{1: ('high'|None|nan)\}"
+    with pytest.raises(CheckpointError, match=f"{text}$"):
+        rl.open_sweep(folder)
+
+
+@pytest.mark.parametrize(("directions", "found"), [("[2,2]", "['MAXIMIZE', 'MAXIMIZE']"), ("[1]", "['MINIMIZE']")])
+def test_a_study_of_another_aim_is_named(directions: str, found: str, folder: Path) -> None:
+    path = folder / "study.log"
+    path.write_text(path.read_text().replace('"directions":[2]', f'"directions":{directions}'))
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"{path}: expected a study that maximizes one score, found {found}")
+    ):
+        rl.open_sweep(folder)
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ("[1]", "expected values by name, found [1]"),
