@@ -1,4 +1,4 @@
-"""Sampling apart from storage: what a ring tells a sampler, and what a buffer asks of it."""
+"""Sampling apart from storage: the questions and reports of a buffer to what draws from it."""
 
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class Sampler(Protocol):
     def stored(self, cells: Tensor) -> None:
         """Take note of cells [M] that were written, oldest first in each env; what they held before is forgotten.
 
-        A write that an interrupt tears is made again, so the same cells may be told of twice.
+        A write that an interrupt tears is made again, so the same cells may come twice.
         """
 
     def forgotten(self, cells: Tensor) -> None:
