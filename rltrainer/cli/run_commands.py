@@ -15,6 +15,7 @@ from rltrainer.evaluation import evaluate_policy
 from rltrainer.evaluation import watch as watch_policy
 from rltrainer.export import export_onnx
 from rltrainer.loggers import RunFolder
+from rltrainer.plots import table
 from rltrainer.plots.run_data import curve
 from rltrainer.recipes import AnyRecipe, recipe_of
 from rltrainer.recipes.recipe_file import NAME as RECIPE
@@ -98,13 +99,20 @@ def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
     "--path", type=click.Path(path_type=Path), help="Of the picture; in the folder of a single one, or curves.png."
 )
 @click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
-def plot(runs: tuple[Path, ...], path: Path | None, value: str) -> None:
+@click.option("--table", "is_table", is_flag=True, help="Print a table in Markdown: mean and interval of each env.")
+def plot(runs: tuple[Path, ...], path: Path | None, value: str, is_table: bool) -> None:
     """Draw the learning curves of runs, or a sweep.
 
     A folder of runs stands for all of them. Seeds of one algorithm and params are drawn together. A single run gets its
     page, too.
     """
-    draw([each for folder in runs for each in _runs_of(folder, value)], path, value)
+    found = [each for folder in runs for each in _runs_of(folder, value)]
+    if not is_table:
+        draw(found, path, value)
+    elif path is None:
+        click.echo(table(found, value), nl=False)
+    else:
+        path.write_text(table(found, value))
 
 
 @click.command()

@@ -5,6 +5,7 @@ from rltrainer.plots.comparisons import aggregate_scores, performance_profiles, 
 from rltrainer.plots.curves import learning_curve, learning_curves
 from rltrainer.plots.html_page import page
 from rltrainer.plots.metric_panels import metrics
+from rltrainer.plots.results_table import table
 from rltrainer.plots.run_data import run_scores
 from rltrainer.plots.sweep_overview import sweep
 
@@ -19,4 +20,5 @@ __all__ = [
     "probability_of_improvement",
     "run_scores",
     "sweep",
+    "table",
 ]

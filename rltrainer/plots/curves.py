@@ -14,11 +14,11 @@ from rltrainer.plots.run_data import (
     Runs,
     as_run,
     curve,
-    env_name,
-    grouped,
+    grouped_by_env,
     needed_curve,
     on_common_steps,
     step_unit,
+    title_of,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def learning_curve(run: AnyRun) -> "Figure":
         rule = "must be a run in which an episode has ended; its log has no returns"
         raise ParamsError(field_error_text("learning_curve", "run", rule, str(run.folder.path)))
     with drawing():
-        figure, [axes] = new_figure(run.name)
+        figure, [axes] = new_figure(title_of(run))
         if training is not None:
             marker = "o" if len(training.step) == 1 else None  # a line of one point is none
             axes.plot(
@@ -72,7 +72,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
 
     Args:
         runs: folders or opened runs, by the name of their group: `{"PPO": [...], "DQN": [...]}`. A list of runs is
-            grouped by algorithm and params, all but the seed.
+            grouped by algorithm and params, all but the seed, with a picture for each env.
         value: which number of the log, with its kind.
         confidence: of the interval, which is the stratified bootstrap's (`rl.scores.bootstrap_interval`).
         title: of the picture; without one, the name of the env, where all runs tell it (those of `rl.train` do).
@@ -83,19 +83,26 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
         MissingExtraError: Matplotlib is not installed.
     """
     owner = "learning_curves"
-    groups = grouped(owner, runs)
-    curves = {name: [needed_curve(owner, run, value) for run in of_name] for name, of_name in groups.items()}
-    units = dict.fromkeys(step_unit(run) for of_name in groups.values() for run in of_name)
-    envs = {env_name(run) for of_name in groups.values() for run in of_name}
+    panels = grouped_by_env(owner, runs)
+    curves = {
+        env: {name: [needed_curve(owner, run, value) for run in of_name] for name, of_name in groups.items()}
+        for env, groups in panels.items()
+    }
     with drawing():
-        figure, [axes] = new_figure(title or (envs.pop() if len(envs) == 1 else "") or "")
-        for index, (name, of_name) in enumerate(curves.items()):
-            _draw_group(axes, index, name, of_name, confidence)
-        _finish(axes, " or ".join(units), value.replace("/", " "))
-        is_single = max(map(len, curves.values())) == 1
-        text = "" if is_single else f"IQM, {100 * confidence:g} % bootstrap interval, each run thin"
-        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
-        axes.legend()
+        is_one = len(panels) == 1
+        figure, grid = new_figure(
+            title or (next(iter(panels)) if is_one else ""), len(panels), num_columns=min(len(panels), 3)
+        )
+        for axes, (env, groups) in zip(grid, panels.items(), strict=True):
+            for index, (name, of_name) in enumerate(curves[env].items()):
+                _draw_group(axes, index, name, of_name, confidence)
+            units = dict.fromkeys(step_unit(run) for of_name in groups.values() for run in of_name)
+            _finish(axes, " or ".join(units), value.replace("/", " "))
+            is_single = max(map(len, groups.values())) == 1
+            text = "" if is_single else f"IQM, {100 * confidence:g} % bootstrap interval, each run thin"
+            axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+            axes.set_title("" if is_one else label(env), loc="right", size=9)
+            axes.legend()
     return figure
 
 

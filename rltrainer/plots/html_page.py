@@ -21,7 +21,7 @@ from rltrainer.names import explains_arguments
 from rltrainer.plots.curves import learning_curve
 from rltrainer.plots.figures import drawing
 from rltrainer.plots.metric_panels import draw_panels
-from rltrainer.plots.run_data import AnyRun, Curve, algorithm_name, as_run, curve, curves, env_name, step_unit
+from rltrainer.plots.run_data import AnyRun, Curve, algorithm_name, as_run, curve, curves, env_name, step_unit, title_of
 from rltrainer.runs import Run
 from rltrainer.state_file import read_state
 
@@ -78,7 +78,7 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _lines(run: Run, path: Path) -> Iterator[str]:
-    name = escape(run.name)
+    name = escape(title_of(run))
     yield f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     yield f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>'
@@ -124,6 +124,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "epochs", f"{last.get('epoch'):g}" + (f" of {most}" if isinstance(most, int) else "")
     if (seed := run.trainer.get("seed")) is not None:
         yield "seed", str(seed)
+    yield "folder", run.name
 
 
 def _cards(facts: Mapping[str, str]) -> Iterator[str]:

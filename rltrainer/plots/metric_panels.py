@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_COLUMNS = 3
+PANEL, MARGINS = (3.2, 2.1), (0.72, 0.12, 0.46, 0.26)
+"""The size of a small picture in inches, and what is left of it on the left, right, bottom and top."""
 MAX_PANELS = 60
 """Small pictures in one; a log may have any number of names."""
 
@@ -44,7 +46,8 @@ def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
     shown = dict(list(found.items())[:MAX_PANELS])
     with drawing():
         columns = min(NUM_COLUMNS, len(shown))
-        figure, grid = new_figure("", len(shown), num_columns=columns, size=(3.2, 2.1))
+        figure, grid = new_figure("", len(shown), num_columns=columns, size=PANEL)
+        _place(figure, -(-len(shown) // columns), columns)
         for axes, (name, each) in zip(grid, shown.items(), strict=True):
             step, value = _thinned(each)
             axes.plot(step, value, **line(0), linewidth=1.1, marker="o" if len(step) == 1 else None, markersize=3)
@@ -52,6 +55,20 @@ def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
             count_steps(axes, unit)
             axes.locator_params(axis="x", nbins=4)
     return figure
+
+
+def _place(figure: "Figure", num_rows: int, num_columns: int) -> None:
+    """Give all panels one size, however wide their numbers are: pictures on a page are aligned with one another."""
+    figure.set_layout_engine(None)
+    (width, height), (left, right, bottom, top) = PANEL, MARGINS
+    figure.subplots_adjust(
+        left=left / (width * num_columns),
+        right=1 - right / (width * num_columns),
+        bottom=bottom / (height * num_rows),
+        top=1 - top / (height * num_rows),
+        wspace=(left + right) / (width - left - right),
+        hspace=(bottom + top) / (height - bottom - top),
+    )
 
 
 def _thinned(found: Curve, most: int = 500) -> tuple[np.ndarray, np.ndarray]:

@@ -132,6 +132,21 @@ def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
     return groups
 
 
+def grouped_by_env(owner: str, runs: Runs) -> dict[str, dict[str, list[Run]]]:
+    """Return opened runs by env, and by the name of their group in it; see `grouped`.
+
+    Groups that have names already stay together, and so do runs of which one does not know its env: their env is the
+    one that all of them name, or "".
+    """
+    opened = {name: as_runs(of_name) for name, of_name in runs.items()} if isinstance(runs, Mapping) else as_runs(runs)
+    every = [run for of_name in opened.values() for run in of_name] if isinstance(opened, dict) else opened
+    envs = {run.folder.path: env_name(run) for run in every}
+    names = list(dict.fromkeys(envs.values()))
+    if isinstance(opened, dict) or len(names) < 2 or None in names:
+        return {(names[0] or "") if len(names) == 1 else "": grouped(owner, opened)}
+    return {str(env): grouped(owner, [run for run in opened if envs[run.folder.path] == env]) for env in names}
+
+
 def _by_params(runs: list[Run]) -> dict[str, list[Run]]:
     settings = [_settings(run) for run in runs]
     found: dict[str, list[Run]] = {}
@@ -168,6 +183,14 @@ def algorithm_name(run: Run) -> str | None:
         case {"params": str(name)} if run.algorithm_class is None:  # folders of before the class was written there
             return name.removesuffix("Params")
     return run.algorithm_class
+
+
+def title_of(run: Run) -> str:
+    """Return what a run is called in pictures: `PPO on CartPole-v1, seed 0`, as far as it was told; or its folder."""
+    if (algorithm := algorithm_name(run)) is None:
+        return run.name
+    env, seed = env_name(run), run.trainer.get("seed")
+    return algorithm + (f" on {env}" if env else "") + (f", seed {seed}" if isinstance(seed, int) else "")
 
 
 @explains_arguments

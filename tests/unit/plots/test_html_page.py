@@ -58,11 +58,11 @@ def test_what_a_page_says(make_run: MakeRun) -> None:
     assert path == run.folder.path / "page.html"
     parsed = Parsed(path)
     for text in (
-        "cartpole not finished algorithm PPO",
+        "PPO, seed 1 not finished algorithm PPO",
         "best score 200 (epoch 1)",
         "env steps 100",
         "epochs 1 of 2",
-        "seed 1",
+        "seed 1 folder cartpole",
         "Returns Training Update Timing collection alone 5,000 env steps/s",
         "lr LinearSchedule(start=0.1, end=0.0) entropy_coef None",
         "training_collector Collector",
@@ -93,7 +93,7 @@ def test_what_tests_tell_beside_returns_has_a_picture(make_run: MakeRun) -> None
 )
 def test_it_says_how_a_run_ended(epoch: int, is_stopped: int, words: str, make_run: MakeRun) -> None:
     run = make_run({"epoch": [(100, {"epoch": epoch, "env_step": 100, "is_stopped": is_stopped})]})
-    assert f"run {words}" in Parsed(page(run)).text
+    assert f"PPO, seed 1 {words}" in Parsed(page(run)).text
 
 
 def test_a_run_that_has_only_begun_has_a_page(make_run: MakeRun) -> None:
@@ -144,7 +144,8 @@ def test_texts_of_a_run_stay_texts(make_run: MakeRun) -> None:
     assert not any(name.startswith("on") for name in names)
     assert len(parsed.all("img")) == 5  # four pictures and the video
     assert parsed.text.count(EVIL) >= 9
-    assert parsed.text.startswith("<script>alert(0)<b> <script>alert(0)<b> not finished")
+    assert parsed.text.startswith(f"{EVIL} {EVIL} not finished")
+    assert "folder <script>alert(0)<b>" in parsed.text
 
 
 def test_nothing_may_run_or_be_fetched(make_run: MakeRun) -> None:

@@ -52,7 +52,7 @@ def test_the_curve_of_a_run(make_run: MakeRun, tmp_path: Path) -> None:
     assert best.get_xydata().tolist() == [[100, 200]]
     assert legend(axes) == ["training, exploring", "test, greedy", "best test 200"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("env steps", "mean return of an episode")
-    assert figure.get_suptitle() == "cartpole"
+    assert figure.get_suptitle() == "PPO, seed 1"
 
 
 def test_a_run_needs_no_tests_but_some_returns(make_run: MakeRun, tmp_path: Path) -> None:
@@ -195,6 +195,20 @@ def test_metrics(make_run: MakeRun, tmp_path: Path) -> None:
         metrics(make_run({"update": rows}), "u")
 
 
+def test_panels_have_one_size_and_place_however_wide_their_numbers_are(make_run: MakeRun, tmp_path: Path) -> None:
+    places = []
+    for names in (["a"], ["a", "b"], ["a", "b", "c", "d"]):
+        rows = [(step, dict.fromkeys(names, step * 10.0 ** (3 * len(names)))) for step in (0, 1)]
+        figure = metrics(make_run({"update": rows}))
+        figure.savefig(tmp_path / "picture.png")
+        width, height = figure.get_size_inches()
+        boxes = [axes.get_position() for axes in figure.axes]
+        places.append([(box.x0 * width, box.width * width, box.height * height) for box in boxes])
+    assert np.allclose(places[0][0], places[1][0])
+    assert np.allclose(places[1], places[2][:2])
+    assert np.allclose(places[2][3], places[2][0])
+
+
 def test_long_logs_are_drawn_by_means_of_parts(make_run: MakeRun) -> None:
     figure = metrics(make_run({"update": [(step, {"loss": float(step)}) for step in range(2000)]}))
     points = figure.axes[0].lines[0].get_xydata()
@@ -299,3 +313,20 @@ def test_the_env_of_recipes_is_the_title(make_run: MakeRun) -> None:
     assert learning_curves(runs[0]).get_suptitle() == "CartPole-v1"
     assert learning_curves(runs[0], title="mine").get_suptitle() == "mine"
     assert learning_curves(runs).get_suptitle() == ""  # the other run says nothing of its env
+    assert learning_curve(runs[0]).get_suptitle() == "PPO on CartPole-v1, seed 1"
+    assert len(learning_curves(runs).axes) == 1
+    write_recipe(rl.recipes.get("ppo", "Acrobot-v1"), runs[1].folder)
+    figure = learning_curves(runs)
+    assert [axes.get_title(loc="right") for axes in figure.axes] == ["CartPole-v1", "Acrobot-v1"]
+    assert [legend(axes) for axes in figure.axes] == [["PPO"], ["PPO"]]
+    assert figure.get_suptitle() == ""
+    assert len(learning_curves({"mine": runs}).axes) == 1  # a group stays together
+
+
+def test_a_run_that_was_told_nothing_is_called_by_its_folder(tmp_path: Path) -> None:
+    folder = rl.RunFolder(tmp_path / "0")
+    logger = folder.logger("jsonl")
+    logger.begin_run(rl.Every(1, "update_step"))
+    logger.log("test", {"return": 1.0}, 1, 1)
+    logger.close()
+    assert learning_curve(folder.path).get_suptitle() == "0"
