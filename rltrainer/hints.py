@@ -62,6 +62,7 @@ ADVICE: dict[str, tuple[str, str]] = {
     "max_steps": ("max_epochs", _PLANNED),
     "policy_kwargs": ("hidden_sizes", "Each of them is an argument itself, such as hidden_sizes=(64, 64)."),
     "encoder": ("net", "It is a field of NetParams: net=rl.NetParams(encoder=...)."),
+    "obs_encoder": ("net", "It is a field of NetParams: net=rl.NetParams(obs_encoder=...)."),
     "features_extractor_class": ("net", "It is a field of NetParams: net=rl.NetParams(encoder=...)."),
 }  # fmt: skip
 """Arguments that are no single one of ours: a name that the called thing must have, and the advice."""
