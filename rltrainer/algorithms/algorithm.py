@@ -353,6 +353,8 @@ class Algorithm(ABC):
             if not isinstance(result, UpdateResult):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
                 raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
+        for optimizer in self._optimizers():
+            optimizer.unused.tell(type(self).__name__)
         self.check_faults(wait=False)
 
     def optimizers_by_loss(self) -> dict[str, Optimizer]:

@@ -96,20 +96,27 @@ class Adam:
             amsgrad=False, maximize=False,
         )  # fmt: skip
 
-    def step_flat(self, trained: Sequence[Tensor], gradient: Tensor, applies: Tensor) -> None:
+    def step_flat(
+        self, trained: Sequence[Tensor], gradient: Tensor, applies: Tensor, doubtful: Sequence[Tensor] = ()
+    ) -> None:
         """Apply a flat gradient of all parameters without a branch.
 
         Args:
             trained: all parameters or some of them; the others are left alone.
             gradient: a vector.
             applies: a bool scalar; where it is False, nothing changes.
+            doubtful: those that are left alone too if all of their gradient is 0.
         """
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)
         num_steps, moves = self.num_steps, applies
-        if self._are_counts_apart(trained):
+        if self._are_counts_apart(trained, doubtful):
             # No tensor made from a list: a CUDA graph cannot copy from the host.
-            moves = applies & torch.stack([torch.full_like(applies, each) for each in self._moves(trained)])
+            are_trained = torch.stack([torch.full_like(applies, each) for each in self._moves(trained)])
+            if doubtful:
+                parts = zip(self._split(gradient), self._moves(doubtful), strict=True)
+                are_trained &= torch.stack([x.any() if each else torch.ones_like(applies) for x, each in parts])
+            moves = applies & are_trained
             self.num_missed.add_(applies & ~moves)
             num_steps = (num_steps - self.num_missed).clamp(min=1)  # a parameter that never moved has no correction
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
@@ -158,9 +165,9 @@ class Adam:
         self.num_missed.copy_(state.get(MISSED, torch.zeros_like(self.num_missed)))
         self.counts_differ |= MISSED in state  # a step that is recorded for counts that differ serves equal ones too
 
-    def _are_counts_apart(self, trained: Sequence[Tensor]) -> bool:
+    def _are_counts_apart(self, trained: Sequence[Tensor], doubtful: Sequence[Tensor] = ()) -> bool:
         """Return whether one count does not serve all parameters in a step of these."""
-        if len(trained) < len(self.parameters):
+        if len(trained) < len(self.parameters) or doubtful:
             self.counts_differ = True
             return True
         return self.counts_differ

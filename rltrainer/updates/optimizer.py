@@ -17,11 +17,13 @@ from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.bad_gradients import BadGradients
+from rltrainer.updates.flat_gradients import Gradients, as_vector, balanced, filled, in_parts, without_zeros
 from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.listeners import AllReduce, OnLoss, average, hear
 from rltrainer.updates.loss_scaler import LossScaler
 from rltrainer.updates.optimizer_state import COUNTS, check_kind, check_of_plan
 from rltrainer.updates.torch_optimizer import TorchOptimizer
+from rltrainer.updates.unused_parameters import UnusedParameters
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -29,8 +31,8 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class Optimizer:
     """Minimises a loss over some parameters.
 
-    A parameter is left alone for as long as it does not require a gradient. A step whose gradients are not finite is
-    not applied; `take_fault` then names the first bad parameter.
+    A parameter is left alone for as long as it does not require a gradient, or the loss does not depend on it. A step
+    whose gradients are not finite is not applied; `take_fault` then names the first bad parameter.
 
     Args:
         modules: the modules to train, by name; the names appear in error texts only.
@@ -61,6 +63,7 @@ class Optimizer:
         self.parameters = list(dict.fromkeys(named.values()))
         if not self.parameters:
             raise ParamsError(f"Optimizer.modules: must have parameters; got {', '.join(modules) or 'no module'}")
+        self.unused = UnusedParameters(modules, self.parameters, self._names)
         self.schedule = lr
         self.method: Adam | TorchOptimizer = Adam(self.parameters, adam_eps)
         if factory is not None:
@@ -184,25 +187,28 @@ class Optimizer:
         if not trained:
             return
         if len(parts) > 1 and self._update.balance_grad_norms:
-            gradients = self._balanced(trained, parts)
-        elif self._scaler is not None:
-            gradients = torch.autograd.grad(loss * self._scaler.scale, trained)
-            gradients = tuple(torch._foreach_div(gradients, self._scaler.scale))
+            scale = 1.0 if self._scaler is None else self._scaler.scale
+            each, self.grad_norm = balanced(self.parameters, trained, parts, scale, self.limit)
+            trained, gradients, doubtful = self._used(trained, each)
         else:
-            gradients = torch.autograd.grad(loss, trained)
+            scaled = loss if self._scaler is None else loss * self._scaler.scale
+            found = torch.autograd.grad(scaled, trained, allow_unused=True)
+            trained, gradients, doubtful = self._used(trained, found)
+            if self._scaler is not None:
+                gradients = tuple(torch._foreach_div(gradients, self._scaler.scale))
         with torch.no_grad():
             if self._gathered is not None and self._accumulation is not None:
                 self._gathered += torch.cat([self._flat(trained, gradients), loss.detach().view(1)])
                 if self._accumulation.applies:
-                    self._apply_gathered(self._gathered, self._accumulation.size)
+                    self._apply_gathered(self._gathered, self._accumulation.size, doubtful)
             else:
-                self._apply(trained, gradients, loss.detach())
+                self._apply(trained, gradients, loss.detach(), doubtful)
 
     @torch.no_grad()
     def apply_rest(self) -> None:
         """Apply what a group has gathered that will not be full."""
         if self._gathered is not None and self._accumulation is not None and not self._accumulation.begins:
-            self._apply_gathered(self._gathered, self._accumulation.num_steps)
+            self._apply_gathered(self._gathered, self._accumulation.num_steps, self.unused.last)
 
     @property
     def num_skipped(self) -> int:
@@ -300,37 +306,47 @@ class Optimizer:
         """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
         return self._is_on_host and all(map(Tensor.is_contiguous, self.parameters))
 
-    def _balanced(self, trained: Sequence[Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return gradients to which each part of a loss contributes alike; note the norm of the plain ones."""
-        scale = 1.0 if self._scaler is None else self._scaler.scale
-        each = [torch.autograd.grad(x * scale, trained, retain_graph=True, materialize_grads=True) for x in parts]
-        with torch.no_grad():
-            flat = torch.stack([self._flat(trained, gradients) for gradients in each]) / scale
-            plain = flat.sum(0)
-            self.grad_norm = self.limit.norm(plain, torch.linalg.vector_norm(plain))
-            return self._parts(self.limit.balanced(flat))
+    def _used(
+        self, trained: list[Tensor], found: Sequence[Tensor | None]
+    ) -> tuple[list[Tensor], Gradients, Sequence[Tensor]]:
+        """Return what to train, its gradients, and what of it may have gradients in other steps or processes only."""
+        gradients = tuple([gradient for gradient in found if gradient is not None])
+        if len(gradients) == len(found):
+            return trained, gradients, ()
+        unused = [p for p, gradient in zip(trained, found, strict=True) if gradient is None]
+        self.unused.note(unused)
+        if self._gathered is not None or self._all_reduce is not None:
+            return trained, filled(trained, found), unused
+        return [p for p, gradient in zip(trained, found, strict=True) if gradient is not None], gradients, ()
 
     def _nothing_gathered(self) -> Tensor:
         """Return the zeros that a group begins with: of all parameters' gradients, and of the loss."""
         return self._bad.gradient.new_zeros(len(self._bad.gradient) + 1)
 
-    def _apply_gathered(self, gathered: Tensor, num_steps: int) -> None:
+    def _apply_gathered(self, gathered: Tensor, num_steps: int, doubtful: Sequence[Tensor]) -> None:
         """Apply the mean of gathered gradients, and begin anew."""
         mean = gathered / num_steps
         gathered.zero_()
-        self._apply([p for p in self.parameters if p.requires_grad], self._parts(mean[:-1]), mean[-1])
+        trained = [p for p in self.parameters if p.requires_grad]
+        self._apply(trained, self._parts(mean[:-1], trained), mean[-1], doubtful)
 
-    def _apply(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
-        """Average the gradients over processes, look at them, clip and apply them."""
+    def _apply(
+        self, trained: Sequence[Tensor], gradients: Gradients, loss: Tensor, doubtful: Sequence[Tensor] = ()
+    ) -> None:
+        """Average the gradients over processes, look at them, clip and apply them; of the doubtful those above 0."""
         if isinstance(self.method, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
-            self._apply_flat(self.method, trained, gradients, loss)
+            self._apply_flat(self.method, trained, gradients, loss, doubtful)
             return
         # Looking at the gradients and deciding is quickest where it costs nothing.
         if self.can_stop and self.is_stopped:
             return
         if self._all_reduce is not None:
             average = self._all_reduce(self._flat(trained, gradients))
-            gradients = self._parts(average)
+            gradients = self._parts(average, trained)
+        if doubtful:
+            trained, gradients = without_zeros(trained, gradients, doubtful)
+        if not trained:
+            return
         length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         # One look is enough for most steps: a length within any limit is finite, and so are all gradients.
         if not length <= self._free_length:
@@ -339,13 +355,15 @@ class Optimizer:
                 self._bad.note(self._flat(trained, gradients), loss, is_finite)
                 return
             if self._is_asked:
-                gradients = self._parts(self._limited(self._flat(trained, gradients), length))
+                gradients = self._parts(self._limited(self._flat(trained, gradients), length), trained)
             else:
                 # Not in place: two parameters may share one gradient, which may even be the user's own data.
                 gradients = torch._foreach_mul(gradients, (self.max_grad_norm / (length + 1e-6)).clamp_(max=1.0))
         self.method.step(trained, gradients)
 
-    def _apply_flat(self, rule: Adam, trained: Sequence[Tensor], gradients: tuple[Tensor, ...], loss: Tensor) -> None:
+    def _apply_flat(
+        self, rule: Adam, trained: Sequence[Tensor], gradients: Gradients, loss: Tensor, doubtful: Sequence[Tensor] = ()
+    ) -> None:
         """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
         gradient = self._flat(trained, gradients)
         if self._all_reduce is not None:
@@ -354,7 +372,8 @@ class Optimizer:
         is_finite = computed_once(self._looked_at(length, loss))
         self._bad.note(gradient, loss, is_finite)
         gradient = self._limited(gradient, length)
-        rule.step_flat(trained, gradient, is_finite & ~self.is_stopped if self.can_stop else is_finite)
+        applies = is_finite & ~self.is_stopped if self.can_stop else is_finite
+        rule.step_flat(trained, gradient, applies, doubtful)
 
     def _looked_at(self, length: Tensor, loss: Tensor) -> Tensor:
         """Return whether a gradient is finite, by its length, and where the loss is scaled also the loss."""
@@ -372,14 +391,8 @@ class Optimizer:
             self.grad_norm = norm
         return self.limit.clip(gradient, norm)
 
-    def _parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradients of the parameters that are trained, as views of a vector of all."""
-        parts = zip(self.parameters, torch.split(flat, [p.numel() for p in self.parameters]), strict=True)
-        return tuple(part.view_as(p) for p, part in parts if p.requires_grad)
+    def _flat(self, trained: Sequence[Tensor], gradients: Gradients) -> Tensor:
+        return as_vector(self.parameters, trained, gradients)
 
-    def _flat(self, trained: Sequence[Tensor], gradients: tuple[Tensor, ...]) -> Tensor:
-        """Return the gradients of all parameters as one vector, with zeros for those that are left alone."""
-        if len(trained) < len(self.parameters):
-            found = dict(zip(trained, gradients, strict=True))
-            gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in self.parameters)
-        return torch.cat([gradient.flatten() for gradient in gradients])
+    def _parts(self, vector: Tensor, trained: Sequence[Tensor]) -> Gradients:
+        return in_parts(self.parameters, vector, trained)

@@ -11,11 +11,13 @@ import torch._dynamo
 from torch import Tensor, nn
 
 import rltrainer as rl
+from rltrainer.errors import ParamsError
 from rltrainer.nets.mlp import MLP
 from rltrainer.updates import compiled_step
 from rltrainer.updates.fingerprint import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.updates.test_unused_parameters import WithSpare, spare_of
 
 COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 NUMBER = 1.0
@@ -128,6 +130,10 @@ def make(algorithm: Any = Sums) -> Any:
     made = algorithm(rl.Actor.for_spaces(OBS, DISCRETE, hidden_sizes=(8,)))
     made.attach(COMPILED)
     return made
+
+
+def with_encoder(encoder: Any) -> Any:
+    return lambda policy: rl.BC(rl.Actor.for_spaces(OBS, DISCRETE, rl.NetParams(encoder=encoder, hidden_sizes=(8,))))
 
 
 def total(algorithm: Any) -> float:
@@ -264,11 +270,43 @@ def test_a_parameter_that_was_replaced_is_no_longer_trained_in_silence() -> None
     algorithm.update(transitions(algorithm, seed=0))
     layer = algorithm.policy.actor[1].layers[0]
     layer.weight = nn.Parameter(layer.weight.detach().clone())
-    with (
-        pytest.warns(UserWarning, match="compiling the gradient step failed"),
-        pytest.raises(RuntimeError, match="appears to not have been used in the graph"),
-    ):
+    with pytest.raises(ParamsError, match=r"^BC: actor\.\S+weight must stay the same object while it is trained"):
         algorithm.update(transitions(algorithm, seed=0))
+
+
+def test_a_parameter_that_the_loss_does_not_depend_on_stays() -> None:
+    algorithm, eager = (make(with_encoder(WithSpare)) for _ in range(2))
+    eager.attach(rl.UpdatePlan())
+    before = spare_of(algorithm).spare.weight.detach().clone()
+    for each in (algorithm, eager):
+        with pytest.warns(UserWarning, match="BC: the loss does not depend on actor"):
+            each.update(transitions(each, seed=0))
+        each.update(transitions(each, seed=1))
+    assert torch.equal(spare_of(algorithm).spare.weight, before)
+    for each in (algorithm, eager):
+        spare_of(each).uses_spare = True
+        for seed in range(2):
+            each.update(transitions(each, seed))
+    assert not torch.equal(spare_of(algorithm).spare.weight, before)
+    assert algorithm.is_compiled
+    torch.testing.assert_close(list(algorithm.policy.parameters()), list(eager.policy.parameters()), rtol=0, atol=1e-6)
+    assert torch.equal(algorithm.optimizer.method.num_missed, eager.optimizer.method.num_missed)
+
+
+@pytest.mark.filterwarnings("ignore:BC. the loss does not depend on")
+def test_gathered_gradients_leave_it_alone_in_a_compiled_step_too() -> None:
+    compiled, eager = (make(with_encoder(WithSpare)) for _ in range(2))
+    update = rl.UpdateParams(accumulate=2)
+    compiled.attach(rl.UpdatePlan(runtime=COMPILED.runtime, update=update))
+    eager.attach(rl.UpdatePlan(update=update))
+    for seed in range(8):
+        for each in (compiled, eager):
+            spare_of(each).uses_spare = seed in (4, 7)  # the first of a group, and the last of another
+            each.update(transitions(each, seed))
+    assert compiled.is_compiled
+    torch.testing.assert_close(list(compiled.policy.parameters()), list(eager.policy.parameters()), rtol=0, atol=1e-6)
+    assert torch.equal(compiled.optimizer.method.num_missed, eager.optimizer.method.num_missed)
+    assert sorted(eager.optimizer.method.num_missed.unique().tolist()) == [0.0, 2.0]
 
 
 def test_parameters_in_other_memory_are_seen() -> None:

@@ -18,6 +18,7 @@ from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import Tree
 from rltrainer.types import UpdateResult
 from rltrainer.updates.listeners import average, hear
+from rltrainer.updates.unused_parameters import UnusedParameters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -75,6 +76,8 @@ class TRPO(A2C):
                 "Build it with share_encoder=False."
             )
         self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
+        names = {p: f"policy.actor.{name}" for name, p in policy.actor.named_parameters()}
+        self._unused = UnusedParameters({"actor": policy.actor}, list(names), names)
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
@@ -142,6 +145,10 @@ class TRPO(A2C):
         """Move the policy; all that decides where to is averaged over processes, so that all of them go there."""
         params = self.params
         parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
+        found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        self._unused.note([p for p, x in zip(parameters, found, strict=True) if x is None])
+        self._unused.tell(type(self).__name__)
+        parameters = [p for p, x in zip(parameters, found, strict=True) if x is not None]
         local_fisher = fisher_product(
             old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)]
         )
@@ -149,7 +156,7 @@ class TRPO(A2C):
         def fisher(v: Tensor) -> Tensor:
             return self._average(local_fisher(v)) + params.damping * v
 
-        gradient = self._average(flat(torch.autograd.grad(loss, parameters, retain_graph=True)))
+        gradient = self._average(flat([x for x in found if x is not None]))
         step = trust_region_step(fisher, -gradient, params.target_kl, params.num_cg_steps)
         if not torch.isfinite(step).all():
             if self.plan.skips_steps:
