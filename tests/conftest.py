@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiers import costs, tier
+from tests.tiers import SITE, costs, tier
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if tier(item.nodeid, costs()) == "full":
             item.add_marker("full")
         if "site" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("site"))  # one process builds the pages
+            item.add_marker(pytest.mark.xdist_group(SITE))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

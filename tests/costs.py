@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.tiers import COSTS, LIMIT, RECORDED, costs, tier
+from tests.tiers import COSTS, LIMIT, RECORDED, SITE, costs, tier
 
 RECORD = "RLTRAINER_COSTS"
 """The environment variable with the file that the test processes append to."""
@@ -48,7 +48,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     before = cpu_seconds()
     result = yield
     # A descendant that ended without being waited for takes its time along, so a difference may be negative.
-    line = json.dumps([item.nodeid.rpartition("@")[0] or item.nodeid, round(max(0.0, cpu_seconds() - before), 2)])
+    line = json.dumps([item.nodeid.removesuffix(f"@{SITE}"), round(max(0.0, cpu_seconds() - before), 2)])
     with open(os.environ[RECORD], "a") as file:
         file.write(line + "\n")
     return result

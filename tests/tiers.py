@@ -1,20 +1,26 @@
-"""Which tests `make test` runs: the fast tier. The others are `full`, and some of those `slow`.
+"""The tiers of the tests: `make test` runs the fast one, `make test-full` the full one, and neither the slow tests.
 
-A test is `full` if it is marked so, or if it took more than `LIMIT` CPU seconds when `make costs` measured it, unless
-`KEPT` names it.
+A test is `full` if it is marked so, or if it took more than `LIMIT` CPU seconds when `make costs` measured it and
+`KEPT` does not name it.
 """
 
-import fnmatch
 import functools
 import json
+import re
 from pathlib import Path
 
 COSTS = Path(__file__).with_name("costs.json")
 """CPU seconds of each test that takes at least `RECORDED`, by its node id."""
 LIMIT, RECORDED = 0.4, 0.2
+SITE = "site"
+"""The xdist group of the tests that look at the pages of the docs: one process builds them."""
 
-KEPT: dict[str, str] = {}
-"""Tests above the limit that stay in the fast tier, as patterns of node ids, each with its reason."""
+KEPT = {
+    # One of each kind (on policy, with memory, continuous off policy, drawn by priority) stands for all algorithms.
+    r"tests/(compile|resume|unit/export|unit/recipes)/.*[[-](ppo|recurrent_ppo|sac|dqn_prioritized)[]-]",
+    r"tests/probe/.*[[-](ppo|recurrent_ppo|sac|dqn)[]-]",
+}
+"""Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
 
 @functools.cache
@@ -27,9 +33,10 @@ def tier(test: str, measured: dict[str, float]) -> str:
     """Return `fast` or `full`.
 
     Args:
-        test: node id.
+        test: node id, with or without the group that pytest-xdist adds to it.
         measured: CPU seconds by node id; a test that is not in it is fast.
     """
-    if measured.get(test, 0.0) <= LIMIT or any(fnmatch.fnmatchcase(test, pattern) for pattern in KEPT):
+    test = test.removesuffix(f"@{SITE}")
+    if measured.get(test, 0.0) <= LIMIT or any(re.match(pattern, test) for pattern in KEPT):
         return "fast"
     return "full"

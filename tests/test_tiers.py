@@ -1,0 +1,48 @@
+"""The tiers of the tests: what decides, and that the file of costs and the exceptions are about tests that exist."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import COSTS, LIMIT, RECORDED, costs, tier
+
+ROOT = Path(__file__).parents[1]
+DQN, SAC = "tests/compile/test_x.py::test_step[double_dqn]", "tests/compile/test_x.py::test_step[3-sac-True]"
+
+
+@pytest.mark.parametrize(
+    ("test", "cost", "expected"),
+    [
+        (DQN, LIMIT, "fast"),
+        (DQN, LIMIT + 0.01, "full"),
+        (DQN + "@site", LIMIT + 0.01, "full"),
+        (SAC, 20.0, "fast"),
+        ("tests/unit/x/test_x.py::test_step[sac]", 20.0, "full"),
+        ("tests/probe/test_x.py::test_value[dqn]", 1.0, "fast"),
+        ("tests/probe/test_x.py::test_value[discrete_sac]", 1.0, "full"),
+    ],
+)
+def test_a_test_above_the_limit_is_full_but_for_one_algorithm_of_each_kind(
+    test: str, cost: float, expected: str
+) -> None:
+    assert tier(test, {test.removesuffix("@site"): cost}) == expected
+
+
+def test_a_test_that_was_not_measured_is_fast() -> None:
+    assert tier(DQN, {}) == "fast"
+
+
+def test_the_file_holds_costs_worth_recording_of_files_that_exist() -> None:
+    assert len(costs()) > 100
+    assert min(costs().values()) >= RECORDED
+    assert list(costs()) == sorted(costs())
+    assert {test.partition("::")[0] for test in costs() if not (ROOT / test.partition("::")[0]).exists()} == set()
+    assert json.loads(COSTS.read_text()) == costs()
+
+
+def test_the_marker_follows_from_the_cost(request: pytest.FixtureRequest) -> None:
+    """This process collected its tests with the file at hand."""
+    for item in request.session.items:
+        if tier(item.nodeid, costs()) == "full":
+            assert item.get_closest_marker("full"), item.nodeid
