@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.tiers import COSTS, LIMIT, RECORDED, costs, tier
+from tests.conftest import pytest_collection_modifyitems
+from tests.tiers import COSTS, LIMIT, RECORDED, SITE, costs, tier
 
 ROOT = Path(__file__).parents[1]
 DQN, SAC = "tests/compile/test_x.py::test_step[double_dqn]", "tests/compile/test_x.py::test_step[3-sac-True]"
@@ -41,8 +43,15 @@ def test_the_file_holds_costs_worth_recording_of_files_that_exist() -> None:
     assert json.loads(COSTS.read_text()) == costs()
 
 
-def test_the_marker_follows_from_the_cost(request: pytest.FixtureRequest) -> None:
-    """This process collected its tests with the file at hand."""
-    for item in request.session.items:
-        if tier(item.nodeid, costs()) == "full":
-            assert item.get_closest_marker("full"), item.nodeid
+def test_the_marker_follows_from_the_cost() -> None:
+    class Item:
+        def __init__(self, nodeid: str, *fixturenames: str) -> None:
+            self.nodeid, self.fixturenames, self.markers = nodeid, fixturenames, []
+
+        def add_marker(self, marker: Any) -> None:
+            self.markers.append(marker)
+
+    costly = next(test for test in costs() if tier(test, costs()) == "full")
+    items: list[Any] = [Item(costly), Item(DQN), Item(DQN, "site")]
+    pytest_collection_modifyitems(items)
+    assert [item.markers for item in items] == [["full"], [], [pytest.mark.xdist_group(SITE)]]
