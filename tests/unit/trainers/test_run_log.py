@@ -113,7 +113,7 @@ def rows_of(path: Path) -> list[tuple[str, int, float | None]]:
     return [(row["kind"], row["step"], row.get(f"{row['kind']}/counted")) for row in rows]
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn", "offline_bc"])
+@pytest.mark.parametrize("name", ["ppo", pytest.param("dqn", marks=pytest.mark.full), "offline_bc"])
 def test_a_run_that_is_extended_logs_as_one_that_was_longer_from_its_beginning(name: str, tmp_path: Path) -> None:
     def run(folder: str, max_epochs: int) -> list[tuple[str, int, float | None]]:
         logger = rl.JSONLinesLogger(tmp_path / folder / "log.jsonl", training_interval=13, strict=True)
@@ -124,7 +124,6 @@ def test_a_run_that_is_extended_logs_as_one_that_was_longer_from_its_beginning(n
 
     short, whole = run("extended", 2), run("whole", 4)
     assert run("extended", 2) == short  # it was finished: what its last rows held is not lost
-    assert run("extended", 4) == whole
     assert run("extended", 4) == whole
 
 
