@@ -66,7 +66,9 @@ class RolloutBuffer:
         self._is_ragged = False  # whether cells came by `add_cells`
         self._lengths = np.zeros(num_envs, np.int64)  # how many of each env did
         self._first_row: tuple[Any, ...] | None = None
-        self._views: tuple[tuple[int, int], tuple[Tensor, Tensor], dict[str, Tree]] | None = None
+        self._views: tuple[tuple[int, int], tuple[Tensor, Tensor], tuple[dict[str, Tree], dict[str, Tree]]] | None = (
+            None
+        )
         self._starts = np.ones(num_envs, np.bool_)
         self._stream: object | None = None
 
@@ -207,9 +209,11 @@ class RolloutBuffer:
 
         The memory is kept: later steps overwrite rollouts that were handed out.
         """
-        if self.num_rows:
-            self._starts[self._lengths > 0 if self._is_ragged else slice(None)] = False
-        self._lengths[:] = 0
+        if self._is_ragged:
+            self._starts[self._lengths > 0] = False
+        elif self.num_rows:
+            self._starts.fill(False)
+        self._lengths.fill(0)
         self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
         self._final_index.clear()
 
@@ -281,15 +285,17 @@ class RolloutBuffer:
         # Memory is known by the tensors themselves: another one could have the number of one that is gone.
         size, memory = (self.num_rows, num_final), (self._valid.tensor, self._final_obs.leaves[0].tensor)
         if self._views is None or size != self._views[0] or any(map(is_not, memory, self._views[1])):
-            self._views = size, memory, self._view(*size)
+            views = self._view(*size)
+            plain = {name: view for name, view in views.items() if isinstance(view, Tensor)}
+            trees = {name: view for name, view in views.items() if name not in plain}
+            self._views = size, memory, (plain, trees)
         # The views are the last rollout's, where they can be: most are of one row, and look at the same memory. Dicts
         # are not, as who is given them may add to them.
-        views: dict[str, Any] = {
-            n: v if isinstance(v, Tensor) else map_tree(lambda x: x, v) for n, v in self._views[2].items()
-        }
+        plain, trees = self._views[2]
+        found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
         if num_final:
-            views["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
-        return Rollout(**views, starts=torch.tensor(self._starts, device=self.device))
+            found["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
+        return Rollout(**found, starts=torch.from_numpy(self._starts.copy()).to(self.device))
 
     def _view(self, num_rows: int, num_final: int) -> dict[str, Tree]:
         """Return views of the first rows and final observations, by their names in a rollout."""

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from rltrainer.tree import map_tree
 
+_PACKAGE = f"{__name__.partition('.')[0]}."
+
 
 def lent(value: Any) -> Any:
     """Return a copy of a batch, of statistics or of a result, with arrays and tensors of its own."""
@@ -24,7 +26,7 @@ def lent(value: Any) -> Any:
 
 def is_ours(function: Any) -> bool:
     """Return whether a function or method is of this library: its hooks change nothing in place, and need no copy."""
-    return (getattr(function, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]
+    return (getattr(function, "__module__", None) or "").startswith(_PACKAGE)
 
 
 @cache

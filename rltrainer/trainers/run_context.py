@@ -66,7 +66,9 @@ class RunContext:
 
     def count(self, unit: Unit) -> float:
         """Return how many of a unit are done; see `TrainerContext`."""
-        return self._counts()[unit]
+        if unit == "epoch":
+            return self.epoch - (not self._is_epochs_end)
+        return time.monotonic() if unit == "second" else getattr(self, unit)
 
     def crossed(self, every: Every) -> bool:
         """Return whether an interval has become due; see `TrainerContext`."""

@@ -23,6 +23,10 @@ class RunHooks:
         self._runner = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
         self._new_context = partial(RunContext, algorithm, params, log)
         self._context = self._new_context(state)
+        self.process: Process | None = self.process_batch if self._runner.has("batch_process") else None
+        """What makes newly collected cells into what is stored; None where no hook does."""
+        self.look_at_batch = self._runner.has("pre_steps_log", "post_steps_log")
+        """Whether a hook looks at newly collected data before or after the update."""
 
     def follow(self, state: RunState) -> None:
         """Let the context tell of this state from now on."""
@@ -52,16 +56,6 @@ class RunHooks:
     def note_collection(self, stats: CollectStats) -> None:
         """Note the outcome of a collection step."""
         self._context.collect_stats = lent(stats) if self._runner.has_users else stats
-
-    @property
-    def process(self) -> Process | None:
-        """What makes newly collected cells into what is stored; None where no hook does."""
-        return self.process_batch if self._runner.has("batch_process") else None
-
-    @property
-    def look_at_batch(self) -> bool:
-        """Whether a hook looks at newly collected data before or after the update."""
-        return self._runner.has("pre_steps_log", "post_steps_log")
 
     def process_batch(self, batch: Any) -> Any:
         """Return new data as the hooks make it."""
