@@ -40,7 +40,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        modules = itertools.chain.from_iterable(zip(self.layers, self.activations, strict=True))
+        parts = self._modules  # without `nn.Module`'s way to them: 2 us of a forward pass
+        pairs = zip(parts["layers"]._modules.values(), parts["activations"]._modules.values(), strict=True)  # type: ignore[union-attr]  # both are there
+        modules = itertools.chain.from_iterable(pairs)
         return run_through(modules, x)  # type: ignore[no-any-return]  # of whatever the modules make
 
 

@@ -184,7 +184,7 @@ class EnvAdapter:
     def num_obs_changes(self) -> int:
         """The changes in place of `obs_tensor` so far by whoever was given it, where they would be stored."""
         is_known = self._now is not None and self._env_device is None
-        return sum(memory.num_changes for memory in (self._now, self._next) if memory) if is_known else 0
+        return self._now.num_changes + self._next.num_changes if is_known else 0  # type: ignore[union-attr]  # known
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs with what `to_env` returned; `obs` keeps what was acted on until `advance`.

@@ -66,7 +66,11 @@ class ObsMemory:
     @property
     def num_changes(self) -> int:
         """Count the changes of `tensor` that PyTorch made in the memory of an env's arrays: none of them is ours."""
-        return sum(leaf._version for leaf in leaves(self.tensor)) if self.shares else 0
+        if not self.shares:
+            return 0
+        if isinstance(self.tensor, torch.Tensor):  # a walk over a tree takes several us, at each collection
+            return self.tensor._version
+        return sum(leaf._version for leaf in leaves(self.tensor))
 
     def upload(self) -> None:
         """Bring `tensor` up to date, where it is in memory of its own."""

@@ -84,7 +84,7 @@ class EnvGroup:
             rule = f"must hold one action per env ({len(self.envs)})"
             raise ParamsError(field_error_text("SyncVectorEnv.step", "actions", rule, actions))
         first, current, num_envs = self._first, self.current, len(self.envs)
-        (shape, dtype), known = self._usual_obs, self._usual_types
+        (shape, dtype), known, is_flat = self._usual_obs, self._usual_types, type(obs) is np.ndarray
         rewards: list[Any] = [np.zeros(self.reward_shape) if self.reward_shape else 0.0] * num_envs
         terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs
         for j, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
@@ -99,7 +99,10 @@ class EnvGroup:
                     check_obs(f"env {i} obs", self._obs_spaces, env_obs)
                 if (type(reward), type(ended), type(cut), type(info)) not in known:
                     self._check_outcome(i, reward, ended, cut, info)
-                write_row(obs, i, env_obs)
+                if is_flat:
+                    obs[i] = env_obs
+                else:
+                    write_row(obs, i, env_obs)
                 rewards[j] = np.array(reward, np.float64) if self.reward_shape else float(reward)
                 terminated[j], truncated[j], infos[j] = ended, cut, info
             except BaseException as error:
