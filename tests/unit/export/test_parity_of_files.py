@@ -46,6 +46,18 @@ class Body(torch.nn.Module):
         return torch.nn.functional.dropout(self.linear(x.view(len(x), -1)).relu(), 0.5, self.training)
 
 
+class Whole(torch.nn.Module):
+    """An encoder of a whole observation, as users write it."""
+
+    def __init__(self, space: spaces.Dict) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, obs: dict[str, Any]) -> torch.Tensor:
+        flags, (first, second) = obs["pair"][0].float(), obs["pair"][1].unbind(1)
+        return self.linear(torch.cat([flags * obs["mode"].unsqueeze(1), torch.stack([first, second], 1)], 1))
+
+
 def encoder(space: Any) -> torch.nn.Module | None:
     return Body(space) if isinstance(space, spaces.Box) and space.dtype.kind == "f" else None
 
@@ -63,6 +75,12 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "actor_critic_image": (rl.ActorCritic, IMAGE, DISCRETE, {"share_encoder": True}),
     "actor_critic_keys": (rl.ActorCritic, masked(3), DISCRETE, {"net": NET, "critic_net": rl.NetParams()}),
     "actor_critic_encoder": (rl.ActorCritic, VECTOR, BOX, {"net": rl.NetParams(encoder=encoder)}),
+    "actor_critic_obs_encoder": (
+        rl.ActorCritic,
+        masked(3),
+        DISCRETE,
+        {"net": rl.NetParams(obs_encoder=Whole, keys=("mode", "pair"))},
+    ),
     "deterministic": (rl.DeterministicActorCritic, VECTOR, BOX, {}),
     "gaussian": (rl.GaussianActorCritic, TREE, BOX, {}),
     "squashed": (rl.SquashedActorCritic, VECTOR, DOUBLE, {"normalize_obs": True}),
