@@ -14,6 +14,7 @@ from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.evaluation import record
 from rltrainer.loggers import RunFolder
 from rltrainer.runs import open_run
+from rltrainer.runs.opened_run import run_of
 from rltrainer.sweeps import open_sweep
 from rltrainer.sweeps.opened_sweep import DESCRIBED
 
@@ -76,9 +77,10 @@ def _save(picture: "Figure", path: Path) -> None:
 
 
 def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed: int = 10_001) -> None:
-    """Film the best algorithm of a run; None takes `best.mp4` of the run's videos."""
-    if path is None:
-        RunFolder(run).refuse_links()
-        path = run.with_suffix(".mp4") if run.is_file() else RunFolder(run).videos / "best.mp4"
+    """Film the best algorithm of a run, or that of a file; None takes `best.mp4` of the run's videos, or its name."""
+    if path is None and (folder := run_of(run)) is not None:
+        RunFolder(folder).refuse_links()
+        path = RunFolder(folder).videos / f"{'best' if folder == run else run.stem}.mp4"
+    path = run.with_suffix(".mp4") if path is None else path
     stats = record(run, env, path, episodes=episodes, seed=seed)
     click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")

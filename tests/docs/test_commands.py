@@ -21,7 +21,7 @@ SHORT = {"train": f"{FEW} --num-env-steps 600", "sweep": f"{FEW} --num-env-steps
 SHORT_OFFLINE = f"{FEW} --num-gradient-steps 20"
 OTHERS = {"minari": "downloads", "curl": "asks the server of the line before", ".": "of the shell", "cd": "the same"}
 """Programs that are not run, and why."""
-TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/cli/test_commands.py looks at what they leave, too"}
+TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/cli/test_page_of_commands.py runs them"}
 
 
 def commands(text: str) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.cli import main, run_commands, train_command
+from rltrainer.cli import main, pictures, run_commands, train_command
 
 pytest.importorskip("click")
 Capture = pytest.CaptureFixture[str]
@@ -132,6 +132,46 @@ def test_a_file_without_its_run_needs_its_env(run: Path, tmp_path: Path, capsys:
     assert main(["evaluate", "agent.safetensors", "--env", "CartPole-v1", "--episodes", "1"]) == 0
     assert main(["evaluate", "nothing.safetensors", "--env", "CartPole-v1"]) == 1
     assert "nothing.safetensors: expected the folder of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("filmed", "film"),
+    [
+        ("run", "run/videos/best.mp4"),
+        ("run/best.safetensors", "run/videos/best.mp4"),
+        ("run/checkpoints/checkpoint-000000000256", "run/videos/checkpoint-000000000256.mp4"),
+        ("agent.safetensors --env CartPole-v1", "agent.mp4"),
+    ],
+)
+def test_a_film_lies_beside_what_it_shows(
+    filmed: str, film: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, "run")
+    shutil.copy(run / "best.safetensors", "agent.safetensors")
+    asked: list[Any] = []
+
+    def record(policy: Path, env: Any, path: Path, **options: Any) -> rl.CollectStats:
+        asked.extend((policy, path, options))
+        return rl.evaluate_policy(policy, env, 1, seed=1)
+
+    monkeypatch.setattr(pictures, "record", record)
+    assert main(["record", *filmed.split()]) == 0
+    assert asked == [Path(filmed.split()[0]), Path(film), {"episodes": 1, "seed": 10_001}]
+    assert capsys.readouterr().out.startswith(f"{film}: returns ")
+
+
+@pytest.mark.parametrize(("exported", "graph"), [("run", "run/best.onnx"), ("agent.safetensors", "agent.onnx")])
+def test_a_graph_lies_beside_what_it_is_of(
+    exported: str, graph: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, "run")
+    shutil.copy(run / "best.safetensors", "agent.safetensors")
+    asked: list[Any] = []
+    monkeypatch.setattr(run_commands, "export_onnx", lambda *args: asked.extend(args))
+    assert main(["export", exported]) == 0
+    saved = Path(exported) if exported.endswith(".safetensors") else Path("run/best.safetensors")
+    assert asked == [saved, Path(graph)]
+    assert capsys.readouterr().out == f"{graph}\n"
 
 
 def test_all_runs_of_a_folder_are_drawn(run: Path, tmp_path: Path, capsys: Capture) -> None:
