@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrainer.regular_file import open_regular
+from rltrainer.regular_file import open_regular, read_lines, read_text
 
 
 def make_socket(path: Path) -> None:
@@ -46,3 +46,29 @@ def test_files_and_links_to_them_are_read(tmp_path: Path) -> None:
             assert file.read() == b"data"
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         open_regular(tmp_path / "link", follows_links=False)
+
+
+def test_text_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.regular_file.MAX_TEXT_SIZE", 4)
+    for text, is_read in ((b"", True), (b"abcd", True), (b"abcde", False)):
+        (tmp_path / "f").write_bytes(text)
+        with open_regular(tmp_path / "f") as file:
+            if is_read:
+                assert read_text(file) == text
+                continue
+            with pytest.raises(OSError, match="is longer than 4 bytes"):
+                read_text(file)
+
+
+def test_lines_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltrainer.regular_file.MAX_TEXT_SIZE", 4)
+    for text, lines in ((b"", []), (b"abc\n\nd", [b"abc\n", b"\n", b"d"]), (b"abcd", [b"abcd"])):
+        (tmp_path / "f").write_bytes(text)
+        with open_regular(tmp_path / "f") as file:
+            assert list(read_lines(file)) == lines
+    (tmp_path / "f").write_bytes(b"a\nabcd\n")
+    with open_regular(tmp_path / "f") as file:
+        lines_of_file = read_lines(file)
+        assert next(lines_of_file) == b"a\n"
+        with pytest.raises(OSError, match="has a line of more than 4 bytes"):
+            next(lines_of_file)
