@@ -252,6 +252,7 @@ def test_action_from_obs(name: str) -> None:
     assert_actions(train(name, ActionFromObs), SIGNS, [-1.0, 1.0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_flags_from_obs(name: str, tmp_path: Path) -> None:
     envs = rl.make_vec(FlagsFromObs, 8, backend="sync", seed=3)

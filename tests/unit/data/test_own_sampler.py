@@ -87,7 +87,7 @@ def test_it_is_told_of_errors_if_there_are_any() -> None:
         torch.tensor([[1, 2], [3, 1]]), torch.tensor([[0.5, -1.0], [2.0, 0.0]], requires_grad=True)
     )
     buffer.update_priorities(torch.tensor([1]), None)
-    assert buffer.told.errors == [([1, 2, 3, 1], [0.5, -1.0, 2.0, 0.0])]
+    assert buffer.told.errors == [([1, 2], [0.5, -1.0]), ([3, 1], [2.0, 0.0])]  # batch by batch, the newest last
     uniform = filled(3, rl.ReplayBuffer)
     uniform.update_priorities(torch.tensor([1]), torch.tensor([1.0]))  # nobody is told
     assert uniform.drawing.sampler is None
