@@ -19,7 +19,7 @@ PARALLEL := -n 2 --dist loadgroup
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz examples docs pictures bench format install clean FORCE
+.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz mutants examples docs pictures bench format install clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -58,6 +58,9 @@ chaos: $(STAMP) ## a long training through 500 random faults: ARGS="--faults 50"
 
 fuzz: $(STAMP) ## damage the files that are read, 100,000 times for each reader: ARGS="--mutations 1000 --only buffer"
 	$(BIN)/python -m tests.security.fuzz $(ARGS)
+
+mutants: $(STAMP) ## plant mistakes, one at a time, and see that the fast tier finds each; some minutes: ARGS="--only fsync"
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 examples: $(STAMP) ## every example in its short form
 	@set -e; for example in examples/*.py; do \

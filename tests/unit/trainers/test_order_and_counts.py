@@ -151,6 +151,14 @@ def test_stop_fn_sees_the_score_of_this_test_step() -> None:
     assert (result.epoch, result.stop_reason, result.best_score, result.best_epoch) == (2, "stop_fn", 10.0, 0)
 
 
+def test_the_first_of_equal_scores_is_the_best() -> None:
+    scores, saved = iter([2.0, 3.0, 3.0]), []
+    result = on_policy_trainer(
+        compute_score_fn=lambda stats: next(scores), save_best_fn=lambda algorithm: saved.append(1)
+    ).run()
+    assert (result.best_score, result.best_epoch, len(saved)) == (3.0, 1, 2)
+
+
 def test_nan_is_never_best() -> None:
     nan = float("nan")
     scores, saved = iter([nan, 3.0, nan]), []
@@ -329,6 +337,31 @@ def test_a_copy_of_the_policy_is_no_copy_of_the_trainer() -> None:
     trainer.run()
     assert copies[0].progress() == 0.0
     assert trainer.algorithm.policy.progress() == 1.0
+
+
+def test_test_steps_do_not_explore(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = on_policy_trainer()
+    collect, explored = rl.Collector.collect, list[tuple[bool, bool]]()
+
+    def noted(self: rl.Collector, *args: Any, explore: bool = True, **options: Any) -> rl.CollectStats:
+        explored.append((self is trainer.params.test_collector, explore))
+        return collect(self, *args, explore=explore, **options)
+
+    monkeypatch.setattr(rl.Collector, "collect", noted)
+    trainer.execute_epoch()
+    # The initial test step, two collections, and the test step of the epoch.
+    assert explored == [(True, False), (False, True), (False, True), (True, False)]
+
+
+def test_each_part_of_a_run_has_a_random_stream_of_its_own() -> None:
+    def seeds(seed: int) -> list[int]:
+        trainer = on_policy_trainer(seed=seed)
+        trainer.reset()
+        parts = trainer.algorithm, trainer.params.training_collector, trainer.params.test_collector
+        return [part.generator.initial_seed() for part in parts]
+
+    assert len({*seeds(1), *seeds(2)}) == 6
+    assert seeds(1) == seeds(1)
 
 
 def test_a_test_step_that_fails_leaves_the_policy_training() -> None:

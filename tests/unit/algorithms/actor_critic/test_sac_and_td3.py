@@ -1,5 +1,6 @@
 """What SAC and TD3 make of an ensemble's values, by hand."""
 
+import math
 from typing import Any
 
 import pytest
@@ -48,6 +49,28 @@ def test_sacs_actor_climbs_the_lower_value_and_td3s_the_first() -> None:
     # (0.5 * -2 - 2) and half of (0.5 * -2 - 1); then the mean of 3 and half of 1.
     assert float(sac.actor_loss(data, sac.draw(data))[0]) == -2.0
     assert float(td3.actor_loss(data)) == -1.75
+
+
+def test_sacs_temperature_loss() -> None:
+    sac = make("sac", temperature=0.5, target_entropy=-1.0)
+    data = batch([0.0, 0.0], [0.9, 0.9], weight=[1.0, 0.5])
+    # -ln .5 * the mean of (-2 - 1) * 1 and (3 - 1) * .5: an entropy above its target lowers the temperature.
+    loss = sac.temperature_loss(torch.tensor([-2.0, 3.0]), data)
+    assert loss.item() == pytest.approx(math.log(0.5))
+
+
+def test_td3s_noise_on_the_targets_action_is_clipped() -> None:
+    data = batch([0.0] * 200, [0.9] * 200)
+    noise = make("td3", target_noise=10.0, target_noise_clip=0.3).draw(data).target_noise
+    assert float(noise.min()) == pytest.approx(-0.3)
+    assert float(noise.max()) == pytest.approx(0.3)
+    noise = make("td3", target_noise=0.1, target_noise_clip=0.3).draw(data).target_noise
+    assert float(noise.std()) == pytest.approx(0.1, rel=0.2)
+
+
+def test_td3s_actor_has_its_turn_at_every_third_step() -> None:
+    td3, data = make("td3", actor_update_interval=3), batch([0.0], [0.9])
+    assert [td3.draw(data).is_actors_turn for _ in range(6)] == [False, False, True] * 2
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -144,3 +144,17 @@ def test_a_policys_own_heads_are_asked(algorithm: Any) -> None:
     value = own.process(rollout).value
     torch.testing.assert_close(value.flatten(), 2 * own.policy.critic(rollout.obs.flatten(0, 1)).squeeze(-1))
     own.update(rollout, None, 1)
+
+
+@pytest.mark.parametrize(
+    # Values were 0. They move by at most .5 before the error is taken, which counts where it is the larger one.
+    ("value_clip", "losses"),
+    [(None, [1.0, 0.5625, 0.0]), (0.5, [1.0, 0.5625, 2.25])],
+)
+def test_the_value_loss_is_the_larger_of_the_plain_and_the_clipped_one(
+    value_clip: float | None, losses: list[float]
+) -> None:
+    ppo = rl.PPO(rl.ActorCritic.for_spaces(VECTOR, DISCRETE, hidden_sizes=()), rl.PPOParams(value_clip=value_clip))
+    zeros = torch.zeros(3)
+    batch = Samples(zeros, zeros, zeros, torch.tensor([1.0, 1.0, 2.0]), zeros, zeros, torch.ones(3))
+    assert ppo.value_loss(torch.tensor([2.0, 0.25, 2.0]), batch).tolist() == losses
