@@ -67,8 +67,8 @@ def make_vec(
     """Make `num_envs` copies of an env that are stepped together.
 
     Args:
-        env: a gymnasium id (`"CartPole-v1"`, `"module:Name-v0"`), or a factory that is called without arguments and
-            returns a new env.
+        env: a gymnasium id (`"CartPole-v1"`, `"module:Name-v0"`; without a version the newest), or a factory that is
+            called without arguments and returns a new env.
         num_envs: how many.
         backend: `"native"`, the env's own vector implementation (gymnasium's CartPole, ALE's Atari); `"sync"`, one
             after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;

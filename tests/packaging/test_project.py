@@ -11,6 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import rltrainer as rl
+from rltrainer.envs.make_vec import _EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -53,9 +54,12 @@ def test_whatever_is_imported_comes_with_an_extra() -> None:
 
 
 def test_errors_name_extras_that_are_there() -> None:
-    named = {extra for source in PACKAGE.values() for extra in re.findall(r"rltrainer\[(\w+)\]", source)}
-    assert "onnx" in named
+    """An extra is an argument of `install_extra`, or the second one of `missing_extra`."""
+    call = r"""(?:install_extra\(|missing_extra\([^,]*, )["'](\w+)["']"""
+    named = {extra for source in PACKAGE.values() for extra in re.findall(call, source)} | set(_EXTRAS.values())
+    assert named >= {"onnx", "plot", "cli", "mujoco"}
     assert named <= set(PROJECT["optional-dependencies"])
+    assert [name for name, source in PACKAGE.items() if '"rltrainer[' in source] == []  # which is on no registry
 
 
 def test_the_set_for_developers_has_all_extras() -> None:
