@@ -18,6 +18,9 @@ MAX_BOX_SIZE, MAX_AXES = 2**26, 32
 FREE_BOX_SIZE = 2**20
 """Numbers that all Boxes of a file may have, however short it is."""
 
+MAX_CHOICES = 2**24
+"""Choices of an action space, each of which is an output of a policy's network."""
+
 ROUNDING = 4 * 2.0**-23
 """The share of the larger bound that float32 rounds off `low + (high - low) * x`: two units in the last place of twice
 that bound."""
@@ -28,6 +31,7 @@ ACTION_MASK = "action_mask"
 Space = gym.Space[Any]
 Array = np.ndarray[Any, Any]
 
+_SIGNED = {np.dtype(np.uint16): torch.int32, np.dtype(np.uint32): torch.int64}
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -49,13 +53,22 @@ def leaf_spaces(space: gym.Space[Any]) -> Tree:
 
 
 def stored_dtype(space: gym.Space[Any]) -> torch.dtype:
-    """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own."""
+    """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own.
+
+    PyTorch computes with no unsigned integers of more than 8 bits: these are held by signed ones of twice as many.
+
+    Raises:
+        SpaceError: the space is a Box of uint64, for which there is none.
+    """
     assert space.dtype is not None, "every leaf space has a dtype"
     if np.issubdtype(space.dtype, np.floating):
         return torch.float32
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return torch.int64
-    return torch.from_numpy(np.empty(0, space.dtype)).dtype
+    if space.dtype == np.uint64:
+        hint = "Give the env another dtype in a wrapper: int64, or float32."
+        raise SpaceError(f"unsupported space {readable(space)}: must not be a Box of uint64. {hint}")
+    return _SIGNED.get(np.dtype(space.dtype)) or torch.from_numpy(np.empty(0, space.dtype)).dtype
 
 
 def numpy_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
@@ -88,6 +101,13 @@ def require_floats(owner: str, action_space: gym.Space[Any]) -> None:
     if isinstance(action_space, spaces.Box) and not np.issubdtype(action_space.dtype, np.floating):
         hint = "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
         raise SpaceError(field_error_text(owner, "action_space", "must hold floats if it is a Box", action_space, hint))
+
+
+def require_few_choices(owner: str, action_space: gym.Space[Any]) -> None:
+    """Raise a `SpaceError` if the network of a policy, `owner`, would have more outputs than fit into memory."""
+    if sum(num_choices(action_space) or ()) > MAX_CHOICES:
+        rule, hint = f"must have at most {MAX_CHOICES} choices in all", "Make several numbers of them: MultiDiscrete."
+        raise SpaceError(field_error_text(owner, "action_space", rule, action_space, hint))
 
 
 def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
@@ -208,7 +228,7 @@ class ValueRange:
         self.space = space
         self._limits: list[Array] = []
         if isinstance(space, spaces.Discrete):
-            limits = [np.asarray(space.start), np.asarray(space.start + space.n - 1)]
+            limits = [np.asarray(space.start), np.asarray(int(space.start) + int(space.n) - 1)]
         elif isinstance(space, spaces.MultiDiscrete):
             limits = [space.start, space.start + space.nvec - 1]
         elif isinstance(space, spaces.MultiBinary):

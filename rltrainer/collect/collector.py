@@ -31,6 +31,7 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.sharing import share_an_env
+from rltrainer.envs.backends.failing_env import env_named, raise_named
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.interval import Every
@@ -101,8 +102,7 @@ class Collector:
         self._decider = Decider(self._acting, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
-        self.keeps_env_action = False
-        self._stream = UnbrokenRun()
+        self.keeps_env_action, self._stream = False, UnbrokenRun()
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
@@ -141,7 +141,8 @@ class Collector:
             reset_buffer: also empty the buffer.
             first_episode: start from the very first episodes' seeds again, as every test step does.
         """
-        self.adapter.reset(first_episode=first_episode)
+        with env_named(self.num_rows):
+            self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
         self._episodes.restart()
         self._needs_reset, self._stream = False, UnbrokenRun()
@@ -213,8 +214,9 @@ class Collector:
             try:
                 self._step_envs(num_steps)
                 self._watch.check_policy(self.policy)
-            except Exception:
+            except Exception as error:
                 self._watch.name_cause(self.rollout_buffer, num_rows_before)
+                raise_named(error, self.num_rows)
                 raise
             self._store(num_rows_before, process)
             is_stored = True
@@ -238,8 +240,7 @@ class Collector:
         spaces = (self.adapter.observation_space, self.adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         other.buffer = other.rollout_buffer = buffer
-        other.keeps_env_action = False
-        other._decider = Decider(self._acting, self.adapter)
+        other.keeps_env_action, other._decider = False, Decider(self._acting, self.adapter)
         other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
         other._count_episodes()
         other._needs_reset = self._needs_reset = True
@@ -299,9 +300,8 @@ class Collector:
             set_generator(self.generator, found.generator)
             self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
             self._stream = UnbrokenRun(found.is_stored)
-            load_episodes()
-            load_memory()
-            load_adapter()
+            for each in (load_episodes, load_memory, load_adapter):
+                each()
             if self._weights is not None:
                 self._weights.load(found.weights)
 

@@ -21,8 +21,8 @@ def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generat
     """
     device = generator.device
     if isinstance(space, spaces.Discrete):
-        first, after = int(space.start), int(space.start + space.n)
-        return torch.randint(first, after, (num_envs,), generator=generator, device=device)
+        # Not from `start` on: the number after the last choice may be none of int64.
+        return torch.randint(int(space.n), (num_envs,), generator=generator, device=device) + int(space.start)
     if isinstance(space, spaces.Box):
         shape = (num_envs, *space.shape)
         if not space.is_bounded():
@@ -34,5 +34,5 @@ def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generat
         sizes, start = (space.nvec, space.start) if isinstance(space, spaces.MultiDiscrete) else (2, 0)
         uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
         choice = (uniform * torch.as_tensor(sizes, device=device)).long()
-        return choice + torch.as_tensor(start, device=device)
+        return choice + torch.as_tensor(np.asarray(start, np.int64), device=device)
     raise SpaceError(f"random actions need a Box, Discrete, MultiDiscrete or MultiBinary action space; got {space}")

@@ -110,7 +110,8 @@ def _leaf(path: str, spec: Spec, value: Any) -> Tensor:
     if stored.is_floating_point():
         _refuse_rows(path, ~torch.isfinite(stored), tensor, "must be finite", ReplayBufferError)
     elif tensor.dtype != spec.dtype:
-        _refuse_rows(path, stored != tensor, tensor, f"must fit into {expected.split()[0]}", SpaceError)
+        differs = torch.from_numpy(stored.numpy() != tensor.numpy())  # PyTorch compares no signed with unsigned numbers
+        _refuse_rows(path, differs, tensor, f"must fit into {expected.split()[0]}", SpaceError)
     return stored
 
 

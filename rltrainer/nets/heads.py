@@ -19,7 +19,7 @@ from rltrainer.nets.distributions import (
 )
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.weight_dtype import full_precision
-from rltrainer.spaces import Space, require_floats
+from rltrainer.spaces import Space, require_few_choices, require_floats
 
 
 class ValueHead(Linear):
@@ -128,8 +128,9 @@ def make_head(
         log_std: where a Gaussian starts.
 
     Raises:
-        SpaceError: any other space.
+        SpaceError: any other space, or one of more choices than a network has outputs for.
     """
+    require_few_choices(owner, space)
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(in_features, space)
     if len(space.shape or ()) == 1:

@@ -17,7 +17,7 @@ from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import Policy, PolicyOptions
-from rltrainer.spaces import Space
+from rltrainer.spaces import Space, require_few_choices
 from rltrainer.tree import Tree
 
 
@@ -74,6 +74,7 @@ class QNetwork(Policy):
         if not isinstance(action_space, spaces.Discrete):
             hint = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
             raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
+        require_few_choices(name, action_space)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardScaler()

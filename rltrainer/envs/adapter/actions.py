@@ -46,6 +46,8 @@ class ActionConverter:
         self._is_bounded = isinstance(space, gym.spaces.Box) and bool(np.isfinite([space.low, space.high]).any())
         if isinstance(space, gym.spaces.Box):
             self._low, self._high = space.low, space.high
+            if self._rounds:
+                self._float_bounds = _within(space.low, -1), _within(space.high, 1)
             self._bounds = [torch.from_numpy(bound).to(env_device) for bound in (space.low, space.high)]
 
     def __call__(self, action: Tensor) -> Any:
@@ -65,7 +67,8 @@ class ActionConverter:
         array: np.ndarray[Any, Any] = action.numpy() if action.is_cpu else action.cpu().numpy()
         if self._is_bounded:
             # Not into memory of our own: envs keep the last action they were given.
-            array = np.minimum(np.maximum(array, self._low), self._high)
+            low, high = self._float_bounds if self._rounds and array.dtype.kind == "f" else (self._low, self._high)
+            array = np.minimum(np.maximum(array, low), high)
         return array if array.dtype == self._dtype else array.astype(self._dtype)
 
     def _check_dtype(self, action: Tensor) -> None:
@@ -80,3 +83,10 @@ class ActionConverter:
         expected = f"{str(stored_dtype(self._space)).removeprefix('torch.')} {self._shape}"
         found = f"a tensor {describe(action)}" if isinstance(action, Tensor) else describe(action)
         raise SpaceError(f"the policy's actions: expected a tensor {expected}, got {found}")
+
+
+def _within(bound: np.ndarray[Any, Any], side: int) -> np.ndarray[Any, Any]:
+    """Return a bound of integers as floats, none of which lies beyond it: 2^63 is a float, and 2^63 - 1 is none."""
+    floats = bound.astype(np.float64)
+    beyond = np.array([side * int(f) > side * int(b) for f, b in zip(floats.flat, bound.flat, strict=True)], np.bool_)
+    return np.where(beyond.reshape(bound.shape), np.nextafter(floats, 0.0), floats)
