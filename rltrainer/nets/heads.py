@@ -9,6 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.nets.chain import run_through
 from rltrainer.nets.distributions import (
     Bernoulli,
     Categorical,
@@ -47,7 +48,7 @@ class CategoricalHead(nn.Module):
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits = full_precision(self.linear(features))
+        logits = full_precision(run_through((self.linear,), features))
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
@@ -63,7 +64,7 @@ class BernoulliHead(nn.Module):
 
     def forward(self, features: Tensor) -> Bernoulli:
         """Map [B, in_features] to a distribution over flags [B, D]."""
-        return Bernoulli(full_precision(self.linear(features)))
+        return Bernoulli(full_precision(run_through((self.linear,), features)))
 
 
 class GaussianHead(nn.Module):
@@ -93,7 +94,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
-        mean = full_precision(self.linear(features))
+        mean = full_precision(run_through((self.linear,), features))
         log_std = self.log_std.clamp(self.min_log_std, self.MAX_LOG_STD)
         if log_std.requires_grad:
             # Gradients pass the clamp: what a single step took beyond its bounds would never be trained again.
@@ -112,7 +113,7 @@ class SquashedGaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
-        mean, log_std = full_precision(self.linear(features)).chunk(2, dim=-1)
+        mean, log_std = full_precision(run_through((self.linear,), features)).chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 
