@@ -27,8 +27,9 @@ class StateDependentHead(nn.Module):
 
     Each env keeps its theta, in standard normal numbers, for `sample_interval` steps, at most to the end of its
     episode: so actions do not jump from step to step. Over all theta an action is normal, with the variance
-    phi^2 std^2: updates go by that, and need no theta. As in Stable-Baselines3, no gradient reaches the features
-    through the variance, and the mean of what is squashed is clipped to [-2, 2].
+    phi^2 std^2: updates go by that, and need no theta. No gradient reaches the features through the variance:
+    so it is on policy in Stable-Baselines3 (`learn_features=False`), while its SAC and TQC let it through. As there,
+    the mean of what is squashed is clipped to [-2, 2].
 
     Args:
         log_std: initial logarithm of std.

@@ -60,7 +60,11 @@ class IQL(OffPolicyAlgorithm):
         self.value_optimizer = self.make_optimizer(self.params, lr=self.params.value_lr, value=policy.value_network)
 
     def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
-        """Train value, actor and critics once each, in the paper's order."""
+        """Train value, actor and critics once each, in the order of the authors' code.
+
+        The actor's advantages are by the value network from before its step, where that code takes the one from after
+        it; the critics' targets are by the one from after it, as there.
+        """
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(0)
         advantage = q - self.policy.value(batch.obs)
