@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "eval_env": ("envs", "test_collector"), "tensorboard_log": ("logger", "path"), "log_dir": ("logger", "path"),
     "folder": ("directory", "path"), "dir": ("directory", "path"), "logdir": ("directory", "logger", "path"),
     # calls
-    "n_envs": ("num_envs",), "n_step": ("num_steps",), "n_episode": ("num_episodes",), "deterministic": ("explore",),
+    "n_envs": ("num_envs",), "n_step": ("num_steps",), "n_episode": ("num_episodes",),
     "env_id": ("env",), "env_fn": ("env",), "env_fns": ("env",), "buffer_size": ("capacity",), "size": ("capacity",),
     "save_freq": ("every",), "save_path": ("directory", "path"), "video_folder": ("path",),
     "n_steps_per_epoch": ("epoch_num_steps",),
@@ -60,6 +60,7 @@ ADVICE: dict[str, tuple[str, str]] = {
     "total_timesteps": ("max_epochs", _PLANNED), "n_timesteps": ("max_epochs", _PLANNED),
     "timesteps": ("max_epochs", _PLANNED), "total_steps": ("max_epochs", _PLANNED), "steps": ("max_epochs", _PLANNED),
     "max_steps": ("max_epochs", _PLANNED),
+    "deterministic": ("explore", "Greedy is the default, explore=False; explore=True samples."),
     "policy_kwargs": ("hidden_sizes", "Each of them is an argument itself, such as hidden_sizes=(64, 64)."),
     "encoder": ("net", "It is a field of NetParams: net=rl.NetParams(encoder=...)."),
     "obs_encoder": ("net", "It is a field of NetParams: net=rl.NetParams(obs_encoder=...)."),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.construction_check import check_arguments, check_construction
+from rltrainer.algorithms.construction_check import check_arguments, check_construction, check_same_policy
 from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
@@ -91,6 +91,7 @@ class Algorithm(ABC):
         params = self.params_class() if params is None else params
         check_construction(type(self), policy, params)
         self.policy, self.params = policy, params
+        self._built_for = (policy,)  # in a tuple, or it would be saved twice
         self.gamma = params.gamma
         self.plan = unattached(policy.weight_dtype)
         self.device = policy.device
@@ -109,6 +110,7 @@ class Algorithm(ABC):
             ParamsError: it asks for a CUDA graph that cannot be, or the algorithm holds state that would not be saved;
                 nothing was changed.
         """
+        check_same_policy(self.policy, *self._built_for, type(self).__name__)
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
         optimizers, is_ours = self._optimizers(), all(isinstance(o.method, Adam) for o in self._optimizers())
         self._compiled_step.check_plan(plan, is_ours)
@@ -343,6 +345,7 @@ class Algorithm(ABC):
         return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
 
     def _begin_update(self) -> None:
+        check_same_policy(self.policy, *self._built_for, type(self).__name__)
         progress = self.plan.progress()
         for follower in vars(self).values():
             if isinstance(follower, Optimizer | ScheduledValue):

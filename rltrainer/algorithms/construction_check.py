@@ -58,3 +58,10 @@ def check_construction(algorithm_class: Any, policy: Any, params: object) -> Non
         if hasattr(params, "create_trainer"):
             hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
         raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
+
+
+def check_same_policy(policy: object, built_for: object, name: str) -> None:
+    """Raise a `ParamsError` if another policy took the place of the one that optimizers and targets follow."""
+    if policy is not built_for:
+        rule, hint = "must stay the one that the algorithm was built with", f"Copy weights into it, or build a {name}."
+        raise ParamsError(f"{name}.policy: {rule}; got another {type(policy).__name__}. {hint}")

@@ -23,8 +23,8 @@ from rltrainer.nets.module_state import IncompatibleKeys, load_module
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.policy_arguments import check_options, finite_bounds, spaces_of
-from rltrainer.nets.predict import predict
-from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, set_weight_dtype
+from rltrainer.nets.predict import check_tensors, predict
+from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, dtype_name, set_weight_dtype
 from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK, Space
@@ -244,10 +244,13 @@ class Policy(nn.Module, ABC):
         Raises:
             NonFiniteError: the networks have no preference to choose by, but NaN.
             ParamsError: the policy is recurrent, and there is no state.
+            SpaceError: the observations are no tensors of the space.
         """
         if state is None and self.is_recurrent:
             hint = "Begin each episode with policy.initial_state(num_envs)."
             raise ParamsError(field_error_text(type(self).__name__, "act", "must be given a state", None, hint))
+        if not torch.compiler.is_compiling():
+            check_tensors(f"{type(self).__name__}.act: obs", self.observation_space, obs, self.unseen_keys)
         decision = self.respond(obs, state, explore=explore, generator=generator)
         action = decision.action if self._lowest is None else decision.action.clamp(self._lowest, self._highest)
         if state is None:
@@ -293,6 +296,7 @@ class Policy(nn.Module, ABC):
                 decision.action = allowed(decision.action, mask, self.action_space, generator)
         return decision
 
+    @explains_arguments
     def predict(
         self, obs: Tree, state: Any = None, *, explore: bool = False, generator: torch.Generator | None = None
     ) -> Any:
@@ -321,6 +325,19 @@ class Policy(nn.Module, ABC):
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring networks and statistics to float32 or float64, in place; an algorithm does so with its policy."""
         set_weight_dtype(self, checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert all tensors, as `.to(device)` does; not to another number format.
+
+        Raises:
+            ParamsError: the number format would change, as by `.double()`.
+        """
+        found = fn(torch.zeros((), dtype=self.weight_dtype)).dtype
+        if found is not self.weight_dtype:
+            hint = 'Write policy.set_weight_dtype(torch.float64), or PrecisionParams(weights="float64") for a run.'
+            rule = "must keep its number format, which statistics, optimizers and files go by"
+            raise ParamsError(f"{type(self).__name__}: {rule}; got {dtype_name(found)}. {hint}")
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]  # torch ships no type of it
 
     def to_plain(self) -> dict[str, Any]:
         """Return the class and the arguments of the constructor as plain data: what `rl.load_policy` builds it with."""

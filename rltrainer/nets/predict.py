@@ -39,6 +39,32 @@ def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.
     return _to_numpy(action, policy.action_space, is_single), memory.cpu().numpy()
 
 
+def check_tensors(who: str, space: Space, obs: Any, unseen: Collection[str] = ()) -> None:
+    """Check that observations are tensors [N, ...] of a space; keys in `unseen` may be missing.
+
+    Raises:
+        SpaceError: they are not; the text begins with `who`.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping) or space.spaces.keys() - set(obs) - set(unseen):
+            raise SpaceError(f"{who}: expected a dict with the keys {list(space.spaces)}, got {readable(obs)}")
+        for key, part in space.spaces.items():
+            if key in obs:
+                check_tensors(f'{who}["{key}"]', part, obs[key])
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            raise SpaceError(f"{who}: expected a tuple of {len(space.spaces)}, got {readable(obs)}")
+        for i, part in enumerate(space.spaces):
+            check_tensors(f"{who}[{i}]", part, obs[i])
+    elif not isinstance(obs, Tensor):
+        expected, hint = f"a tensor {('N', *leaf_shape(space))}", "policy.predict(obs) takes NumPy arrays and lists."
+        raise SpaceError(f"{who}: expected {expected}, got {readable(obs)}. {hint}")
+    elif obs.shape[1:] != leaf_shape(space) or not obs.dim():
+        is_single = obs.shape == leaf_shape(space)
+        hint = "Give it an axis in front: obs.unsqueeze(0)." if is_single else "The policy was made for these spaces."
+        raise SpaceError(f"{who}: expected shape {('N', *leaf_shape(space))}, got {tuple(obs.shape)}. {hint}")
+
+
 def _to_batch(who: str, policy: Any, obs: Tree) -> tuple[Tree, bool]:
     """Return observations as tensors [N, ...], zeros where nobody looks, and whether it was a single one."""
     tree = leaf_spaces(policy.observation_space)
