@@ -162,7 +162,7 @@ def test_what_leaves_a_policy_is_float32(name: str, explore: bool) -> None:
         decisions.append(policy.respond(obs, state, explore=explore, generator=generator))
         action = policy.act(obs, *(() if state is None else (state,)), explore=explore, generator=generator)
         action = action if state is None else action[0]
-        assert action.dtype in (torch.float32, torch.int64)
+        assert action.dtype in (torch.float32, torch.int64, torch.int8)  # choices, flags
     one, other = decisions
     torch.testing.assert_close(other.action, one.action)
     torch.testing.assert_close(other.state, one.state)
