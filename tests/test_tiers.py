@@ -10,7 +10,7 @@ from tests.conftest import pytest_collection_modifyitems
 from tests.tiers import COSTS, LIMIT, RECORDED, SITE, costs, tier
 
 ROOT = Path(__file__).parents[1]
-DQN, SAC = "tests/compile/test_x.py::test_step[double_dqn]", "tests/compile/test_x.py::test_step[3-sac-True]"
+DQN, SAC = "tests/probe/test_x.py::test_step[double_dqn]", "tests/resume/test_rows.py::test_step[3-sac-True]"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ DQN, SAC = "tests/compile/test_x.py::test_step[double_dqn]", "tests/compile/test
         (SAC, 20.0, "fast"),
         ("tests/unit/x/test_x.py::test_step[sac]", 20.0, "full"),
         ("tests/probe/test_x.py::test_value[dqn]", 1.0, "fast"),
-        ("tests/probe/test_x.py::test_value[discrete_sac]", 1.0, "full"),
+        ("tests/compile/test_x.py::test_step[sac]", 1.0, "full"),
     ],
 )
 def test_a_test_above_the_limit_is_full_but_for_one_algorithm_of_each_kind(

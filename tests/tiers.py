@@ -17,8 +17,9 @@ SITE = "site"
 
 KEPT = {
     # One of each kind (on policy, with memory, continuous off policy, drawn by priority) stands for all algorithms.
-    r"tests/(compile|resume|unit/export|unit/recipes)/.*[-\[](ppo|recurrent_ppo|sac|dqn_prioritized)[-\]]",
+    r"tests/compile/.*::test_a_hundred_compiled_gradient_steps_.*\[(ppo|recurrent_ppo|sac|dqn)\]",
     r"tests/probe/.*[-\[](ppo|recurrent_ppo|sac|dqn)[-\]]",
+    r"tests/resume/test_(resume|mid_episode|rows)\.py::.*[-\[](ppo|recurrent_ppo|sac|dqn_prioritized)[-\]]",
 }
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 

@@ -10,6 +10,8 @@ import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler, make, parameters, update
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
+pytestmark = pytest.mark.full  # every test compiles
+
 __all__ = ["_fresh_compiler"]
 DOUBLE = rl.PrecisionParams(weights="float64")
 COMPILED = rl.RuntimeParams(compile=True)

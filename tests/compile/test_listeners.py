@@ -15,6 +15,8 @@ from rltrainer.plan import UpdateCallbacks
 from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, parameters, update
 from tests.resume.runs import build
 
+pytestmark = pytest.mark.full  # every test compiles
+
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
 LARGEST = 2e-7

@@ -11,6 +11,8 @@ from torch._dynamo.utils import counters
 import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler
 
+pytestmark = pytest.mark.full  # every test compiles
+
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
 SEEN = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)

@@ -10,6 +10,8 @@ import torch
 import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler
 
+pytestmark = pytest.mark.full  # every test compiles
+
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
 

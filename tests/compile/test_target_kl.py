@@ -5,6 +5,8 @@ import torch
 
 from tests.compile.test_compiled_updates import COMPILED, _fresh_compiler, make, update
 
+pytestmark = pytest.mark.full  # every test compiles
+
 __all__ = ["_fresh_compiler"]
 
 
