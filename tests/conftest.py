@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
         if "site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(SITE))
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    """Begin each test with the same random state, whichever tests its process has run before."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -102,8 +102,8 @@ def test_it_opens_from_disk_without_a_complaint(tab: Tab, written: Path) -> None
 
 
 def test_texts_of_the_run_are_shown_and_not_run(tab: Tab) -> None:
-    assert tab.page.title() == NAME
-    assert tab.page.locator("h1").inner_text() == NAME
+    assert tab.page.title() == tab.page.locator("h1").inner_text() == "PPO on CartPole-v1, seed 1"
+    assert NAME in tab.page.locator("body").inner_text()  # the folder
     assert tab.ask("document.scripts.length") == 0
     assert "finished: max_epochs" in tab.page.locator(".status").inner_text()
     tab.page.add_style_tag(content="h1 { color: red }")  # styles may be there, and a script may not:

@@ -165,11 +165,11 @@ def test_what_is_raised_on_the_way_out_is_noted_at_the_users_exception() -> None
     assert caught.value is mine
     assert caught.value.__notes__ == [
         "OnPolicyTrainerParams.training_fn raised this.",
-        "While this was on its way, OSError was raised: disk full",
         "While this was on its way, ValueError was raised: a cannot end",
         "OnPolicyTrainerParams.hooks: Fails.shutdown raised this.",
         "While this was on its way, ValueError was raised: b cannot end",
         "OnPolicyTrainerParams.hooks: Fails.shutdown raised this.",
+        "While this was on its way, OSError was raised: disk full",
     ]
     assert envs.closed
 

@@ -20,6 +20,7 @@ from tests.resume.runs import RUNS, build, digest
 EXCEPTIONS = {
     r"timing|collect_time|_time$|_started$": "seconds",
     r"_collector\.(_watch\.)?_episodes\.(num_valid|_ended|open|_quota)": "counts of the last collection alone",
+    r"_collector\._(limit|watch\._(began|has_warned))$": "set at the start of every collection",
     r"_episodes\._infos": "of the last step, and whether a warning was given",
     r"\.envs\b|_places\._(envs|saveable)": "the envs themselves: what they do next is compared in test_midway.py",
     r"\.adapter\._(next|result|starting|first_obs|has_truncated)": "memory of the last step, rewritten by the next one",

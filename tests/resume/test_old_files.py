@@ -90,7 +90,10 @@ def test_an_old_buffer_file() -> None:
 
 @pytest.mark.parametrize("version", FORMATS)
 def test_old_buffers_of_every_kind(version: str) -> None:
-    """What was stored last: steps 8 to 19 of two envs (of `num_envs` 2 the last 6 each), frames 3 to 10."""
+    """What was stored last: steps 8 to 19 of two envs (of `num_envs` 2 the last 6 each), frames 3 to 10.
+
+    Frames 3 and 4 begin no stack of three: the first frames of theirs were overwritten.
+    """
     for name, cls in (("buffer", rl.ReplayBuffer), ("prioritized", rl.PrioritizedReplayBuffer)):
         file = CORPUS / version / f"{name}.safetensors"
         buffer = cls.load(file)
@@ -104,7 +107,7 @@ def test_old_buffers_of_every_kind(version: str) -> None:
         if name == "buffer":
             assert torch.equal(batch.extra["x"][:, 0].float(), batch.reward.abs())
     frames = rl.ReplayBuffer.load(CORPUS / version / "frames.safetensors").sample(200)
-    assert set(frames.reward.tolist()) == set(range(3, 11))
+    assert set(frames.reward.tolist()) == set(range(5, 11))
     assert torch.equal(frames.obs[:, 2, 0, 0], frames.reward.byte())
     assert torch.equal(frames.next_obs[:, 2, 0, 0], frames.reward.byte() + 1)
 

@@ -115,8 +115,8 @@ def with_options(state: Any, **options: Any) -> Any:
 POLICY_CLAIMS: list[tuple[dict[str, Any], str]] = [
     ({"observation_space": box(2**25)}, "all must hold at most 1048576 numbers"),
     ({"observation_space": {"space": "Dict", "parts": {str(i): box(10**6) for i in range(60)}}}, "all must hold at"),
-    ({"action_space": {"space": "Discrete", "n": 10**12, "start": 0}}, "its policy takes"),
-    ({"action_space": {"space": "MultiDiscrete", "nvec": [10**9] * 40, "start": [0] * 40}}, "its policy takes"),
+    ({"action_space": {"space": "Discrete", "n": 10**12, "start": 0}}, "at most 16777216 choices in all"),
+    ({"action_space": {"space": "MultiDiscrete", "nvec": [10**9] * 40, "start": [0] * 40}}, "at most 16777216 choices"),
     ({"hidden_sizes": [10**6, 10**6]}, "its policy takes"),
     ({"net": None, "hidden_sizes": [1] * 5000}, "its policy takes"),
     ({"net": None, "hidden_sizes": [1] * 20_000}, "expected at most 10000 values to build from, found 200"),

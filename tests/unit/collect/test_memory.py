@@ -391,6 +391,7 @@ def test_offline_data_without_the_columns_that_an_algorithm_reads_is_an_error() 
 
 
 def test_noise_of_each_env_drifts_until_its_episode_ends() -> None:
+    rl.seed(1)
     makers = iter([CountingEnv(3, action_space=BOX), CountingEnv(5, action_space=BOX)])
     envs = rl.make_vec(lambda: next(makers), 2, backend="sync", seed=1)
     policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))

@@ -2,7 +2,9 @@
 
 import builtins
 import json
+import shlex
 import struct
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -115,7 +117,7 @@ def test_a_run_is_in_its_files(name: str, tmp_path: Path, capfd: pytest.CaptureF
     assert told["trainer"]["fields"]["max_epochs"] == 3
     assert told["algorithm"]["params"] == type(trainer.algorithm.params).__name__
     assert told["versions"]["rltrainer"] == rl.__version__
-    assert "pytest" in told["command"]
+    assert told["command"] == shlex.join(sys.orig_argv)
     assert (log.num_dropped, log.last_step > 0) == (0, True)
 
 

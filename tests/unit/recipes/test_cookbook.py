@@ -51,7 +51,7 @@ def test_each_is_of_an_env_that_gymnasium_has_and_says_where_it_comes_from(name:
 def test_each_makes_its_trainer(name: str) -> None:
     recipe = rl.recipes.get(name)
     require_extra_of(str(recipe.env))
-    trainer = recipe.with_fields(num_test_episodes=1, capacity=recipe.num_envs * 2).make_trainer()
+    trainer = recipe.with_fields(num_test_episodes=1, capacity=recipe.num_envs * 4).make_trainer()
     assert type(trainer.algorithm) is ALGORITHMS[recipe.algorithm]
     assert trainer.algorithm.params == recipe.params
     for field, value in recipe.trainer.items():
