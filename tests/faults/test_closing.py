@@ -124,7 +124,8 @@ def test_of_envs_that_raise_when_they_are_closed(kind: str, error: str, monkeypa
 
 def test_an_interrupt_of_a_close_ends_the_workers_at_once() -> None:
     envs: Any = rl.make_vec(StuckEnv, 2, backend="workers", num_workers=2)
-    pids = [worker._process.pid for worker in envs._pool.workers]
+    workers = list(envs._pool.workers)
+    pids = [worker._process.pid for worker in workers]
     mine = KeyboardInterrupt()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught, alarm(mine):
@@ -132,6 +133,7 @@ def test_an_interrupt_of_a_close_ends_the_workers_at_once() -> None:
     assert caught.value is mine
     wait_until_gone(pids, 1.0)
     assert time.monotonic() - started < 2.0
+    assert [worker.signals.fileno() for worker in workers] == [-1, -1]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -237,6 +237,7 @@ def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
         for worker in ending:
             with contextlib.suppress(Exception):
                 worker._process.kill()
+                worker._close_connections()
         if not isinstance(error, Exception):
             raise
         logging.getLogger("rltrainer").warning("ending the worker processes failed: %r", error)
