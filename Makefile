@@ -30,7 +30,7 @@ train: $(STAMP) ## train PPO on CartPole-v1: logs, best model, learning curve
 test: lint types tests ## lint, format check, types and the fast tier of the tests: the verdict on a change, in minutes
 
 test-full: $(STAMP) ## the tests above the fast tier's limit: what CI runs besides
-	$(PYTEST) $(PARALLEL) -m "full and not slow" --timeout 300 $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "full and not slow" $(ARGS)
 
 test-all: test test-full ## both tiers
 
