@@ -83,6 +83,11 @@ METHODS = {
     "save_policy": "algorithm.policy.save(path) does, or rl.export_onnx(algorithm, path)",
 }  # fmt: skip
 """Attributes of an algorithm: what does the same."""
+LOADERS = {
+    "Algorithm.load": "Write algorithm.load(path); rl.load(path) makes the algorithm that a file holds.",
+    "Policy.load": "Write policy.load(path); rl.load_policy(path) makes the policy that a file holds.",
+}
+"""Methods that other libraries call on the class: the call on an object, and the function that makes one."""
 
 _NORMALIZES = "a policy does: rl.ActorCritic.for_envs(envs, normalize_obs=True, normalize_reward=True)"
 _SYNC = 'rl.make_vec(env, num_envs, backend="sync") does'

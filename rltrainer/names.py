@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, Unpack, cast, get_args, get_origin, get_type_hints
 
 from rltrainer.errors import ArgumentError, NoSuchNameError
-from rltrainer.hints import ADVICE, ARGUMENTS
+from rltrainer.hints import ADVICE, ARGUMENTS, LOADERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,7 +123,7 @@ def _misfit(called: Callable[..., Any], args: Sequence[Any], values: Mapping[str
     own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     known = [p.name for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     needed = [p.name for p in own if p.default is p.empty and p.name in known]
-    usage = f"Write {owner}({', '.join([*needed, '...'])})."
+    usage = LOADERS.get(owner, f"Write {owner}({', '.join([*needed, '...'])}).")
     for name in values:
         if name not in known and (hint := did_you_mean(name, known)):
             return f"{owner}: unknown argument {name!r}.{hint}"

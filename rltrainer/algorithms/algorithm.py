@@ -260,6 +260,7 @@ class Algorithm(ABC):
         with write_errors(Path(path), CheckpointError):
             write_state(path, "algorithm", state)
 
+    @explains_arguments
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
         """Restore the algorithm from a file that `save` wrote; the file runs nothing.
 

@@ -357,6 +357,7 @@ class Policy(nn.Module, ABC):
             state = {"construction": self.to_plain(), "policy": dict(self.state_dict())}
             write_state(path, "policy", state | dtype_entry(self.weight_dtype))
 
+    @explains_arguments
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
         """Restore the policy from its file or from an algorithm's; see `Algorithm.load`.
 
