@@ -10,6 +10,9 @@ from typing import Any
 import click
 import gymnasium as gym
 
+from rltrainer.envs.make_vec import find_spec
+from rltrainer.errors import EnvError
+
 
 def env_named(name: str) -> str | Callable[[], Any]:
     """Return the env of a name: a factory for `my_package:MyEnv`, whose module is imported; else the id.
@@ -17,10 +20,14 @@ def env_named(name: str) -> str | Callable[[], Any]:
     A name comes from the user's command, never from a file. The current folder is looked in first.
 
     Raises:
-        BadParameter: there is no such module, or nothing of that name in it.
+        BadParameter: gymnasium knows no such id, there is no such module, or nothing of that name in it.
     """
     attribute = name.partition(":")[2]
     if not attribute or (gym.envs.registration.ENV_ID_RE.fullmatch(attribute) and "-v" in attribute):
+        try:
+            find_spec(name)
+        except EnvError as error:
+            raise click.BadParameter(str(error).removeprefix("make_vec.env: "), param_hint="--env") from error
         return name
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

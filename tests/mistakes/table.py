@@ -154,6 +154,9 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.FunctionHook('on_step', print)", ParamsError, "FunctionHook.point", "'on_step'", "Did you mean 'post_steps'?"),
     # checkpoints and files
     ("rl.load('pp0.safetensors')", CheckpointError, "pp0.safetensors", "no such file", "Did you mean 'ppo.safetensors'?"),
+    ("rl.PPO.load('ppo.safetensors')", ArgumentError, "Algorithm.load", "'path'", "rl.load(path) makes the algorithm"),
+    ("rl.PPO.load(path='ppo.safetensors')", ArgumentError, "Algorithm.load", "'self'", "rl.load(path) makes the algorithm"),
+    ("rl.ActorCritic.load('ppo.safetensors')", ArgumentError, "Policy.load", "'path'", "rl.load_policy(path) makes the policy"),
     ("rl.load('data.safetensors')", CheckpointError, "data.safetensors", "'replay_buffer'", "rl.ReplayBuffer.load reads"),
     ("rl.ReplayBuffer.load('ppo.safetensors')", ReplayBufferError, "ppo.safetensors", "'algorithm'", "rl.load reads it"),
     ("rl.load('sb3.zip')", CheckpointError, "sb3.zip", "not a readable algorithm file", "as torch.save and Stable-Basel"),
@@ -218,7 +221,9 @@ COMMANDS: list[tuple[str, int, str, str, str]] = [
     ("train --algo ppo --env CartPole-v1", 2, "No such option", "'--algo'", "The algorithm comes first"),
     ("train ppo CartPole-v1", 2, "unexpected extra argument", "(CartPole-v1)", "name an env by --env"),
     ("train dqn --env Pendulum-v1", 1, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg"),
-    ("train ppo --env my_envs", 1, "make_vec.env", "`my_envs`", "in a command as my_package:MyEnv"),
+    ("train ppo --env my_envs", 2, "--env", "`my_envs`", "in a command as my_package:MyEnv"),
+    ("train ppo --env CartPole-v9x", 2, "--env", "`CartPole-v9x`", "Did you mean: `CartPole`?"),
+    ("sweep ppo --env CartPol-v1", 2, "--env", "`CartPol`", "Did you mean: `CartPole`?"),
     ("evaluate runs/frist", 1, "runs/frist", "is no folder", "Did you mean 'runs/first'?"),
     ("plot empty", 1, "empty", "neither params.json nor logs", "as rl.RunFolder makes it"),
 ]  # fmt: skip

@@ -111,7 +111,7 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
             "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole",
         ),
         ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
-        ("doctor env Q12345-v0", 1, "BAD making make_vec.env: Environment `Q12345` doesn't exist. One of your own is"),
+        ("doctor env Q12345-v0", 2, "Environment `Q12345` doesn't exist. One of your own is"),
     ],
 )
 def test_a_wrong_command_ends_with_one_sentence(
