@@ -339,6 +339,21 @@ def test_an_env_that_fails_on_the_way_is_named(tmp_path: Path, monkeypatch: pyte
             rows(other, [1])
 
 
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("method", ["noise", "reset"])
+def test_an_env_of_gymnasiums_that_fails_on_the_way_is_named(
+    method: str, mode: AutoresetMode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = partial(of_gymnasium, 3, mode)
+    with collector_in(make) as one, collector_in(make) as other:
+        rows(one, [1])
+        cut(one, other, tmp_path)
+        works, calls = getattr(Wanderer, method), iter([False, True])
+        monkeypatch.setattr(Wanderer, method, lambda env, **options: 1 / 0 if next(calls) else works(env, **options))
+        with pytest.raises(EnvError, match="^env 1 failed during its return to a saved state: ZeroDivisionError"):
+            rows(other, [1])
+
+
 # States of envs
 
 

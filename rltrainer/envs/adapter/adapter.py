@@ -19,9 +19,10 @@ from rltrainer.envs.adapter.closing import close_envs
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
+from rltrainer.envs.backends.failing_env import env_named
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
 from rltrainer.envs.episodes.recorder import EpisodeRecorder
-from rltrainer.envs.resuming.action_trail import ActionTrail
+from rltrainer.envs.resuming.action_trail import ActionTrail, as_array
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState
 from rltrainer.envs.resuming.env_places import EnvPlaces, Place
 from rltrainer.errors import EnvError, ParamsError, field_error_text
@@ -212,9 +213,7 @@ class EnvAdapter:
             result.void(reset_rows)
         if NO_TRANSITION in info:
             result.valid = ~info[NO_TRANSITION]
-        done = result.terminated | result.truncated
-        if self._env_device is not None:
-            done = done.cpu().numpy()
+        done = as_array(result.terminated | result.truncated)
         self._clock.num_steps += 1
         finished = result.finished = np.flatnonzero(done) if np.count_nonzero(done) else None
         if finished is not None:
@@ -293,6 +292,7 @@ class EnvAdapter:
 
         return load
 
+    @env_named(num_steps=None)
     def resume(self, returns: Any = None) -> Rows:
         """Bring the envs to where a loaded state has put them; return those that start a new episode instead [K].
 

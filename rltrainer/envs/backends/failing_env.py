@@ -18,12 +18,12 @@ _NUMBERS = {
 """The variable that holds an env's number in each method of gymnasium's that its envs' exceptions come through."""
 
 
-def raise_named(error: Exception, num_steps: int) -> None:
+def raise_named(error: Exception, num_steps: int | None) -> None:
     """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known.
 
     Args:
         error: what a vector env let through, with its traceback.
-        num_steps: the steps that each env has begun.
+        num_steps: the steps that each env has begun; None where envs are brought back to where they were saved.
     """
     if isinstance(error, RLTrainerError):
         return
@@ -33,6 +33,7 @@ def raise_named(error: Exception, num_steps: int) -> None:
     if name is not None and (number := frames[-1].f_locals.get(name)) is not None:
         is_reset = any(frame.f_code.co_name.startswith("reset") for frame in frames)
         when = f"reset after {num_steps} steps" if is_reset else f"step {num_steps}"
+        when = "its return to a saved state" if num_steps is None else when
         raise EnvError(failure_text(number, when, type(error).__name__, str(error))) from error
 
 
@@ -41,7 +42,7 @@ def _is_gymnasiums(frame: FrameType) -> bool:
 
 
 @contextmanager
-def env_named(num_steps: int) -> Iterator[None]:
+def env_named(num_steps: int | None) -> Iterator[None]:
     """Name the env whose exception a vector env lets through; see `raise_named`."""
     try:
         yield
