@@ -111,7 +111,7 @@ def _leaf(path: str, spec: Spec, value: Any) -> Tensor:
         _refuse_rows(path, ~torch.isfinite(stored), tensor, "must be finite", ReplayBufferError)
     elif tensor.dtype != spec.dtype:
         differs = torch.from_numpy(stored.numpy() != tensor.numpy())  # PyTorch compares no signed with unsigned numbers
-        _refuse_rows(path, differs, tensor, f"must fit into {expected.split()[0]}", SpaceError)
+        _refuse_rows(path, differs, tensor, spec.rule, SpaceError)
     return stored
 
 

@@ -1,7 +1,7 @@
 """Preallocated memory for a tree of values, one value per cell. Knows shapes and dtypes, not what the values mean."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, map_tree, rebuild
 
@@ -19,20 +19,26 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Shape and dtype of one value."""
+    """Shape and dtype of one value, and the space that it lies in, if it has one."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    space: gym.Space[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def nbytes(self) -> int:
         """Bytes of one value."""
         return prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def rule(self) -> str:
+        """What an error says that an integer breaks which the dtype cannot hold."""
+        return f"must fit into {self.dtype}" if self.space is None else f"must lie in {readable(self.space)}"
+
 
 def space_specs(space: gym.Space[Any]) -> Tree:
     """Return the tree of specs that holds a space's values."""
-    return map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf)), leaf_spaces(space))
+    return map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf), leaf), leaf_spaces(space))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +199,20 @@ class Leaf:
         return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # several times as fast as `all`
 
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
-        """Raise a `ReplayBufferError` unless the value has this shape and a kind of number that can be stored."""
+        """Check that a value has this shape, and numbers that can be stored.
+
+        Raises:
+            ReplayBufferError: it has another shape or kind of number.
+            SpaceError: it holds an integer that the stored dtype cannot hold.
+        """
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
             expected, found = _describe(self.spec.dtype, shape), _describe(value.dtype, tuple(value.shape))
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {found}")
+        if value.dtype is not self.spec.dtype and not self.spec.dtype.is_floating_point:
+            array = value.cpu().numpy()  # PyTorch compares no signed with unsigned numbers
+            differs = array.astype(self.dtype or str(self.spec.dtype).removeprefix("torch.")) != array
+            if differs.any():
+                raise SpaceError(f"{self.name}: {self.spec.rule}; got {array[differs][0]} ({array.dtype})")
 
 
 def _describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

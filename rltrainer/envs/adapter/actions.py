@@ -54,7 +54,8 @@ class ActionConverter:
         """Convert actions [N, ...]; the result shares the action's memory where nothing has to change.
 
         Raises:
-            SpaceError: the action is no tensor of this shape, or holds floats where choices are asked for.
+            SpaceError: the action is no tensor of this shape, holds floats where choices are asked for, or holds a
+                choice that the dtype of the space cannot hold.
             NonFiniteError: it holds NaN or infinity, which no integer can stand for.
         """
         if not isinstance(action, Tensor) or action.shape != self._shape:
@@ -75,6 +76,11 @@ class ActionConverter:
         is_choice = not isinstance(self._space, gym.spaces.Box)
         if action.is_complex() or (is_choice and action.is_floating_point()):
             self._raise(action)
+        if is_choice and action.dtype.itemsize > self._dtype.itemsize:
+            chosen = action.cpu().numpy()
+            if (differs := chosen.astype(self._dtype) != chosen).any():
+                found = f"{chosen[differs][0]} ({chosen.dtype})"
+                raise SpaceError(f"the policy's actions: must lie in {self._space}; got {found}")
         if self._rounds and not bool(torch.isfinite(action).all()):
             env = int((~torch.isfinite(action)).nonzero()[0, 0])
             raise NonFiniteError(f"env {env}: the policy chose {action[env].tolist()!r}; actions must be finite")

@@ -166,7 +166,7 @@ NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
         (
             {"observations": [[0, 1], [0, 256], [0, 0]], "observation_space": IMAGE},
             SpaceError,
-            "observations: must fit into uint8; row 1 is [0, 256]",
+            "observations: must lie in Box(0, 255, (2,), uint8); row 1 is [0, 256]",
         ),
         (
             {"observations": {"a": as_obs([0, 1, 2])}, "observation_space": gym.spaces.Dict({"b": OBS})},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rltrainer.data import RolloutBuffer
+from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
 from tests.unit.data.reference import (
     ACTION,
@@ -169,6 +169,21 @@ def test_a_step_that_does_not_fit_changes_nothing() -> None:
     with pytest.raises(ReplayBufferError, match="RolloutBuffer.valid: expected bool of shape"):
         add(buffer, [Cell(1, 0, 5.0, 2, True, False)] * 2, valid=[True])
     assert buffer.rollout().next_obs[..., 0].tolist() == [[1, 11]]
+
+
+@pytest.mark.parametrize("buffer_class", [RolloutBuffer, ReplayBuffer])
+@pytest.mark.parametrize(("value", "dtype"), [(256, np.int64), (-255, np.int16), (255, np.uint8)])
+@pytest.mark.parametrize("make", [np.array, lambda value: torch.from_numpy(np.array(value))], ids=["array", "tensor"])
+def test_flags_that_int8_cannot_hold_are_refused(buffer_class: Any, value: int, dtype: Any, make: Any) -> None:
+    buffer = buffer_class(4, observation_space=OBS, action_space=gym.spaces.MultiBinary(2), num_envs=1)
+    no, obs = np.zeros(1, np.bool_), as_obs([0])
+    buffer.add(obs, make(np.array([[1, 0]], dtype)), np.zeros(1), obs, no, no)
+    with pytest.raises(SpaceError) as error:
+        buffer.add(obs, make(np.array([[value, 0]], dtype)), np.zeros(1), obs, no, no)
+    assert str(error.value) == (
+        f"{buffer_class.__name__}.action: must lie in MultiBinary(2); got {value} ({np.dtype(dtype)})"
+    )
+    assert len(buffer) == 1
 
 
 def test_a_dict_of_a_rollout_is_the_callers_own() -> None:

@@ -244,6 +244,16 @@ def test_an_action_space_of_parts() -> None:
         EnvAdapter(FakeVectorEnv(action_space=Dict({"a": Discrete(2)})))
 
 
+@pytest.mark.parametrize("value", [256, -255, 2**40])
+def test_a_choice_that_the_env_cannot_be_given(value: int) -> None:
+    adapter = EnvAdapter(FakeVectorEnv(action_space=MultiBinary(2)))
+    adapter.reset()
+    assert adapter.to_env(torch.tensor([[1, 0], [0, 1]])).tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(SpaceError) as error:
+        adapter.to_env(torch.tensor([[1, 0], [value, 1]]))
+    assert str(error.value) == f"the policy's actions: must lie in MultiBinary(2); got {value} (int64)"
+
+
 # Rewards
 
 
