@@ -104,7 +104,18 @@ def make_folder(path: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Flush the names in a folder to disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    _sync(directory)
+
+
+def replace_flushed(temporary: Path, path: Path) -> None:
+    """Flush a file that another program wrote, and let it take the place of `path`, with a name that is flushed too."""
+    _sync(temporary)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

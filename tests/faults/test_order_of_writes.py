@@ -8,9 +8,12 @@ import dataclasses
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +21,7 @@ from rltrainer.atomic_write import make_folder, replaced_file
 from rltrainer.checkpoint.directory import write_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore
 from rltrainer.data import ring_blocks
+from rltrainer.envs.filming import video_file
 from rltrainer.state_file import write_state
 from tests.unit.checkpoint.test_store import Run
 
@@ -37,7 +41,7 @@ class Disk:
     def name(self, path: Path) -> str:
         name = path.relative_to(self.root).as_posix()
         name = re.sub(r"\.?[0-9a-f]{64}\.safetensors", "segment", name)
-        return re.sub(r"(^|/)\.([^/]+?)\.[0-9]+-[0-9a-f-]+\.(new|old|gone|tmp)", r"\1\2 \3", name).replace(
+        return re.sub(r"(^|/)\.([^/]+?)\.[0-9]+-[0-9a-f-]+\.(new|old|gone|tmp|mp4)", r"\1\2 \3", name).replace(
             ".new", " new"
         )
 
@@ -93,6 +97,22 @@ def test_a_file_is_flushed_then_named_then_its_name_is_flushed(disk: Disk) -> No
 def test_a_state_is_flushed_whole(disk: Disk) -> None:
     write_state(disk.root / "state", "tiny", {"x": torch.arange(10_000)})
     assert disk.calls == ["flush state tmp", "rename state tmp to state", "flush ."]
+    disk.assert_flushed()
+
+
+def test_a_video_is_flushed_before_it_has_its_name(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_frames(path: str, size: tuple[int, int], **options: Any) -> Iterator[None]:
+        """Write bytes as ffmpeg does: to a file of its own that is complete when the stream is closed."""
+        with open(path, "wb") as file:
+            while True:
+                file.write((yield))  # type: ignore[arg-type]  # a frame is sent
+
+    monkeypatch.setattr(video_file, "require_encoder", lambda owner: SimpleNamespace(write_frames=write_frames))
+    video = video_file.VideoFile(disk.root / "film.mp4", 30)
+    for _ in range(2):
+        video.add(np.zeros((48, 64, 3), np.uint8))
+    video.close()
+    assert disk.calls == ["flush film.mp4 mp4", "rename film.mp4 mp4 to film.mp4", "flush ."]
     disk.assert_flushed()
 
 

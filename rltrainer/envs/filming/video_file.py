@@ -1,13 +1,12 @@
 """An MP4 or GIF file that frames are streamed into: no more than one of them is in memory here."""
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rltrainer.atomic_write import hidden_name, remove, remove_abandoned
+from rltrainer.atomic_write import hidden_name, remove, remove_abandoned, replace_flushed
 from rltrainer.errors import EnvError, MissingExtraError, RLTrainerError, install_extra
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -89,7 +88,7 @@ class VideoFile:
         with self._explained():
             stream, self._stream = self._stream, None
             stream.close()
-            os.replace(self._part, self._path)
+            replace_flushed(self._part, self._path)
 
     def discard(self) -> None:
         """End ffmpeg, and leave no file; never raises."""
