@@ -148,7 +148,7 @@ class BatchedCollector(Collector):
         num_left, most = num_rows * self.num_envs, self.num_envs
         # A rollout is of one policy: no more steps are sent than it takes.
         is_limited = num_steps is not None and not isinstance(self.buffer, ReplayBuffer)
-        num_dropped = episodes.num_dropped
+        num_dropped, num_answers = episodes.num_dropped, 0
         self._begin()
         try:
             while not episodes.is_complete if num_steps is None else num_left > 0:
@@ -161,9 +161,11 @@ class BatchedCollector(Collector):
                 step = adapter.receive(timeout, most if num_steps is None else num_left, self.max_trajectory_length)
                 if step is not None:
                     num_left -= len(adapter.stepped)
+                    num_answers += 1
                     self._take_in(step)
                 if num_steps is None:
                     watch.check_progress(episodes.num_dropped - num_dropped)
+                    watch.warn_of_long_episode(num_answers)
             self._advance()
             self.num_rows += num_rows
         finally:
