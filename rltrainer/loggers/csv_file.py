@@ -10,7 +10,7 @@ from rltrainer.errors import CheckpointError
 from rltrainer.loggers.file_logger import Epochs
 from rltrainer.loggers.line_logger import LineLogger
 from rltrainer.loggers.logger import Kind, Row
-from rltrainer.loggers.progress import PROGRESS_NAMES
+from rltrainer.loggers.progress_row import PROGRESS_NAMES
 
 
 class CSVLogger(LineLogger):

@@ -13,7 +13,7 @@ from rltrainer.loggers.event_file import EVENT_FILES
 from rltrainer.loggers.extent import Extent, ends_with_step
 from rltrainer.loggers.logger import Logger, LoggerOptions
 from rltrainer.loggers.logger_state import LoggerState
-from rltrainer.loggers.progress import Progress, read_progress_row
+from rltrainer.loggers.progress_row import Progress, read_progress_row
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.types import Load
 

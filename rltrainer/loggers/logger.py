@@ -16,7 +16,7 @@ from rltrainer.interval import Every
 from rltrainer.loggers.extent import Extent
 from rltrainer.loggers.intervals import STEP_UNITS, UPDATE_UNITS, Interval
 from rltrainer.loggers.logger_state import LoggerState, MultiLoggerState, read_logger_state
-from rltrainer.loggers.progress import PROGRESS_NAMES, Progress
+from rltrainer.loggers.progress_row import PROGRESS_NAMES, Progress
 from rltrainer.means import Number, Part, floats, gather, merge
 from rltrainer.names import explains_arguments
 from rltrainer.typed_state import to_state

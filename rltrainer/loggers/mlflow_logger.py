@@ -16,7 +16,7 @@ from rltrainer.errors import missing_extra
 from rltrainer.field_rules import AnyPath, AnyText, checked
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.logger_state import LoggerState
-from rltrainer.loggers.progress import Progress, read_progress_row
+from rltrainer.loggers.progress_row import Progress, read_progress_row
 from rltrainer.types import Load
 
 PROGRESS_TAG = "rltrainer.progress"

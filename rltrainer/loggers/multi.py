@@ -8,7 +8,7 @@ from rltrainer.call_all import call_all
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.loggers.logger_state import MultiLoggerState, read_logger_state
-from rltrainer.loggers.progress import Progress
+from rltrainer.loggers.progress_row import Progress
 from rltrainer.types import Load, State
 
 Args = ParamSpec("Args")
