@@ -29,7 +29,7 @@ def explained_variance(prediction: Tensor, target: Tensor, weight: Tensor) -> Te
     both = torch.stack([target - prediction, target])
     centred = both - (both @ weight / weight.sum()).unsqueeze(-1)
     unexplained, total = (centred.square() @ weight).unbind()
-    return torch.where(total > 0, 1 - unexplained / total, 0.0)
+    return (1 - unexplained / total).masked_fill(total == 0, 0.0)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:

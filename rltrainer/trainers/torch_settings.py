@@ -9,6 +9,7 @@ import torch
 
 from rltrainer.nets.linear import Library, large_products_by
 from rltrainer.plan import RuntimeParams
+from rltrainer.updates.compiled_step import tracing_gradients
 
 WORKSPACES = (":4096:8", ":16:8")
 """Values of CUBLAS_WORKSPACE_CONFIG with which cuBLAS gives the same bits each time."""
@@ -35,6 +36,8 @@ def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = 
             restored.enter_context(_deterministic())
         if tf32 is not None:
             restored.enter_context(_tf32(tf32))
+        if chosen.compile is True:
+            restored.enter_context(tracing_gradients())
         if asked.detect_anomaly:
             restored.enter_context(torch.autograd.set_detect_anomaly(True))
         yield

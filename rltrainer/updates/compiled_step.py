@@ -6,7 +6,7 @@ import logging
 import platform
 import re
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -168,26 +168,36 @@ class CompiledStep:
         return results
 
     def _run_compiled(self, state: str, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Take the steps compiled, if they are, letting the compiler trace `torch.autograd.grad`, which is off else."""
+        """Take the steps, compiled if they are."""
         if not self.is_compiled or self._compiled is None:
             return [self._eager(*args) for args in steps]
-        results, steps, config = [], iter(steps), torch._dynamo.config
-        before, config.trace_autograd_ops = config.trace_autograd_ops, True
-        try:
-            for args in steps:
-                try:
-                    results.append(self._compiled(state, *args))
-                except Exception as error:
-                    # Nothing was run yet: a graph is compiled before its first operation. The step's own errors go on.
-                    if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                        raise
-                    self.is_compiled = False
-                    reason = str(error).strip().partition("\n")[0]
-                    warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
-                    return [*results, *(self._eager(*each) for each in (args, *steps))]
-        finally:
-            config.trace_autograd_ops = before
+        if not torch._dynamo.config.trace_autograd_ops:  # a trainer has switched it on once for all its updates
+            with tracing_gradients():
+                return self._run_compiled(state, steps)
+        results, steps = [], iter(steps)
+        for args in steps:
+            try:
+                results.append(self._compiled(state, *args))
+            except Exception as error:
+                # Nothing was run yet: a graph is compiled before its first operation. The step's own errors go on.
+                if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                    raise
+                self.is_compiled = False
+                reason = str(error).strip().partition("\n")[0]
+                warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
+                return [*results, *(self._eager(*each) for each in (args, *steps))]
         return results
+
+
+@contextlib.contextmanager
+def tracing_gradients() -> Iterator[None]:
+    """Let the compiler trace `torch.autograd.grad`, which it does not by default."""
+    config = torch._dynamo.config
+    before, config.trace_autograd_ops = config.trace_autograd_ops, True
+    try:
+        yield
+    finally:
+        config.trace_autograd_ops = before
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
@@ -250,6 +260,8 @@ _OF_NETWORKS = re.compile(r"\._(modules|parameters|buffers)\b|optimizer\b.*\.")
 _CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
 _FUNCTIONS = ("CLOSURE_MATCH", "ID_MATCH")
 _NOT_LOOKED_AT = ("TENSOR_MATCH", "EMPTY_NN_MODULE_HOOKS_DICT", "DUPLICATE_INPUT")
+_HOOKS_OF_BACKWARD = "AUTOGRAD_SAVED_TENSORS_HOOKS"
+"""Asked by a Python function, 5 us a call; hooks of saved tensors reach no gradient that is taken inside a graph."""
 
 
 def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
@@ -265,7 +277,7 @@ def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
 
 def _can_fail(name: str, kind: str) -> bool:
     """Return whether a guard on this source may fail while nothing that `Fingerprint` looks at has changed."""
-    if _OF_LIBRARIES.search(name) or "type(" in name:  # a guard on a class copies its whole dict
+    if kind == _HOOKS_OF_BACKWARD or _OF_LIBRARIES.search(name) or "type(" in name:  # a class's dict would be copied
         return False
     if name.startswith("G["):
         return kind in (*_CONSTANTS, *_FUNCTIONS)

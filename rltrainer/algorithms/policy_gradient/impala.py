@@ -5,14 +5,14 @@ import dataclasses
 from torch import Tensor
 
 from rltrainer.algorithms.on_policy_algorithm import Samples
-from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.returns import vtrace
 from rltrainer.nets import ActorCritic
 from rltrainer.tree import map_tree
-from rltrainer.types import Rollout
+from rltrainer.types import Rollout, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -78,7 +78,10 @@ class IMPALA(A2C):
         weight = rollout.valid.to(value.dtype)
         return Samples(obs, rollout.action, advantage, return_, value, acted, weight, rollout.extra)
 
-    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
-        """Return `rho`, the mean of the clipped ratios: 1 where the policy of now has acted."""
-        rho = (log_prob - batch.log_prob).exp().clamp(max=self.params.rho_bar)
-        return {"rho": weighted_mean(rho, batch.weight)}
+    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> UpdateResult:
+        """Return a `PolicyStep`."""
+        return PolicyStep.of(metrics, log_prob, batch)
+
+    def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """Return `rho`, the mean of the clipped ratios: 1 where the current policy has acted."""
+        return {"rho": weighted_mean(log_ratio.exp().clamp(max=self.params.rho_bar), weight, weight.sum(-1))}

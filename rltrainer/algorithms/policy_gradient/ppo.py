@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.on_policy_algorithm import Samples
-from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
@@ -86,21 +86,25 @@ class PPO(A2C):
         """Return the clipped surrogate per cell [B] (eq. 7)."""
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
-    def policy_change(self, log_prob: Tensor, batch: Samples) -> dict[str, Tensor]:
-        """Return `approx_kl`, KL(old || new) by Schulman's estimator k3, (r - 1) - log r, and `clip_fraction`.
-
-        r is the probability ratio; the fraction is of cells where |r - 1| > clip. Source: Schulman 2020, Approximating
-        KL Divergence, http://joschu.net/blog/kl-approx.html.
-        """
-        log_ratio, total = log_prob - batch.log_prob, batch.weight.sum()
-        change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
-        metrics = {
-            "approx_kl": weighted_mean(change - log_ratio, batch.weight, total),
-            "clip_fraction": weighted_mean((change.abs() > self.clip.value).to(change.dtype), batch.weight, total),
-        }
+    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> UpdateResult:
+        """Return a `PolicyStep`, with a metric that says whether the step was taken."""
         if self.params.target_kl is not None:
             metrics["is_taken"] = (~self.optimizer.is_stopped).float()
-        return metrics
+        return PolicyStep.of(metrics, log_prob, batch)
+
+    def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """Return `approx_kl`, KL(old || new) by Schulman's estimator k3, (r - 1) - log r, and `clip_fraction`.
+
+        r is the probability ratio; the fraction is of samples with |r - 1| > clip. Source: Schulman 2020, Approximating
+        KL Divergence, http://joschu.net/blog/kl-approx.html.
+        """
+        total = weight.sum(-1)
+        change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
+        is_clipped = (change.abs() > self.clip.value).to(change.dtype)
+        return {
+            "approx_kl": weighted_mean(change - log_ratio, weight, total),
+            "clip_fraction": weighted_mean(is_clipped, weight, total),
+        }
 
     def end_early(self, log_prob: Tensor, batch: Samples) -> None:
         """Stop the optimizer if the policy is too far from the one that collected, by the same estimator."""

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -16,9 +15,9 @@ TWO = gym.spaces.Discrete(2)
 class Notes(rl.PPO):
     """Remembers the divergence that each gradient step sees."""
 
-    def policy_change(self, log_prob: torch.Tensor, batch: Samples) -> dict[str, torch.Tensor]:
-        change = super().policy_change(log_prob, batch)
-        vars(self).setdefault("seen", []).append(float(change["approx_kl"]))
+    def policy_change(self, log_ratio: torch.Tensor, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        change = super().policy_change(log_ratio, weight)
+        vars(self).setdefault("seen", []).extend(change["approx_kl"].tolist())
         return change
 
 
