@@ -109,7 +109,7 @@ class PrecisionParams(Params):
     instructions is 1.7 times slower with it, more so compiled; so nothing chooses it but you. With "fp16" each loss is
     scaled; a step whose gradient is not finite at that scale is left out and counted, and lowers the scale."""
     initial_loss_scale: PositiveFloat = 65536.0
-    """What losses are multiplied with in "fp16", so that small gradients do not vanish, until the scale moves."""
+    """The first factor of losses in "fp16", so that small gradients do not vanish, until the scale moves."""
     loss_scale_growth: Annotated[float, Rule("a number of at least 1", lambda v: is_finite(v) and v >= 1)] = 2.0
     """The scale is multiplied with this after `loss_scale_growth_interval` good steps in a row."""
     loss_scale_growth_interval: PositiveInt = 2000

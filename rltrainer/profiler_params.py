@@ -20,7 +20,7 @@ class ProfilerParams(Params):
     """
 
     folder: Folder = "profile"
-    """Where to; it is made. One that exists is left as it is: `profile-2`."""
+    """The folder to write; it is made. One that exists is left as it is: `profile-2`."""
     wait: NonNegativeInt = 10
     """Training steps before, which cost nothing; what is compiled is compiled in them."""
     warmup: PositiveInt = 1

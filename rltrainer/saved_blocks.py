@@ -1,4 +1,4 @@
-"""What of a state is saved in blocks, each when it has changed: between who holds it and who saves it."""
+"""The protocol for the parts of a state that are saved in blocks, each when it has changed."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable

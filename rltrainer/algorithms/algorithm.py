@@ -1,4 +1,4 @@
-"""What every algorithm is: a policy, what trains it, and the state of both."""
+"""The base class of all algorithms: a policy, the networks and optimizers that train it, and their state."""
 
 import copy
 import dataclasses
@@ -328,7 +328,7 @@ class Algorithm(ABC):
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training cannot go on: "min_loss_scale", see `PrecisionParams`; None if it can."""
+        """The reason why training cannot continue: "min_loss_scale", see `PrecisionParams`; None if it can."""
         if self.plan.precision.amp != "fp16":
             return None
         return "min_loss_scale" if any(optimizer.is_scale_too_low for optimizer in self._optimizers()) else None

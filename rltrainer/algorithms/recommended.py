@@ -1,4 +1,4 @@
-"""What `Algorithm.recommended` returns: fields of trainer params that train well, where their defaults are neutral.
+"""The result of `Algorithm.recommended`: fields of trainer params that train well, where their defaults are neutral.
 
 The fields are to be splatted into the trainer's params, the sources are in the docstrings.
 """

@@ -18,7 +18,7 @@ from rltrainer.json_text import read_json
 MAX_SIZE = 1 << 12
 """Bytes of a lock file that are read."""
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""What a file system says that has no locks, as some network file systems do."""
+"""Errors of file systems without locks, such as some network file systems."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was acquired and not released."""
+        """Tell whether the lock was acquired and not released."""
         return self._descriptor is not None
 
     def acquire(self) -> None:

@@ -12,7 +12,7 @@ from rltrainer.regular_file import open_regular
 from rltrainer.state_file import PackedState
 
 _NO_FILE = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
-"""What the system says of a link, a folder, a pipe, a device or a socket."""
+"""Errors of the system for a link, a folder, a pipe, a device or a socket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, and whether it is whole, for people to read."""
+"""A readable report of a checkpoint: its contents, and whether they are complete."""
 
 import os
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class CheckpointReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds all that was written, unchanged."""
+        """Tell whether the checkpoint holds all that was written, unchanged."""
         return self.problem is None
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of them are whole."""
+        """Tell whether all of them are whole."""
         return all(checkpoint.is_whole for checkpoint in self.checkpoints)
 
     def __str__(self) -> str:

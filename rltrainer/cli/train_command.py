@@ -29,7 +29,7 @@ from rltrainer.recipes.training import choose_recipe
 from rltrainer.runs import open_run, run_seeds
 
 DEFAULT_ENV = "CartPole-v1"
-"""Whose recipe `--help` shows where no env is named."""
+"""The env whose recipe `--help` shows where no env is named."""
 NO_DATA = "data"
 """The name for `--help` where none is given."""
 

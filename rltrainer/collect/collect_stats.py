@@ -63,7 +63,7 @@ class CollectStats:
 
     @property
     def num_collected_episodes(self) -> int:
-        """How many episodes ended."""
+        """The number of episodes that ended."""
         return len(self.lengths)
 
     @property

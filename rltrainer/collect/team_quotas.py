@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 
 
 class TeamQuotas:
-    """What a collection by episodes knows of the teams whose agents are its rows.
+    """The quotas of teams whose agents are the rows of a collection by episodes.
 
     An agent that took no part in an episode of its team hands its quota to those that did: it may never appear. A
     team's return is known when the team's episode ends. So a collection that is asked for it goes on until then, and

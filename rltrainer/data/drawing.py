@@ -39,7 +39,7 @@ class Drawing:
 
     @property
     def sampler(self) -> Sampler | None:
-        """What draws the cells; None draws them uniformly. A buffer sets one in its constructor.
+        """The sampler that draws the cells; None draws them uniformly. A buffer sets one in its constructor.
 
         Raises:
             ReplayBufferError: one is set where transitions are stored already, of which it would know nothing.
@@ -56,7 +56,7 @@ class Drawing:
 
     @property
     def num_cells(self) -> int:
-        """How many cells there are; they are numbered from 0, and a few of them are always empty."""
+        """The number of cells; they are numbered from 0, and a few of them are always empty."""
         return self.ring.num_cells
 
     def update(self, index: Tensor, td_error: Tensor | None) -> None:

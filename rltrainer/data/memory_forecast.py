@@ -8,7 +8,7 @@ import torch
 from rltrainer.errors import ReplayBufferError, field_error_text
 
 CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""Where Linux tells the limits of groups of processes, as containers are, and in which this process is."""
+"""The folder where Linux lists the limits of groups of processes, such as containers, and the file of this process."""
 MEMINFO = Path("/proc/meminfo")
 
 

@@ -56,7 +56,7 @@ class MixedBuffer(ReplayBuffer):
         self.offline_share = checked("MixedBuffer", "offline_share", offline_share, UnitFloat)
 
     def __len__(self) -> int:
-        """How many transitions both hold."""
+        """Return the number of transitions that both hold."""
         return len(self.online) + len(self.offline)
 
     def sample(

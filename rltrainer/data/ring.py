@@ -83,7 +83,7 @@ class Ring:
 
     @property
     def num_used_rows(self) -> int:
-        """How many rows were ever written, the head included."""
+        """The number of rows that were ever written, the head included."""
         return min(int(self.written.max()) + 1, self.num_rows)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class Ring:
 
     @property
     def num_drawable(self) -> int:
-        """How many cells can be drawn."""
+        """The number of cells that can be drawn."""
         if self._level is None:
             return int(self.drawable_sizes(self.written).sum())
         return len(self) - self.num_frameless * self.num_envs * (self._level > self.cells_per_env)

@@ -32,7 +32,7 @@ class Mark:
 
 
 class RingBlocks:
-    """What a ring holds at this moment, in blocks of rows; see `SavedBlocks`.
+    """The present contents of a ring, in blocks of rows; see `SavedBlocks`.
 
     A block is `{"data": columns [rows, N, ...], "final_index": [K], "final_obs": [K, ...]}`: the rows, and of the cells
     in them where a trace ends, flat indices counted from the block's first cell, and successors.

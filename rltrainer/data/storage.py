@@ -32,7 +32,7 @@ class Spec:
 
     @property
     def rule(self) -> str:
-        """What an error says that an integer breaks which the dtype cannot hold."""
+        """The rule that an error names for an integer that the dtype cannot hold."""
         return f"must fit into {self.dtype}" if self.space is None else f"must lie in {readable(self.space)}"
 
 

@@ -1,4 +1,4 @@
-"""What attaches to a trainer: hooks, the context that they see, who calls them, and hooks for common needs."""
+"""Hooks of a trainer: their base class, their context, the runner that calls them, and hooks for common needs."""
 
 from rltrainer.hooks.batch_recorder import BatchRecorder
 from rltrainer.hooks.batch_sub_sampler import BatchSubSampler

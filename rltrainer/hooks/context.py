@@ -1,4 +1,4 @@
-"""What a hook sees of a run."""
+"""The context of a run that a hook sees."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -205,7 +205,7 @@ class HookRunner:
 
 
 class UpdateContext(TrainerContext, Protocol):
-    """What the runner asks of a context besides, while gradient steps are taken."""
+    """The further methods of a context that the runner calls while gradient steps are taken."""
 
     def begin_gradient_step(self) -> None:
         """Forget the losses of the one before."""

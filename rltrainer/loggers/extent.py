@@ -1,4 +1,4 @@
-"""How far a log file had been written, and whether a file is that log: only then may what follows be removed."""
+"""The length to which a log file was written, and a check that a file is that log: only then may its end be removed."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""When a row of a kind is due: its interval, and where the last row was."""
+"""The intervals of a log's rows: a row of a kind is due once so much has passed since the last one."""
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import as_python, is_int

@@ -19,7 +19,7 @@ Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
 FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER = 10_000_000, 100
-"""How many cells all columns may have: so many whatever the log, and so many for each number in it."""
+"""Limits of the cells of all columns: a number for any log, and a number for each value in it."""
 
 
 class LogRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""How far a run has come: the row of numbers that `log_epoch` writes and `resume_from_log` reads back."""
+"""The progress of a run: the row of numbers that `log_epoch` writes and `resume_from_log` reads back."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

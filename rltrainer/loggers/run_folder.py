@@ -33,7 +33,7 @@ WRITTEN = (
     "params.json", "recipe.json", "start.safetensors", "best.safetensors", "logs",
     "checkpoints", "checkpoints/segments", "checkpoints/episodes", "videos", "page.html", "learning_curve.png",
 )  # fmt: skip
-"""What rltrainer writes in the folder of a run."""
+"""The names of files and folders that rltrainer writes in the folder of a run."""
 
 
 class Saveable(Protocol):

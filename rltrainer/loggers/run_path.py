@@ -63,7 +63,7 @@ class RunPath:
 
     @property
     def _is_above(self) -> bool:
-        """Whether it is the current folder or one above: a name beside it would surprise, so numbers lie in it."""
+        """Tell whether it is the current folder or one above: a name beside it would surprise, so numbers lie in it."""
         return self.given.name in ("", "..")
 
     def _numbered(self, number: int) -> Path:

@@ -15,7 +15,7 @@ from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 
 PROGRESS_TAG = "epoch/progress"
 _TEXT = f"{PROGRESS_TAG}/text_summary"
-"""What TensorBoard calls a text."""
+"""The tag that TensorBoard gives a text."""
 
 
 class TensorBoardLogger(FileLogger):

@@ -1,4 +1,4 @@
-"""What a policy decides for the envs: the action, what it remembers, and what a buffer may want to know of it."""
+"""The decision of a policy for the envs: actions, its memory, and further columns for a buffer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 NO_COLUMNS: ExtraSpecs = {}
 
 LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
-"""What a policy that samples can tell: the log-probability (density) of the action, in the scale of the networks."""
+"""The column of policies that sample: the log-probability (density) of the action, in the scale of the networks."""
 
 VERSION: ExtraSpecs = {"version": ((), torch.int64)}
-"""Which weights an action was chosen with: `Policy.version`."""
+"""The column of the weights that an action was chosen with: `Policy.version`."""
 
 
 @dataclass(slots=True)

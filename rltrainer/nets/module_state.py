@@ -18,11 +18,11 @@ class IncompatibleKeys(NamedTuple):
     """Names of what `load(path, strict=False)` left out, as PyTorch's `load_state_dict` returns them; three lists."""
 
     missing_keys: list[str]
-    """What the file does not hold; it stays as it was."""
+    """Names that the file does not hold; their tensors stay as they were."""
     unexpected_keys: list[str]
-    """What only the file holds."""
+    """Names that only the file holds."""
     mismatched_keys: list[str]
-    """What both hold, of another shape or kind; it stays as it was. PyTorch raises here."""
+    """Names that both hold, of another shape or kind; their tensors stay as they were. PyTorch raises here."""
 
     def describe(self) -> str:
         """Return a sentence that names all of them; empty if everything was loaded."""

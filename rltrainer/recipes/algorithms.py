@@ -37,7 +37,7 @@ Space = gym.Space[Any]
 OFFLINE: dict[str, type[Algorithm]] = {
     "bc": BC, "cql": CQL, "discrete_cql": DiscreteCQL, "iql": IQL, "td3bc": TD3BC,
 }  # fmt: skip
-"""Those that recipes train from data only; the other off-policy ones can do so too."""
+"""Algorithms that recipes train from data only; the other off-policy ones can do so too."""
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "a2c": A2C, "c51": C51, "ddpg": DDPG, "discrete_sac": DiscreteSAC, "double_dqn": DoubleDQN, "dqn": DQN,
     "impala": IMPALA, "ppo": PPO, "qrdqn": QRDQN, "recurrent_ppo": RecurrentPPO, "redq": REDQ, "reinforce": REINFORCE,

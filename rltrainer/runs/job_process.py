@@ -37,7 +37,7 @@ class Report(NamedTuple):
 
 
 class Parent:
-    """Whoever started this process, as its job sees it.
+    """The process that started this one, as its job sees it.
 
     Args:
         pipe: the way there.

@@ -23,7 +23,7 @@ _TRAVEL_HINT = "Define it at the top level of a module or script; functools.part
 
 
 class Listener(Protocol):
-    """Whoever is told of jobs, each by its number."""
+    """The receiver of the news of jobs, each by its number."""
 
     def progress(self, number: int, share: float, score: float | None) -> None:
         """Hear how far a job is, in [0, 1], and its best score."""

@@ -27,14 +27,14 @@ from rltrainer.trainers import Trainer
 
 PRUNED = "pruned by the sweep"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""What a disk says that is full, over its quota, read-only by now, or broken."""
+"""Errors of a disk that is full, over its quota, read-only by now, or broken."""
 TICK = 0.5
 """Seconds between two tries to take the folder of a trial whose process is still saving."""
 
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """What a trial tells of a test step, or of a seed that makes none.
+    """The report of a trial about a test step, or about a seed that makes none.
 
     Args:
         step: its number in the trial, from 1: those of earlier seeds count.
@@ -49,7 +49,7 @@ class ScoreReport:
 
 @dataclass(frozen=True)
 class DiskRefusal:
-    """What a trial returns that the disk has ended: it says nothing of the trial's fields.
+    """The result of a trial that the disk has ended: it says nothing of the trial's fields.
 
     Args:
         cause: what the disk said.

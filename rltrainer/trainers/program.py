@@ -1,4 +1,4 @@
-"""What runs: the versions of the packages that a run depends on, the command that began it, its env."""
+"""The program of a run: the versions of the packages that it depends on, the command that began it, its env."""
 
 import platform
 import shlex

@@ -17,16 +17,16 @@ from rltrainer.types import UpdateResult
 
 
 class RunHooks:
-    """What the loop calls at the points of its hooks."""
+    """The calls of the loop at the points of its hooks."""
 
     def __init__(self, algorithm: Algorithm, params: TrainerParams, log: RunLog, state: RunState) -> None:
         self._runner = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
         self._new_context = partial(RunContext, algorithm, params, log)
         self._context = self._new_context(state)
         self.process: Process | None = self.process_batch if self._runner.has("batch_process") else None
-        """What makes newly collected cells into what is stored; None where no hook does."""
+        """The function that changes newly collected cells before they are stored; None if no hook does."""
         self.look_at_batch = self._runner.has("pre_steps_log", "post_steps_log")
-        """Whether a hook looks at newly collected data before or after the update."""
+        """True if a hook looks at newly collected data before or after the update."""
 
     def follow(self, state: RunState) -> None:
         """Let the context tell of this state from now on."""

@@ -30,7 +30,7 @@ class IQLParams(OffPolicyParams):
     value_lr: PositiveFloat | Scheduled | None = None
     """Learning rate of the value network; None is `lr`."""
     expectile: UnitFloat = 0.7
-    """Which expectile of Q the value follows: 0.5 is the mean of the data's actions, towards 1 the best of them."""
+    """The expectile of Q that the value follows: 0.5 is the mean of the data's actions, towards 1 the best of them."""
     beta: PositiveFloat = 3.0
     """Inverse temperature of the advantage weights: towards 0 the actor clones the data."""
     max_advantage_weight: PositiveFloat = 100.0

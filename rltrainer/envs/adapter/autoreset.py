@@ -1,4 +1,4 @@
-"""How a vector env starts the next episode of an env whose episode ended."""
+"""Autoreset modes: the way a vector env starts the next episode of an env whose episode ended."""
 
 import warnings
 from collections.abc import Iterator

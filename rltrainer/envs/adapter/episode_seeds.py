@@ -27,7 +27,7 @@ class EpisodeClock:
 
     @property
     def episode_steps(self) -> Rows:
-        """How many steps each env is into its episode [N]; 0 while its reset is due."""
+        """The number of steps of each env's running episode [N]; 0 while its reset is due."""
         return np.maximum(self.num_steps - self._began, 0)
 
     def step(self, rows: Rows) -> None:

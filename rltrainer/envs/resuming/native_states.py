@@ -96,4 +96,4 @@ class CartPoleStates:
 NATIVE_STATES: dict[str, Callable[[Any], Any]] = {
     "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": CartPoleStates
 }
-"""What saves and loads the vector envs of these classes."""
+"""The savers and loaders of native vector envs, by the names of their classes."""

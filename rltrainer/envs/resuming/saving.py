@@ -1,4 +1,4 @@
-"""What saves and loads the envs of a vector env, whether each of them does, or the vector env as a whole."""
+"""The savers and loaders of vector envs, whether each env has a state of its own or the vector env has one."""
 
 from typing import Any
 

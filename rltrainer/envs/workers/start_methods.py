@@ -1,4 +1,4 @@
-"""How processes of ours start: by fork, by spawn, or from a fork server."""
+"""The start methods of processes: fork, spawn, or a fork server."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""How the infos of envs in worker processes become those of the vector env.
+"""The way of infos from the envs in worker processes to the vector env.
 
 Infos of a few numbers, the same ones in each env and step (MuJoCo's, Atari's), go through shared memory: pickling them
 would take as long as stepping a small env. Other infos are gathered as gymnasium does and travel through a pipe.
