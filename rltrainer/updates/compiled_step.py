@@ -272,7 +272,12 @@ def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
     texts and functions. The compiler would ask for ten times as much, whose memory is cold after an env step:
     some 50 us per gradient step. `Fingerprint` looks once per update at what is left.
     """
-    return [_can_fail(guard.name, guard.guard_type) for guard in guards]
+    return [_can_fail(guard.name, guard.guard_type) and not _is_for_fingerprint(guard) for guard in guards]
+
+
+def _is_for_fingerprint(guard: Any) -> bool:
+    """Return whether a guard asks for replaced methods of a module, or of an optimizer, which is this library's own."""
+    return guard.guard_type == "NOT_PRESENT_IN_GENERIC_DICT" and isinstance(guard.value, nn.Module | Optimizer)
 
 
 def _can_fail(name: str, kind: str) -> bool:
