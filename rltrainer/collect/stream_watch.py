@@ -1,6 +1,5 @@
 """The eyes of a batched collector: its envs are not at the same step."""
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ MAX_SHORT_EPISODES = 1000
 class StreamWatch(Watch):
     """Names faults by the steps that each env has taken; see `Watch`."""
 
+    time_limit = "BatchedCollector(..., max_trajectory_length=...)"
     _adapter: StreamAdapter
 
     def __init__(self, adapter: StreamAdapter, episodes: EpisodeCounter) -> None:
@@ -72,14 +72,6 @@ class StreamWatch(Watch):
             limit = self._episodes.min_length
             text = f"{num_dropped} episodes, and no other, were shorter than min_trajectory_length={limit}"
             raise EnvError(f"BatchedCollector.collect: {text}")
-
-    def warn_of_long_episode(self, num_rows: int) -> None:
-        """Warn once of an episode that may never end; `num_rows` counts the times that envs have answered."""
-        had_warned = self._has_warned
-        super().warn_of_long_episode(num_rows)
-        if self._has_warned and not had_warned:
-            text = "BatchedCollector: the time limit has the name max_trajectory_length here."
-            logging.getLogger("rltrainer").warning(text)
 
     def _only(self, env: int) -> Array:
         return np.isin(np.arange(self._adapter.num_envs), env)

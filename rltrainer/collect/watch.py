@@ -2,7 +2,7 @@
 
 import logging
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ class Watch:
     What is stored is looked at as a whole, at the end of a collection; other rows when they come. All methods raise a
     `NonFiniteError` or `SpaceError` that names env, step, leaf and value; `faults` says how.
     """
+
+    time_limit: ClassVar[str] = "Collector(..., max_episode_steps=...)"
+    """The argument that limits an episode, as a user writes it."""
 
     def __init__(self, adapter: EnvAdapter, episodes: EpisodeCounter) -> None:
         self._adapter, self._episodes = adapter, episodes
@@ -103,7 +106,7 @@ class Watch:
         return np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
 
     def warn_of_long_episode(self, num_rows: int) -> None:
-        """Say once that an episode may never end, in a collection of so many rows as yet."""
+        """Warn once of an episode that may never end, in a collection of so many rows, or answers of envs, so far."""
         if num_rows == 1:
             self._began = time.monotonic()
         if num_rows % LOOK_EVERY or self._has_warned:
@@ -113,13 +116,9 @@ class Watch:
         if num_steps < LONG_EPISODE or seconds < LONG_WAIT:
             return
         self._has_warned = True
-        text = (
-            "Collector.collect(num_episodes=...): env %d is %d steps and %.0f seconds into an episode and still waits "
-        )
-        hint = (
-            "for its end. Give it a time limit: Collector(..., max_episode_steps=...), or gymnasium.wrappers.TimeLimit."
-        )
-        logging.getLogger("rltrainer").warning(text + hint, env, num_steps, seconds)
+        text = "collect(num_episodes=...): env %d is %d steps and %.0f seconds into an episode and still waits for its "
+        hint = "end. Give it a time limit: %s, or gymnasium.wrappers.TimeLimit."
+        logging.getLogger("rltrainer").warning(text + hint, env, num_steps, seconds, self.time_limit)
 
 
 def stuck_error(env: int, number: int) -> EnvError:

@@ -1,4 +1,4 @@
-"""What natural gradients and trust regions are made of: conjugate gradients, Fisher products, a line search."""
+"""Parts of natural gradients and trust regions: conjugate gradients, Fisher products, a line search."""
 
 from collections.abc import Callable, Sequence
 

@@ -10,7 +10,7 @@ from rltrainer.updates.device_flag import DeviceFlag, start_on_cuda
 
 
 class BadGradients:
-    """What an optimizer has left out because it was not finite.
+    """Gradients that an optimizer has left out because they were not finite.
 
     It is looked at once per update step, on CUDA without waiting for the device.
 

@@ -222,7 +222,7 @@ class Optimizer:
 
     @property
     def loss_scale(self) -> float | None:
-        """What the loss is multiplied with in float16, None otherwise; waits for the device."""
+        """The factor of the loss in float16, None otherwise; waits for the device."""
         return None if self._scaler is None else float(self._scaler.scale)
 
     @property

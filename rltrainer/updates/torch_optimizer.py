@@ -15,7 +15,7 @@ from rltrainer.typed_state import check_like
 from rltrainer.types import State
 
 NOT_NEGATIVE = {"lr", "step", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "mu_product", "acc_delta"}
-"""What PyTorch's optimizers remember or are told that a root is taken of, or that counts."""
+"""Numbers in the state or options of PyTorch's optimizers that are counts, or that a root is taken of."""
 SAME = "Make the algorithm with the same optimizer, over the same parameters."
 
 

@@ -25,7 +25,7 @@ class UnusedParameters:
 
     @property
     def last(self) -> list[Tensor]:
-        """Those of the last step that had any."""
+        """Unused parameters of the last step that had any."""
         return [self._parameters[i] for i in self._last]
 
     def note(self, unused: Sequence[Tensor]) -> None:

@@ -40,9 +40,9 @@ class TRPOParams(A2CParams):
     num_cg_steps: PositiveInt = 15
     """Steps of conjugate gradients."""
     num_line_search_steps: PositiveInt = 10
-    """How many lengths of the policy's step are tried, the first as long as the bound allows."""
+    """Lengths of the policy's step to try at most, the first as long as the bound allows."""
     line_search_shrink: UnitFloat = 0.8
-    """How much shorter each is than the one before."""
+    """Each length is this share of the one before."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
