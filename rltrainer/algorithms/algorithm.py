@@ -7,7 +7,7 @@ import json
 from abc import ABC
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.algorithms.construction_check import check_arguments, check_construction, check_same_policy
-from rltrainer.algorithms.trainer_maker import TrainerMaker, TResult
 from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.field_rules import AnyPath, Flag, checked
@@ -36,6 +35,23 @@ from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.part_state import check_part, fitting_state, load_parts, part_state, set_part_dtype
 from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.unsaved_state import check_all_is_saved
+
+TResult = TypeVar("TResult", covariant=True)
+
+
+class Runnable(Protocol[TResult]):
+    """A trainer."""
+
+    def run(self) -> TResult:
+        """Train."""
+
+
+class TrainerMaker(Protocol[TResult]):
+    """Trainer params: an argument of `run_training`."""
+
+    def create_trainer(self, algorithm: Any) -> Runnable[TResult]:
+        """Return the trainer that these params configure."""
+
 
 NO_PARTS = {"algorithm", "construction", ENTRY}
 """Keys of a state beside the parts'."""

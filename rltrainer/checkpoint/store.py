@@ -13,19 +13,131 @@ import logging
 import math
 import os
 import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rltrainer.atomic_write import hidden_name, make_folder, remove, sync_directory, write_errors
-from rltrainer.checkpoint.capture import Capture, Saved
 from rltrainer.checkpoint.directory import write_parts
 from rltrainer.checkpoint.directory_lock import DirectoryLock
-from rltrainer.checkpoint.manifest import FORMAT_VERSION, MANIFEST, Manifest
-from rltrainer.checkpoint.retention import kept
+from rltrainer.checkpoint.manifest import FORMAT_VERSION, MANIFEST, Blocks, Manifest
 from rltrainer.checkpoint.run_directory import checkpoints_in, free_path, leftovers_in, newest_intact
 from rltrainer.checkpoint.segments import SegmentFolder
 from rltrainer.errors import CheckpointError
+from rltrainer.state_file import pack_state
 from rltrainer.types import State
+
+
+@runtime_checkable
+class SavedBlocks(Protocol):
+    """A value in a state that is too large to be copied when it is saved; made for one save.
+
+    From `hold` on, `take` returns what a block held when `hold` was called, whatever is written meanwhile.
+    """
+
+    @property
+    def mark(self) -> object:
+        """Stands for the contents at this moment: what a later save asks `changed_since` about."""
+
+    def __len__(self) -> int:
+        """Return how many blocks there are."""
+
+    def changed_since(self, mark: object | None) -> list[int]:
+        """Return the blocks that may differ from those at a mark, in the order in which they are better taken.
+
+        Args:
+            mark: of an earlier save; None returns all of them.
+        """
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        """Keep what these blocks hold now, for `take`; called by who writes the contents, between two writes."""
+
+    def take(self, block: int) -> State:
+        """Return the contents of a block that is held, once; called by any thread."""
+
+    def release(self) -> None:
+        """Hold nothing any more; called by any thread."""
+
+
+@dataclass(frozen=True)
+class InSegments:
+    """Blocks that were saved: their mark then, and the segments that hold them."""
+
+    mark: object
+    names: list[str]
+
+
+Saved = dict[tuple[str, str], InSegments]
+"""By part and key in its state."""
+
+
+@dataclass
+class Unsaved:
+    """Blocks of a value, and the segments that hold them; None for those that are to be written."""
+
+    value: SavedBlocks
+    names: list[str | None]
+    changed: list[int]
+
+
+class Capture:
+    """The state of a run at one moment.
+
+    Args:
+        parts: the state of each part; `SavedBlocks` may be among its values.
+        saved: what the save before wrote.
+        present: the segments that are there.
+
+    Raises:
+        TypeError: something in a state cannot be saved; the text names it.
+    """
+
+    def __init__(self, parts: Mapping[str, State], saved: Saved, present: Collection[str]) -> None:
+        self.blocks = {
+            (part, key): _compare(value, saved.get((part, key)), present)
+            for part, state in parts.items()
+            for key, value in state.items()
+            if isinstance(value, SavedBlocks)
+        }
+        plain = {
+            part: {key: value for key, value in state.items() if (part, key) not in self.blocks}
+            for part, state in parts.items()
+        }
+        self.parts = {part: pack_state(part, state).copied() for part, state in plain.items()}
+        try:
+            for blocks in self.blocks.values():
+                blocks.value.hold(blocks.changed)
+        except BaseException:
+            self.release()
+            raise
+
+    def saved(self) -> Saved:
+        """Return what is saved, once all blocks are written."""
+        return {at: InSegments(each.value.mark, [*filter(None, each.names)]) for at, each in self.blocks.items()}
+
+    def segments(self) -> Blocks:
+        """Return the segments by part and key, once all blocks are written."""
+        found: Blocks = {}
+        for (part, key), each in self.saved().items():
+            found.setdefault(part, {})[key] = each.names
+        return found
+
+    def release(self) -> None:
+        """Let go of what is not written."""
+        for blocks in self.blocks.values():
+            blocks.value.release()
+
+
+def _compare(value: SavedBlocks, before: InSegments | None, present: Collection[str]) -> Unsaved:
+    """Find the blocks that are to be written: those that changed, and those whose segments are gone."""
+    changed = value.changed_since(None if before is None else before.mark)
+    known = [] if before is None else before.names[: len(value)]  # there are fewer after the data was cleared
+    names = [name if name in present else None for name in known] + [None] * (len(value) - len(known))
+    for block in changed:
+        names[block] = None
+    gone = [block for block, name in enumerate(names) if name is None and block not in set(changed)]
+    return Unsaved(value, names, changed + gone)
 
 
 class CheckpointStore:
@@ -213,3 +325,17 @@ def live_state(part: Any) -> State:
     """Return the state of a part for `CheckpointStore.save`: a buffer's rows are not copied, but saved in blocks."""
     state: Any = part.state_in_blocks() if hasattr(part, "state_in_blocks") else part.state_dict()
     return dict(state)
+
+
+def kept(saved: Collection[tuple[Path, Manifest]], keep_last: int | None, keep_best: int | None) -> set[Path]:
+    """Return which checkpoints stay.
+
+    Args:
+        saved: all of them.
+        keep_last: how many of the newest; None keeps all.
+        keep_best: how many of those with the highest scores, of equal ones the oldest; None keeps all with a score.
+    """
+    newest = sorted(saved, key=lambda each: -each[1].serial)[:keep_last]
+    scored = [each for each in saved if each[1].score is not None and not math.isnan(each[1].score)]
+    best = sorted(scored, key=lambda each: (-(each[1].score or 0.0), each[1].serial))[:keep_best]
+    return {path for path, _ in (*newest, *best)}

@@ -12,16 +12,17 @@ from rltrainer.collect.collector import Collector
 from rltrainer.collect.collector_state import StreamState
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
-from rltrainer.collect.held_cells import HeldCells
+from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.collect.inference import InferenceParams, WaitingEnvs
-from rltrainer.collect.stream_watch import StreamWatch
+from rltrainer.collect.watch import NOTHING_STORED, Watch, stuck_error
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
+from rltrainer.data.storage import Array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_seeds import Rows
-from rltrainer.envs.adapter.observation_memory import take_rows
+from rltrainer.envs.adapter.observation_memory import all_finite, take_rows
 from rltrainer.envs.streams.stream_adapter import StreamAdapter
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.field_rules import PositiveInt, checked, instance_of
 from rltrainer.interval import Every
 from rltrainer.names import explains_arguments
@@ -29,6 +30,68 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.tree import map_tree
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+
+MAX_SHORT_EPISODES = 1000
+"""Episodes that a collection by episodes drops before it gives up, if there is no other."""
+
+
+class StreamWatch(Watch):
+    """Names faults by the steps that each env has taken; see `Watch`."""
+
+    time_limit = "BatchedCollector(..., max_trajectory_length=...)"
+    _adapter: StreamAdapter
+
+    def __init__(self, adapter: StreamAdapter, episodes: EpisodeCounter) -> None:
+        super().__init__(adapter, episodes)
+        self._steps_before: Any = 0
+
+    def begin(self, held: list[int]) -> None:
+        """Note where a collection begins: each env's first cells are those that were held."""
+        self._steps_before = self._adapter.num_steps - np.array(held)
+
+    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
+        """Raise the first fault of a collection, if it has one."""
+        check_rollout(buffer.rollout(), self._steps_before, self._actions, NOTHING_STORED)
+
+    def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
+        """Raise the fault that made a policy or env fail, if there is one."""
+        if buffer is None:
+            return
+        if buffer.num_rows:
+            self.name_fault(buffer, num_steps_before)
+        self.check_begun(np.arange(self._adapter.num_envs), NOTHING_STORED)
+
+    def check_begun(self, envs: Rows, hint: str = "") -> None:
+        """Look at the observations that envs [K] act on next."""
+        if not all_finite(self._adapter.obs):
+            for env in envs.tolist():
+                check_obs(self._adapter.obs, self._only(env), int(self._adapter.num_steps[env]), True, hint)
+
+    def check_arrived(self, step: EnvStep, env_action: Array, counted: Array) -> None:
+        """Look at cells that nobody stores; `counted` [N] says whose."""
+        acts = all_finite(env_action) if self._adapter.to_env.clips_samples else self._actions.holds(env_action)
+        if acts and all_finite(step.reward) and all_finite(step.next_obs):
+            return
+        for env in np.flatnonzero(counted).tolist():
+            num_steps = int(self._adapter.num_steps[env])
+            check_step(step, env_action, self._only(env), num_steps, self._actions)
+            check_obs(step.next_obs, self._only(env), num_steps, False, "")
+
+    def check_masks_of(self, envs: Rows) -> None:
+        """Raise an `EnvError` if one of the envs [K] that act now is allowed nothing by its action mask."""
+        for env in envs[self.is_stuck()[envs]][:1].tolist():
+            raise stuck_error(env, int(self._adapter.num_steps[env]) + 1)
+
+    def check_progress(self, num_dropped: int) -> None:
+        """Raise an `EnvError` where a collection by episodes finds only such as are too short."""
+        if num_dropped >= MAX_SHORT_EPISODES and not len(self._episodes.lengths):
+            limit = self._episodes.min_length
+            text = f"{num_dropped} episodes, and no other, were shorter than min_trajectory_length={limit}"
+            raise EnvError(f"BatchedCollector.collect: {text}")
+
+    def _only(self, env: int) -> Array:
+        return np.isin(np.arange(self._adapter.num_envs), env)
+
 
 AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
 
@@ -240,3 +303,57 @@ class BatchedCollector(Collector):
 
     def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
         return self.adapter.last_info(env)
+
+
+class HeldCells:
+    """Hands cells on to a buffer, those of episodes shorter than `min_length` steps not at all.
+
+    An episode's first cells are held until there are so many; if it ends before, they are dropped.
+    """
+
+    def __init__(self, num_envs: int, min_length: int) -> None:
+        self.min_length = min_length
+        self._length = [0] * num_envs  # of the running episodes
+        self._cells: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of cells that are held, of each env."""
+        return [len(cells) for cells in self._cells]
+
+    def restart(self) -> None:
+        """Forget the running episodes: all envs were started anew."""
+        self._length = [0] * len(self._length)
+        self.drop()
+
+    def resume(self, lengths: Array) -> None:
+        """Go on with running episodes of these lengths [N], of which nothing is held."""
+        self._length = lengths.tolist()
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget the cells that are held; those after them will be stored if their episode gets long enough."""
+        for cells in self._cells:
+            cells.clear()
+
+    def hand_on(self, buffer: RolloutBuffer, envs: Array, cells: tuple[Any, ...], valid: Array, done: Array) -> None:
+        """Store cells, or hold or drop them.
+
+        Args:
+            buffer: what they are for.
+            envs, cells: the arguments of `RolloutBuffer.add_cells`, for envs [K].
+            valid, done: [K] bool, which cells count, and with which an episode ends.
+        """
+        if self.min_length == 1:
+            buffer.add_cells(envs, *cells)
+            return
+        for k, env in enumerate(envs.tolist()):
+            self._length[env] += int(valid[k])
+            self._cells[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], cells))
+            if self._length[env] >= self.min_length:
+                for cell in self._cells[env]:
+                    buffer.add_cells(envs[k : k + 1], *cell)
+                self._cells[env].clear()
+            if done[k]:
+                self._cells[env].clear()
+                self._length[env] = 0

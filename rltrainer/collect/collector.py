@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from rltrainer.collect.arguments import (
@@ -24,11 +25,11 @@ from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import reader_of, with_infos
-from rltrainer.collect.unbroken_run import UnbrokenRun
 from rltrainer.collect.watch import Watch
 from rltrainer.collect.weight_sync import Counts, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
+from rltrainer.data.storage import Array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.envs.backends.failing_env import env_named, raise_named
@@ -40,6 +41,7 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
+from rltrainer.tree import Tree
 from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, State
 
@@ -398,3 +400,37 @@ class Collector:
         except SpaceError:
             self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
             raise
+
+
+Buffer = ReplayBuffer | RolloutBuffer
+
+
+class UnbrokenRun:
+    """Stands for the steps of envs from one reset of all of them to the next; a new one continues nothing.
+
+    Args:
+        is_loaded: whether it is the continuation of one whose last steps are in buffers that were loaded.
+    """
+
+    def __init__(self, is_loaded: bool = False) -> None:
+        self.is_loaded = is_loaded
+
+    def is_stored(self, *buffers: Buffer | None) -> bool:
+        """Return whether all of these buffers, at least one, end where the envs are."""
+        found = [buffer.is_of(self) for buffer in buffers if buffer is not None]
+        return self.is_loaded or (bool(found) and all(found))
+
+    def join(self, rollout_buffer: RolloutBuffer | None, buffer: Buffer | None, obs: Tree, lost: Array) -> None:
+        """Let buffers go on with what was loaded, now that the envs are there.
+
+        Args:
+            rollout_buffer, buffer: of a collector.
+            obs: where the envs are [N, ...].
+            lost: those that start a new episode [K].
+        """
+        if self.is_loaded and rollout_buffer is not None:
+            rollout_buffer.go_on(self, lost)
+            if isinstance(buffer, ReplayBuffer):
+                buffer.go_on(self, obs)
+                buffer.break_trace(np.isin(np.arange(buffer.num_envs), lost))
+        self.is_loaded = False

@@ -1,12 +1,16 @@
 """The one who decides what the envs do next, and what is remembered from one of their steps to the next."""
 
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.collect.random_action import random_action
 from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_seeds import Rows
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.action_mask import allowed
 from rltrainer.nets.decision import VERSION, Decision
@@ -126,3 +130,30 @@ class Decider:
             rule = f"must have no memory where {type(self.policy).__name__} has one"
             raise ParamsError(field_error_text("Collector", "exploration", rule, exploration))
         return exploration.initial_state(num_envs, self._adapter.action_space).to(self.policy.device)
+
+
+def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:
+    """Draw one action per env [N, ...] from a generator, so that its state is part of a checkpoint.
+
+    A Box without finite bounds is sampled from a standard normal.
+
+    Raises:
+        SpaceError: the space is neither Box, Discrete, MultiDiscrete nor MultiBinary.
+    """
+    device = generator.device
+    if isinstance(space, spaces.Discrete):
+        # Not from `start` on: the number after the last choice may be none of int64.
+        return torch.randint(int(space.n), (num_envs,), generator=generator, device=device) + int(space.start)
+    if isinstance(space, spaces.Box):
+        shape = (num_envs, *space.shape)
+        if not space.is_bounded():
+            return torch.randn(shape, generator=generator, device=device)
+        low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
+        return low + torch.rand(shape, generator=generator, device=device) * (high - low)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        shape = (num_envs, *space.shape)
+        sizes, start = (space.nvec, space.start) if isinstance(space, spaces.MultiDiscrete) else (2, 0)
+        uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        choice = (uniform * torch.as_tensor(sizes, device=device)).long()
+        return choice + torch.as_tensor(np.asarray(start, np.int64), device=device)
+    raise SpaceError(f"random actions need a Box, Discrete, MultiDiscrete or MultiBinary action space; got {space}")

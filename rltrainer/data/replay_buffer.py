@@ -1,6 +1,8 @@
 """The replay buffer: what off-policy and offline algorithms learn from."""
 
-from collections.abc import Iterator
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -11,24 +13,20 @@ from torch import Tensor
 
 from rltrainer.data.buffer_description import BufferDescription, describe
 from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
-from rltrainer.data.drawing import Drawing
-from rltrainer.data.finite_transitions import check_finite
+from rltrainer.data.drawing import Drawing, check_lengths, check_sample, max_num_batches
 from rltrainer.data.frame_stack import FrameStack, require_cells_per_env
 from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import Layout, prepare_ring, read_layout, ring_state, write_buffer, written_of
 from rltrainer.data.ring import Ring
-from rltrainer.data.sample_arguments import check_lengths, check_sample, max_num_batches
-from rltrainer.data.sequences import sequences_at
 from rltrainer.data.spread import append
 from rltrainer.data.state_checks import in_order
 from rltrainer.data.storage import Array
-from rltrainer.data.whole_writes import write_whole
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import NonFiniteError, ReplayBufferError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
 from rltrainer.names import explains_arguments
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 
 CHUNK_SIZE = 65536
@@ -396,3 +394,71 @@ class ReplayBuffer:
         except ReplayBufferError as error:
             raise ReplayBufferError(f"{source}: {error}") from error
         return in_order(load_ring, load_drawing)
+
+
+MEMORY = "state"
+"""The extra that holds the memory with which a policy acted."""
+
+
+def sequences_at(
+    ring: Ring, cells: Tensor, weight: Tensor | None, length: int, burn_in: int, n_step: int, gamma: float
+) -> Sequences:
+    """Return the sequences whose first trained transitions are these; see `ReplayBuffer.sample_sequences`.
+
+    Args:
+        ring: where they lie.
+        cells: [B] or [K, B] flat indices.
+        weight: of each sequence, of the same shape; None stands for 1.
+        length, burn_in, n_step, gamma: see there.
+    """
+    start = cells.flatten()
+    ahead, counts = ring.path(start, length)
+    before, _ = ring.path(start, burn_in + 1, backwards=True, drawable=True)
+    path = torch.cat([before[1:].flip(0), ahead])
+    counts = torch.cat([counts.new_zeros(burn_in, len(start)), counts])
+    # [T, B], or [K, T, B]: the batches of gradient steps come first.
+    path, counts = (x.view(-1, *cells.shape).movedim(0, -2) for x in (path, counts))
+    flat = path.flatten()
+    batch = ring.transitions(flat, n_step, gamma).reshape(*path.shape)
+    batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
+    if MEMORY in batch.extra:
+        batch.extra[MEMORY] = batch.extra[MEMORY].select(path.ndim - 2, 0)
+    follows = ring.path(flat, 2, backwards=True, drawable=True)[1][1]
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return Sequences(**fields, first=~follows.view(path.shape))
+
+
+def check_finite(ring: Ring, chunk_size: int) -> None:
+    """Raise a `NonFiniteError` that names leaf and index of the first transition with NaN or infinity."""
+    for cells in ring.all_cells(chunk_size):
+        batch = ring.transitions(cells, 1, 1.0)
+        for name in ("obs", "action", "reward", "next_obs"):
+            for path, leaf in named_leaves(getattr(batch, name), name):
+                bad = (~torch.isfinite(leaf)).nonzero()
+                if len(bad):
+                    index, value = int(cells[bad[0, 0]]), float(leaf[tuple(bad[0])])
+                    hint = "Leave it out, or replace it, before training."
+                    raise NonFiniteError(f"ReplayBuffer: transition {index}: {path} = {value}. {hint}")
+
+
+def write_whole(ring: Ring, write: Callable[..., None], *values: Any) -> None:
+    """Make a write; one that an interrupt tears is made again, and then the interrupt goes on its way.
+
+    Who catches it and goes on would train on rows of which one half is of another transition, in silence.
+
+    Args:
+        ring: what is written into; it notes with the last operation of a write how much was written.
+        write: `ring.add` or `ring.add_rollout`: made twice, it is as if made once.
+        values: its arguments.
+    """
+    written = ring.written
+    try:
+        write(*values)
+    except RLTrainerError:
+        raise  # a value does not fit, and nothing was stored
+    except BaseException:
+        if ring.written is written:
+            ring.final.repair(ring.heads())
+            with contextlib.suppress(Exception):
+                write(*values)
+        raise

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import secrets
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,6 @@ from rltrainer.atomic_write import refuse_links
 from rltrainer.errors import CheckpointError
 from rltrainer.field_rules import AnyPath, AnyText, Rule, checked
 from rltrainer.loggers.by_name import LoggerName, get_logger
-from rltrainer.loggers.git_state import git_state
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.multi import MultiLogger
 from rltrainer.loggers.run_path import RunPath
@@ -177,3 +177,27 @@ def generate_exp_name(prefix: str, *parts: str) -> str:
     texts += [checked("generate_exp_name", "parts", part, AnyText) for part in parts]
     time = datetime.now().strftime("%y_%m_%d-%H_%M_%S")
     return "_".join([*(re.sub(r"[^\w.-]+", "-", text) for text in texts), time, secrets.token_hex(4)])
+
+
+_SECONDS = 10
+"""After which a repository is taken for none: one on a drive that does not answer, say."""
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return `commit`, and `dirty` if tracked files differ from it, of the current folder's repository.
+
+    None without a repository, a commit, or git itself. Nothing that the repository configures is run.
+    """
+    commit = _git("rev-parse", "--verify", "HEAD")
+    if commit is None or commit.returncode != 0:
+        return None
+    differs = _git("diff-index", "--quiet", "HEAD", "--")
+    return {"commit": commit.stdout.strip(), "dirty": differs is None or differs.returncode != 0}
+
+
+def _git(*args: str) -> "subprocess.CompletedProcess[str] | None":
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=" + os.devnull, *args]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None

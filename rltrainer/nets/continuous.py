@@ -1,17 +1,18 @@
 """Policies of off-policy continuous control: an actor in (-1, 1)^A and an ensemble of action-value critics."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import partial
-from typing import Unpack, cast
+from typing import Any, TypeGuard, Unpack, cast
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.field_rules import FiniteFloat, Flag, PositiveInt, checked
 from rltrainer.nets.chain import Chain
-from rltrainer.nets.critic import Critic
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
@@ -20,11 +21,72 @@ from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import MLP
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
-from rltrainer.nets.policy import PolicyOptions
+from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
-from rltrainer.nets.unit_box import UnitBoxPolicy
-from rltrainer.spaces import Space
+from rltrainer.spaces import Space, leaf_shape, require_floats
 from rltrainer.tree import Tree
+
+
+class UnitBoxPolicy(Policy):
+    """Parent of policies whose networks act in (-1, 1)^A, the shape of squashed actions.
+
+    Raises:
+        SpaceError: the action space is not a bounded Box of floats of one axis with low < high.
+    """
+
+    keeps_dtype = (*Policy.keeps_dtype, "action_low", "action_high")
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        net: NetParams | None = None,
+        **options: Unpack[PolicyOptions],
+    ) -> None:
+        super().__init__(observation_space, action_space, net, **options)
+        name = type(self).__name__
+        if not _is_unit_box_like(action_space):
+            rule = "must be a bounded Box of one axis with low < high"
+            hint = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
+            raise SpaceError(field_error_text(name, "action_space", rule, action_space, hint))
+        require_floats(name, action_space)
+        self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
+        self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
+
+    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
+        """Return a sentence if a state was saved by a policy with other bounds of actions, else None."""
+        for name in ("action_low", "action_high"):
+            saved, own = state.get(prefix + name), getattr(self, name)
+            if isinstance(saved, Tensor) and saved.tolist() != own.tolist():
+                return f"{prefix}{name}: expected {own.tolist()}, found {saved.tolist()}: actions have other bounds"
+        return None
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Load no other bounds than those of the action space; the networks mean shares of them."""
+        problem = self.other_bounds(state_dict, prefix)
+        if problem:
+            raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def scale(self, action: Tensor) -> Tensor:
+        """Map (-1, 1) to the bounds of the action space."""
+        return torch.lerp(self.action_low, self.action_high, ((action + 1) * 0.5).to(self.action_low.dtype))
+
+    def unscale(self, action: Tensor) -> Tensor:
+        """Map the bounds of the action space to (-1, 1)."""
+        width = self.action_high.to(action.dtype) - self.action_low
+        return 2 * (action - self.action_low) / width - 1
+
+
+def _is_unit_box_like(space: Space) -> TypeGuard[spaces.Box]:
+    """Return whether an affine map takes (-1, 1)^A to the space and back."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
+        return False
+    # Beyond float32, the map would be infinite.
+    width = space.high.astype(np.float64) - space.low
+    return bool(((width > 0) & (width <= np.finfo(np.float32).max)).all())
 
 
 class ContinuousOptions(PolicyOptions, total=False):
@@ -200,3 +262,40 @@ class GaussianActorCritic(ContinuousActorCritic):
         distribution = self.distribution(obs)
         action = distribution.sample(generator).clamp(-1, 1) if explore else distribution.mode()
         return Decision(self.scale(action), extra={"log_prob": partial(distribution.log_prob, action)})
+
+
+class Critic(nn.Module):
+    """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
+
+    One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's
+    have K outputs, its quantiles. The members share the encoder, which has weights only where there are images or a
+    user's own module. Actions are a Box of one axis; `net` gives sizes and activation.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        net: NetParams,
+        *,
+        num_members: int = 2,
+        num_outputs: int = 1,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(observation_space, net)
+        in_features = self.encoder.out_features + leaf_shape(action_space)[0]
+        self.ensemble = net.ensemble(num_members, in_features, num_outputs)
+
+    def forward(self, obs: Tree, action: Tensor, num_members: int | None = None) -> Tensor:
+        """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1.
+
+        With `num_members` only the first so many members are computed.
+        """
+        features = torch.cat([self.encoder(obs), action], dim=-1)
+        return self.ensemble(features, num_members)  # type: ignore[no-any-return]  # nn.Module
+
+    def values(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return the values [E, N, B], or [E, N, B, K], of actions [N, B, A] for encoded observations [B, F]."""
+        features = features.expand(len(action), *features.shape)
+        q: Tensor = self.ensemble(torch.cat([features, action], dim=-1).flatten(0, 1))
+        return q.view(len(q), *action.shape[:2], *q.shape[2:])

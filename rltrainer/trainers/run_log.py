@@ -1,9 +1,15 @@
 """The log of a run: rows for its logger; a bar and lines for who watches. Changes nothing of the run."""
 
-from collections.abc import Callable, Mapping
+import platform
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal
+
+import torch
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.call_all import call_all
@@ -12,11 +18,10 @@ from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.means import floats
-from rltrainer.trainers.gpu_use import GpuUse
-from rltrainer.trainers.program import describe_env, describe_program
-from rltrainer.trainers.progress_bar import ProgressBar
+from rltrainer.plain_values import to_plain
+from rltrainer.progress import make_bar
 from rltrainer.trainers.run_state import RunState
-from rltrainer.trainers.run_stats import EpochStats
+from rltrainer.trainers.run_stats import Best, EpochStats
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 
@@ -188,3 +193,131 @@ class RunLog:
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
     """Return what there is room for on a bar."""
     return {name: value for name, value in metrics.items() if "loss" in name} or metrics
+
+
+MIB = 2**20
+
+
+class GpuUse:
+    """Measures update steps, each in this object's context, and the memory of its process.
+
+    Args:
+        device: of CUDA.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._begin: Any = None
+        self._under_way: deque[tuple[Any, Any]] = deque()  # as many as the device lags behind, which has a limit
+        self._milliseconds, self._num_update_steps = 0.0, 0
+
+    def __enter__(self) -> None:
+        self._begin = self._mark()
+
+    def __exit__(self, *exception: object) -> None:
+        self._under_way.append((self._begin, self._mark()))
+        self._take_ended()
+
+    def values(self) -> dict[str, float]:
+        """Return memory in MiB, and the mean time of the update steps that ended since this was asked last.
+
+        `memory` is what tensors hold, `memory_peak` the most that they have held since the process began (or the peak
+        was reset), `memory_reserved` what PyTorch has taken from the device.
+        """
+        self._take_ended()
+        memory = {
+            "memory": torch.cuda.memory_allocated(self._device) / MIB,
+            "memory_peak": torch.cuda.max_memory_allocated(self._device) / MIB,
+            "memory_reserved": torch.cuda.memory_reserved(self._device) / MIB,
+        }
+        milliseconds, count = self._milliseconds, self._num_update_steps
+        self._milliseconds, self._num_update_steps = 0.0, 0
+        return memory | ({"update_seconds": milliseconds / 1000 / count} if count else {})
+
+    def _mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch ships no type of it
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _take_ended(self) -> None:
+        while self._under_way and self._under_way[0][1].query():
+            begin, end = self._under_way.popleft()
+            self._milliseconds += begin.elapsed_time(end)
+            self._num_update_steps += 1
+
+
+PACKAGES = ("rltrainer", "torch", "gymnasium", "numpy")
+
+
+def describe_program() -> dict[str, Any]:
+    """Return `versions` by name, with the build where a package names it, and `command`."""
+    versions = {name: str(sys.modules[name].__version__) for name in PACKAGES}
+    return {"versions": {"python": platform.python_version(), **versions}, "command": shlex.join(sys.orig_argv)}
+
+
+def describe_env(collectors: Iterable[Any]) -> dict[str, Any]:
+    """Return `env`, the id and arguments of the envs that are played in, where `make_vec` made them of an id."""
+    specs = (getattr(getattr(collector, "envs", None), "spec", None) for collector in collectors)
+    for spec in filter(None, specs):
+        return {"env": {"id": spec.id, "kwargs": to_plain(dict(spec.kwargs))}}
+    return {}
+
+
+SHOWN_FIRST = ("score", "best", "return", "length")
+"""Values that go before others: a narrow terminal cuts off the last ones."""
+
+
+class ProgressBar:
+    """One bar over all steps of the run, if it is shown; and lines, if `verbose`."""
+
+    def __init__(self, total: int, shown: bool, verbose: bool, unit: str) -> None:
+        self._bar: Any = None
+        if shown:
+            self._bar = make_bar(total=total, unit=f" {unit.replace('_', ' ')}s", unit_scale=True, dynamic_ncols=True)
+        self._verbose = verbose
+        self._values: dict[str, str] = {}
+
+    def advance_to(self, step: int) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
+    def show(self, values: Mapping[str, float | None]) -> None:
+        """Show these values beside the bar; earlier ones stay."""
+        if self._bar is not None:
+            self._values |= {name: f"{value:.4g}" for name, value in values.items() if value is not None}
+            first = {name: self._values[name] for name in SHOWN_FIRST if name in self._values}
+            self._bar.set_postfix({**first, **self._values}, refresh=False)
+
+    def wants_values(self) -> bool:
+        """Return whether the bar is about to be drawn, so that numbers are worth fetching from the device."""
+        bar = self._bar
+        return bar is not None and bar._time() - bar.last_print_t >= bar.mininterval
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        if not self._verbose:
+            return
+        if self._bar is not None:
+            self._bar.write(line)
+        else:
+            print(line)
+
+    def end_epoch(self, stats: EpochStats, score: float | None, best: Best, recent_return: float | None) -> None:
+        """Print the epoch's line."""
+        parts = [f"epoch {stats.epoch}"]
+        if score is not None:
+            parts.append(f"score {score:.4g}")
+        if best.score is not None:
+            parts.append(f"best {best.score:.4g} (epoch {best.epoch})")
+        if stats.collect_stats is not None:
+            parts.append(f"{stats.collect_stats.num_env_steps:,} env steps")
+        parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
+        if recent_return is not None:
+            parts.append(f"return {recent_return:.4g}")
+        self.say(", ".join(parts))
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()

@@ -4,24 +4,29 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 """
 
 import dataclasses
+import logging
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from rltrainer.algorithms import Algorithm
+import torch
+
+from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.call_all import at_the_end
 from rltrainer.collect import DataSource
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers import Logger
+from rltrainer.loggers.run_path import RunPath
 from rltrainer.names import explains_arguments
+from rltrainer.profiler_params import ProfilerParams
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.callbacks import call, take_score, wants_to_stop
-from rltrainer.trainers.class_check import check_classes
 from rltrainer.trainers.epoch_record import EpochRecord
-from rltrainer.trainers.profiler import RunProfiler
 from rltrainer.trainers.run_checkpoints import checkpoints_of
 from rltrainer.trainers.run_files import read_run, write_run
 from rltrainer.trainers.run_hooks import RunHooks
@@ -294,3 +299,90 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._is_started = self._continues = True
             logger.continue_log(getattr(self, self.step_unit))
             self._log.begin(self.params, is_new=False)
+
+
+def check_classes(trainer: Any, algorithm: object, params: object) -> None:
+    """Raise a `ParamsError` unless algorithm and params are of the classes that the trainer names."""
+    name = type(trainer).__name__
+    for field, cls, value in (
+        ("algorithm", trainer.algorithm_class, algorithm),
+        ("params", trainer.params_class, params),
+    ):
+        if not isinstance(value, cls):
+            hint = f"Write {name}(algorithm, {trainer.params_class.__name__}(...))."
+            if isinstance(value, OnPolicyAlgorithm):
+                hint = "Use OnPolicyTrainer and OnPolicyTrainerParams."
+            elif isinstance(value, OffPolicyAlgorithm):
+                hint = "Use OffPolicyTrainer and OffPolicyTrainerParams, or OfflineTrainer."
+            raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))
+
+
+NUM_OPERATORS = 50
+"""Rows of the table."""
+_LOG = logging.getLogger("rltrainer")
+
+
+class RunProfiler:
+    """Counts training steps and records those that are asked for, within one epoch.
+
+    A context of an epoch; `step` ends a training step. A recording that an exception breaks off is written too.
+
+    Args:
+        params: which steps, and where to; None records nothing.
+    """
+
+    def __init__(self, params: ProfilerParams | None) -> None:
+        self._params = params or ProfilerParams()
+        self._num_waited = self._num_steps = 0
+        self._is_done = params is None
+        self._profile: Any = None
+
+    def __enter__(self) -> Self:
+        self._start_if_due()
+        return self
+
+    def step(self) -> None:
+        """Note the end of a training step."""
+        if self._profile is None:
+            self._num_waited += 1
+            self._start_if_due()
+            return
+        self._num_steps += 1
+        if self._num_steps == self._params.warmup + self._params.active:
+            self._stop()
+        else:
+            self._profile.step()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._profile is not None:
+            self._stop()
+
+    def _start_if_due(self) -> None:
+        if self._is_done or self._num_waited < self._params.wait:
+            return
+        from torch.profiler import profile, schedule  # tenths of a second, which most runs need not take
+
+        steps = schedule(wait=0, warmup=self._params.warmup, active=self._params.active, repeat=1)
+        self._profile, self._num_steps = profile(schedule=steps), 0
+        self._profile.start()
+
+    def _stop(self) -> None:
+        profile, self._profile = self._profile, None
+        profile.stop()
+        self._is_done = self._num_steps > self._params.warmup
+        if self._is_done:
+            try:
+                self._write(profile)
+            except OSError as error:  # a full disk: training goes on
+                warnings.warn(f"RuntimeParams.profiler: could not write ({error})", RuntimeWarning, stacklevel=3)
+        elif self._num_steps:
+            text = "the epoch ended within the %d training steps of warm-up; they begin anew with the next"
+            _LOG.warning(f"RuntimeParams.profiler: {text}", self._params.warmup)
+
+    def _write(self, profile: Any) -> None:
+        folder = RunPath(Path(self._params.folder), "").claim()
+        profile.export_chrome_trace(str(folder / "trace.json"))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        table = profile.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=NUM_OPERATORS)
+        (folder / "operators.txt").write_text(table + "\n")
+        _LOG.info("RuntimeParams.profiler: wrote %s", folder)

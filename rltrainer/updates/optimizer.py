@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -9,21 +10,128 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError, ParamsError, readable
+from rltrainer.field_rules import is_int
 from rltrainer.functional.scalars import computed_once
 from rltrainer.nets.weight_dtype import convert
-from rltrainer.plan import UpdateParams, UpdatePlan
+from rltrainer.plan import PrecisionParams, UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
+from rltrainer.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.bad_gradients import BadGradients
-from rltrainer.updates.flat_gradients import Gradients, as_vector, balanced, filled, in_parts, without_zeros
-from rltrainer.updates.gradient_limit import GradientLimit
 from rltrainer.updates.listeners import AllReduce, OnLoss, average, hear
-from rltrainer.updates.loss_scaler import LossScaler
-from rltrainer.updates.optimizer_state import COUNTS, check_kind, check_of_plan
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 from rltrainer.updates.unused_parameters import UnusedParameters
+
+
+@dataclass(frozen=True)
+class GradientLimit:
+    """A limit of a flat gradient: of its norm, or of each number in it.
+
+    Args:
+        max_norm: gradients of a larger norm are scaled down to it; None does not.
+        norm_type: the p of the norm.
+        max_value: numbers are clipped to [-max_value, max_value]; None does not.
+    """
+
+    max_norm: float | None = None
+    norm_type: float = 2.0
+    max_value: float | None = None
+
+    @classmethod
+    def of(cls, update: UpdateParams, own: float | None) -> "GradientLimit":
+        """Return the limit that a plan's params set; where they set none, the algorithm's own limit of the norm."""
+        if update.max_grad_value is not None:
+            return cls(None, update.grad_norm_type, update.max_grad_value)
+        return cls(own if update.max_grad_norm is None else update.max_grad_norm, update.grad_norm_type)
+
+    def balanced(self, parts: Tensor) -> Tensor:
+        """Return the sum [P] of gradients [K, P] that all have the same norm, an equal share of the limit."""
+        norms = torch.stack([self.norm(part, torch.linalg.vector_norm(part)) for part in parts.unbind()])
+        scale = (self.max_norm or 0.0) / len(parts) / torch.where(norms == 0, 1.0, norms)
+        return scale @ parts
+
+    def norm(self, gradient: Tensor, length: Tensor) -> Tensor:
+        """Return the norm of a gradient [P], given its length, the norm of type 2."""
+        if self.norm_type == 2:
+            return length
+        largest: Tensor = torch.linalg.vector_norm(gradient, math.inf)
+        if self.norm_type == math.inf:
+            return largest
+        # In shares of the largest number: a high power of the numbers themselves would be infinite, or 0.
+        share = gradient / torch.where(largest > 0, largest, 1.0)
+        norm: Tensor = torch.linalg.vector_norm(share, self.norm_type)
+        return largest * norm
+
+    def clip(self, gradient: Tensor, norm: Tensor) -> Tensor:
+        """Return a gradient [P] within the limit, given its norm."""
+        if self.max_value is not None:
+            return gradient.clamp(-self.max_value, self.max_value)
+        if self.max_norm is None:
+            return gradient
+        return gradient * computed_once((self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+
+
+Gradients = tuple[Tensor, ...]
+
+
+def as_vector(parameters: Sequence[Tensor], trained: Sequence[Tensor], gradients: Gradients) -> Tensor:
+    """Return the gradients of all parameters as one vector, with zeros for those that are left alone."""
+    if len(trained) < len(parameters):
+        found = dict(zip(trained, gradients, strict=True))
+        gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in parameters)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def in_parts(parameters: Sequence[Tensor], vector: Tensor, trained: Sequence[Tensor]) -> Gradients:
+    """Return the gradients of the parameters that are trained, as views of a vector of all."""
+    parts = zip(parameters, torch.split(vector, [p.numel() for p in parameters]), strict=True)
+    if len(trained) == len(parameters):
+        return tuple(part.view_as(p) for p, part in parts)
+    found = dict.fromkeys(trained)
+    return tuple(part.view_as(p) for p, part in parts if p in found)
+
+
+def filled(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Gradients:
+    """Return gradients with zeros where there is none."""
+    pairs = zip(parameters, gradients, strict=True)
+    return tuple(torch.zeros_like(p) if gradient is None else gradient for p, gradient in pairs)
+
+
+def without_zeros(
+    trained: Sequence[Tensor], gradients: Gradients, doubtful: Sequence[Tensor]
+) -> tuple[list[Tensor], Gradients]:
+    """Return the parameters to train and their gradients, without those of the doubtful whose gradient is 0."""
+    is_doubtful = dict.fromkeys(doubtful)
+    kept = [(p, x) for p, x in zip(trained, gradients, strict=True) if p not in is_doubtful or x.any()]
+    return [p for p, _ in kept], tuple(x for _, x in kept)
+
+
+def balanced(
+    parameters: Sequence[Tensor], trained: Sequence[Tensor], losses: Sequence[Tensor], scale: Tensor | float,
+    limit: GradientLimit,
+) -> tuple[list[Tensor | None], Tensor]:  # fmt: skip
+    """Return gradients to which each part of a loss contributes alike, and the norm of the plain ones.
+
+    Args:
+        parameters, trained: all parameters, and those that are trained.
+        losses: the parts.
+        scale: what each is multiplied with while its gradient is taken.
+        limit: how long the gradient may be, of which each part gets a share.
+
+    Returns:
+        gradients of those that are trained, None where no part depends on one; and the norm.
+    """
+    each = [torch.autograd.grad(x * scale, trained, retain_graph=True, allow_unused=True) for x in losses]
+    with torch.no_grad():
+        vectors = torch.stack([as_vector(parameters, trained, filled(trained, found)) for found in each]) / scale
+        plain = vectors.sum(0)
+        norm = limit.norm(plain, torch.linalg.vector_norm(plain))
+        gradients = in_parts(parameters, limit.balanced(vectors), trained)
+    are_unused = [all([gradient is None for gradient in found]) for found in zip(*each, strict=True)]
+    return [None if unused else x for x, unused in zip(gradients, are_unused, strict=True)], norm
+
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -396,3 +504,79 @@ class Optimizer:
 
     def _parts(self, vector: Tensor, trained: Sequence[Tensor]) -> Gradients:
         return in_parts(self.parameters, vector, trained)
+
+
+class LossScaler:
+    """Scales a loss; one for each optimizer, as the losses of an algorithm differ in size.
+
+    Args:
+        precision: the initial scale, and how it moves.
+        device: where gradient steps run.
+    """
+
+    def __init__(self, precision: PrecisionParams, device: torch.device) -> None:
+        self.precision = precision
+        self.scale = torch.full((), float(precision.initial_loss_scale), device=device)
+        self.num_good = torch.zeros((), device=device)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that a step changes."""
+        return [self.scale, self.num_good]
+
+    def update(self, is_finite: Tensor) -> None:
+        """Take note of a step: lower the scale if its gradient was not finite, raise it after enough good ones."""
+        precision, one_more = self.precision, self.num_good + 1
+        grows = is_finite & (one_more >= precision.loss_scale_growth_interval)
+        raised = self.scale * precision.loss_scale_growth
+        raised = torch.where(grows & torch.isfinite(raised), raised, self.scale)
+        self.scale.copy_(torch.where(is_finite, raised, self.scale * precision.loss_scale_backoff))
+        self.num_good.copy_(torch.where(is_finite & ~grows, one_more, 0.0))
+
+    def is_too_low(self) -> bool:
+        """Return whether the scale is below the minimum; waits for the device."""
+        return float(self.scale) < self.precision.min_loss_scale
+
+
+AS_SAVED = "Build the networks as when it was saved"
+COUNTS = ("num_skipped", "loss_scale", "num_good")
+"""Scalars that are in a state if the plan of the run asked for them."""
+
+
+def check_kind(name: str, state: State, current: State) -> None:
+    """Check that a state is of the same update rule and the same parameters, of which the same are frozen.
+
+    Raises:
+        CheckpointError: it is not; the text begins with `name`.
+    """
+    if state.get("rule") != current["rule"]:
+        rules = f"expected {current['rule']!r}, found {readable(state.get('rule'))}"
+        raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
+    for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
+        found = state.get(key, current[key])  # older files have neither
+        is_plain = isinstance(found, list) and all(isinstance(item, str | bool) for item in found)
+        if not is_plain or found != current[key]:
+            hint = f"{AS_SAVED}; freeze layers after loading."
+            raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
+
+
+def check_of_plan(name: str, state: State, scalar: Tensor, gathered: Tensor) -> None:
+    """Check what a state holds where a plan asked for it; a state of another plan may be loaded.
+
+    Args:
+        name: what the text of an error begins with.
+        state: the state.
+        scalar, gathered: tensors like those that it may hold.
+
+    Raises:
+        CheckpointError: something is of another shape, or no count.
+    """
+    for key, like in (dict.fromkeys(COUNTS, scalar) | {"gathered": gathered}).items():
+        if key in state:
+            check_like(f"{name}.{key}", like, state[key], f"{AS_SAVED}.")
+        if key in state and key in COUNTS and not (state[key] > 0 if key == "loss_scale" else state[key] >= 0):
+            rule = "a positive number" if key == "loss_scale" else "a non-negative number"
+            raise CheckpointError(f"{name}.{key}: expected {rule}, found {float(state[key])}")
+    num_gathered = state.get("num_gathered", 0)
+    if not is_int(num_gathered) or num_gathered < 0 or (num_gathered > 0) != ("gathered" in state):
+        raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {readable(num_gathered)}")

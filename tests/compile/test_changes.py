@@ -14,7 +14,7 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.nets.mlp import MLP
 from rltrainer.updates import compiled_step
-from rltrainer.updates.fingerprint import Fingerprint
+from rltrainer.updates.compiled_step import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 from tests.unit.updates.test_unused_parameters import WithSpare, spare_of

@@ -20,7 +20,7 @@ import torch
 from rltrainer.atomic_write import make_folder, replaced_file
 from rltrainer.checkpoint.directory import write_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore
-from rltrainer.data import ring_blocks
+from rltrainer.data import replay_file
 from rltrainer.envs.filming import video_file
 from rltrainer.state_file import write_state
 from tests.unit.checkpoint.test_store import Run
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_is_replaced_is_removed_when_the_name_of_the_new_one_i
 def test_segments_are_flushed_before_the_checkpoint_that_lists_them(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring_blocks, "MIN_NBYTES", 100)
+    monkeypatch.setattr(replay_file, "MIN_NBYTES", 100)
     run, store = Run(), CheckpointStore(disk.root / "run", keep_last=1, keep_best=0)
     run.go_on(70)
     store.open()

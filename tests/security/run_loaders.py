@@ -10,7 +10,7 @@ from typing import Any
 from rltrainer.checkpoint import CheckpointStore, read_checkpoint
 from rltrainer.checkpoint.manifest import _checksum
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import ring_blocks
+from rltrainer.data import replay_file
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text
 
 
@@ -19,11 +19,11 @@ def write_run(trainer: Any, directory: Path) -> Path:
     trainer.save(directory / "alone")
     store = CheckpointStore(directory / "run", 1, 0)
     store.open()
-    before, ring_blocks.MIN_NBYTES = ring_blocks.MIN_NBYTES, 100
+    before, replay_file.MIN_NBYTES = replay_file.MIN_NBYTES, 100
     try:
         parts = read_checkpoint(directory / "alone") | {"buffer": live_state(trainer.params.buffer)}
     finally:
-        ring_blocks.MIN_NBYTES = before
+        replay_file.MIN_NBYTES = before
     store.save(parts, 1, None)
     store.close()
     found = store.newest_intact()

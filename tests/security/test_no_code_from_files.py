@@ -35,7 +35,7 @@ READERS = {
 BY_NAME = {
     ("updates/adam.py", "check_state_dict"): "names are those of a tuple in the code",
     ("updates/adam.py", "load_state_dict"): "the same",
-    ("envs/resuming/native_states.py", "prepare_load"): "the same",
+    ("envs/resuming/env_places.py", "prepare_load"): "the same",
 }
 """Where such a function takes or sets an attribute by a name that is not written there, and why no file has it."""
 
@@ -114,7 +114,7 @@ OPENERS = {
     "loggers/extent.py": "bytes of a log that is appended to, never more than were written",
     "loggers/line_logger.py": "lines of a log; a pipe is refused by the constructor",
     "data/memory_forecast.py": "what the system says",
-    "hooks/system_probes.py": "what the system says",
+    "hooks/system_stats.py": "what the system says",
     "nets/linear.py": "what the system says",
     "envs/workers/worker_process.py": "what the system says",
 }

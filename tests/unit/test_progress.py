@@ -9,7 +9,7 @@ import tqdm.std
 
 from rltrainer import progress
 from rltrainer.runs.processes import Bar
-from rltrainer.trainers.progress_bar import ProgressBar
+from rltrainer.trainers.run_log import ProgressBar
 
 
 class Terminal(io.StringIO):

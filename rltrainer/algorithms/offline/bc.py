@@ -1,15 +1,34 @@
 """Behaviour cloning (Pomerleau 1991): supervised learning of the data's actions."""
 
 import dataclasses
-from typing import Any, cast
+from typing import Any, Protocol, TypeGuard, cast
+
+from torch import nn
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.errors import ParamsError
 from rltrainer.field_rules import PositiveFloat, Scheduled
 from rltrainer.nets import Policy
-from rltrainer.nets.stochastic import Stochastic, is_stochastic
+from rltrainer.nets.distributions import Distribution
+from rltrainer.tree import Tree
 from rltrainer.types import Transitions, UpdateResult
+
+
+class Stochastic(Protocol):
+    """A policy whose actor makes a distribution over actions."""
+
+    @property
+    def actor(self) -> nn.Module:
+        """All networks that the distribution is made by."""
+
+    def distribution(self, obs: Tree) -> Distribution:
+        """Return the distribution over actions, in the scale of `Policy.unscale`, for normalised observations."""
+
+
+def is_stochastic(policy: object) -> TypeGuard[Stochastic]:
+    """Return whether a policy has what `Stochastic` says."""
+    return isinstance(getattr(policy, "actor", None), nn.Module) and callable(getattr(policy, "distribution", None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

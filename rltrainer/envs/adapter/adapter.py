@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,6 @@ import torch
 from rltrainer.envs.adapter.actions import ActionConverter, lent
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
 from rltrainer.envs.adapter.checks import StepCheck, check_obs
-from rltrainer.envs.adapter.closing import close_envs
 from rltrainer.envs.adapter.env_step import EnvStep
 from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
@@ -25,6 +25,7 @@ from rltrainer.envs.episodes.recorder import EpisodeRecorder
 from rltrainer.envs.resuming.action_trail import ActionTrail, as_array
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState
 from rltrainer.envs.resuming.env_places import EnvPlaces, Place
+from rltrainer.envs.workers.child import GRACE
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
@@ -398,3 +399,32 @@ class EnvAdapter:
             memory.write_rows(rows, take_rows(obs, rows))
         elif self._autoreset.has_final_info:
             memory.write_rows(rows, self._first_obs)
+
+
+def close_envs(envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+    """Close a vector env; never raises, and waits for gymnasium's worker processes five seconds at most.
+
+    gymnasium itself waits for them without an end, and leaves them where one of them is dead.
+    """
+    inner = envs.unwrapped
+    processes = inner.processes if isinstance(inner, gym.vector.AsyncVectorEnv) else []
+    timer = threading.Timer(GRACE, _kill, (processes,))
+    if processes:
+        timer.start()
+    try:
+        envs.close()
+    except (Exception, SystemExit) as error:
+        logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
+    finally:
+        timer.cancel()
+        _kill(processes)
+        for process in processes:
+            process.join(1.0)
+        if processes:
+            inner.closed = True  # where it failed half-way, it would try again when it is collected
+
+
+def _kill(processes: list[Any]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.kill()

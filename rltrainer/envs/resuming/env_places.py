@@ -1,5 +1,6 @@
 """The places of envs within their episodes: what is kept of them, and how envs are brought back there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,21 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Rows
-from rltrainer.envs.adapter.observation_memory import ObsMemory
+from rltrainer.envs.adapter.actions import lent
+from rltrainer.envs.adapter.autoreset import layers
+from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
+from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
+from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
+from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.envs.episodes.recorder import EpisodeRecorder
 from rltrainer.envs.resuming.action_trail import ActionTrail, as_array
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState, warn_of_lost
-from rltrainer.envs.resuming.repeat import differing, repeat_episodes
-from rltrainer.envs.resuming.saving import find_saveable, load_of
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.envs.saveable_env import SaveableEnv
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.tree import Tree, leaves, rebuild
-from rltrainer.types import Load
+from rltrainer.typed_state import from_state, to_state
+from rltrainer.types import Load, State
 
 
 @dataclass(slots=True)
@@ -118,3 +123,234 @@ class EnvPlaces:
             why = "did not come back to where they were when the actions of their episode were repeated"
             warn_of_lost(np.flatnonzero(failed), why)
         return np.flatnonzero(failed)
+
+
+class SingleStates:
+    """The states of single envs that are saveable, together."""
+
+    def __init__(self, envs: MaskedVectorEnv) -> None:
+        self._envs = envs
+
+    def state_dict(self) -> State:
+        """Return the states of all envs."""
+        return {"envs": list(self._envs.call("state_dict"))}
+
+    def load_state_dict(self, state: State) -> None:
+        """Put all envs where they were."""
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check that there is a state for each env, and return what loads them."""
+        found, num_envs = state.get("envs"), self._envs.num_envs
+        if not isinstance(found, list) or len(found) != num_envs or not all(isinstance(each, dict) for each in found):
+            raise CheckpointError(f"adapter.envs.envs: expected a list of the states of {num_envs} envs")
+        return lambda: self._envs.load_states(found)
+
+
+def find_saveable(envs: gym.vector.VectorEnv[Any, Any, Any]) -> SaveableEnv | None:
+    """Return what saves and loads all envs of a vector env, wrappers included; None if something in it is not saved."""
+    for layer in layers(envs):
+        if isinstance(layer, SaveableEnv):
+            return layer
+        if isinstance(layer, MaskedVectorEnv):
+            return SingleStates(layer) if layer.are_saveable else None
+        if (native := NATIVE_STATES.get(f"{type(layer).__module__}.{type(layer).__qualname__}")) is not None:
+            found: SaveableEnv = native(layer)
+            return found
+        if not (isinstance(layer, NativeVectorEnv) or getattr(layer, "is_stateless", False)):
+            return None  # nobody knows what a wrapper remembers
+    return None
+
+
+def load_of(saveable: SaveableEnv, state: State) -> Load:
+    """Check the state of envs, as far as they let it be checked before they change, and return what loads it."""
+    prepare = getattr(saveable, "prepare_load", None)
+    if callable(prepare):
+        load: Load = prepare(state)
+        return load
+
+    def load_unchecked() -> None:
+        try:
+            saveable.load_state_dict(state)
+        except Exception as error:
+            name = f"{type(saveable).__name__}.load_state_dict"
+            raise CheckpointError(f"adapter.envs: {name} raised {type(error).__name__}: {error}") from error
+
+    return load_unchecked
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class PCG64State:
+    """State of NumPy's default generator; numbers of 128 bits are text."""
+
+    state: str
+    inc: str
+    has_uint32: int
+    uinteger: int
+
+    @classmethod
+    def of(cls, generator: np.random.Generator) -> "PCG64State":
+        """Return a generator's state."""
+        state: Any = generator.bit_generator.state
+        words = state["state"]
+        return cls(str(words["state"]), str(words["inc"]), state["has_uint32"], state["uinteger"])
+
+    def problem(self) -> str | None:
+        """Return what is wrong with a state that was read from a file, or None."""
+        try:
+            np.random.PCG64().state = self.words()
+        except (ValueError, OverflowError, TypeError) as error:
+            return f"not the state of a PCG64 generator ({error})"
+        return None
+
+    def words(self) -> Any:
+        """Return what NumPy takes."""
+        words = {"state": int(self.state), "inc": int(self.inc)}
+        rest = {"has_uint32": self.has_uint32, "uinteger": self.uinteger}
+        return {"bit_generator": "PCG64", "state": words, **rest}
+
+
+@dataclass
+class CartPoleState:
+    """State of a `CartPoleVectorEnv`: arrays [4, N], [N] and [N]."""
+
+    state: Array
+    steps: Array
+    prev_done: Array
+    random: PCG64State
+
+
+class CartPoleStates:
+    """Saves and loads gymnasium's vector env of CartPole, read in gymnasium 1.4."""
+
+    def __init__(self, envs: Any) -> None:
+        self._envs = envs
+
+    def state_dict(self) -> State:
+        """Return the state of all envs."""
+        envs = self._envs
+        arrays = envs.state.copy(), envs.steps.copy(), envs.prev_done.copy()
+        return dict(to_state(CartPoleState(*arrays, PCG64State.of(envs.np_random))))
+
+    def load_state_dict(self, state: State) -> None:
+        """Put all envs where they were."""
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: State) -> Load:
+        """Check a state, and return what loads it.
+
+        Raises:
+            CheckpointError: it is of other envs, or none.
+        """
+        envs, found = self._envs, from_state(CartPoleState, state, "adapter.envs")
+        num_envs = envs.num_envs
+        for name, shape, dtype in (
+            ("state", (4, num_envs), np.float64), ("steps", (num_envs,), np.int32), ("prev_done", (num_envs,), np.bool_)
+        ):  # fmt: skip
+            array = getattr(found, name)
+            if array.shape != shape or array.dtype != dtype or not np.isfinite(array).all():
+                expected = f"finite {np.dtype(dtype)} {shape}"
+                raise CheckpointError(f"adapter.envs.{name}: expected {expected}, found {array.dtype} {array.shape}")
+
+        def load() -> None:
+            envs.state, envs.steps, envs.prev_done = found.state.copy(), found.steps.copy(), found.prev_done.copy()
+            envs.np_random.bit_generator.state = found.random.words()
+
+        return load
+
+
+NATIVE_STATES: dict[str, Callable[[Any], Any]] = {
+    "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": CartPoleStates
+}
+"""The savers and loaders of native vector envs, by the names of their classes."""
+
+
+@dataclass(slots=True)
+class Repeated:
+    """Outcome of repeated episodes.
+
+    Args:
+        failed: [N] bool, the envs whose episode ended on the way.
+        returns: [N] or [N, A], the sums of rewards; None if no step was taken.
+    """
+
+    failed: Mask
+    returns: Array | None
+
+
+def repeat_episodes(
+    envs: gym.vector.VectorEnv[Any, Any, Any],
+    seeds: list[int | None],
+    table: Any,
+    num_steps: Rows,
+    memory: ObsMemory,
+    env_device: torch.device | None,
+) -> Repeated:
+    """Bring envs that were just reset to where these actions lead.
+
+    An env with a shorter episode than others begins it later, with a reset of its own. Before that, and when its
+    episode has ended too early, it is left out of steps, or takes some that nobody looks at.
+
+    Args:
+        envs: their masked resets work.
+        seeds: of the running episodes.
+        table: array [L, N, ...] of actions, for the longest episode; others come at the end.
+        num_steps: of the episodes [N].
+        memory: for the last observations.
+        env_device: of envs that take tensors.
+    """
+    begins, result = len(table) - num_steps, Repeated(np.zeros(envs.num_envs, np.bool_), None)
+    _leave_out(envs, seeds, begins > 0, is_done=False)
+    for number, row in enumerate(table):
+        if number:
+            _reset(envs, seeds, begins == number)
+        row = lent(row)  # the table is also the record of the running episodes
+        action = row if env_device is None else torch.from_numpy(row).to(env_device)
+        obs, reward, terminated, truncated, _ = envs.step(action)
+        if number == len(table) - 1:
+            memory.write(obs)
+        counts = (begins <= number) & ~result.failed
+        gained = as_array(reward).astype(np.float32)  # as whoever counted them got them
+        result.returns = np.zeros(gained.shape) if result.returns is None else result.returns
+        result.returns[counts] += gained[counts]
+        done = as_array(terminated) | as_array(truncated)
+        result.failed |= counts & done
+        _leave_out(envs, seeds, done, is_done=True)
+    late = begins == len(table)
+    if len(table) and late.any():
+        memory.write_rows(np.flatnonzero(late), take_rows(_reset(envs, seeds, late), np.flatnonzero(late)))
+    return result
+
+
+def differing(saved: list[Any], obs: Any) -> Mask:
+    """Return which envs observe something else [N], in any bit, than these leaves say."""
+    differs: Any = False
+    for there, here in zip(saved, leaves(obs), strict=True):
+        differs = differs | (_bits(there) != _bits(here)).any(1)
+    return np.asarray(differs)
+
+
+def _bits(leaf: Any) -> Array:
+    rows = as_array(leaf)
+    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+
+
+def _leave_out(envs: Any, seeds: list[int | None], mask: Mask, is_done: bool) -> None:
+    """Keep envs from being stepped; where that cannot be, see to it that they can be."""
+    if not mask.any():
+        return
+    if isinstance(envs.unwrapped, MaskedVectorEnv):
+        envs.unwrapped.park(np.flatnonzero(mask))
+    elif is_done:
+        _reset(envs, seeds, mask)
+
+
+def _reset(envs: Any, seeds: list[int | None], mask: Mask) -> Any:
+    """Begin the episodes of some envs; return the observations of all."""
+    if not mask.any():
+        return None
+    due = [seed if mask[n] else None for n, seed in enumerate(seeds)]
+    return envs.reset(seed=due, options={"reset_mask": mask})[0]

@@ -1,6 +1,8 @@
 """The adapter of envs that are stepped each by itself: some of them at a time, in any order."""
 
-from typing import Any, ClassVar
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -15,11 +17,76 @@ from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.resuming.action_trail import ActionTrail, StreamTrail
 from rltrainer.envs.resuming.adapter_state import NO_ROWS
-from rltrainer.envs.streams.env_streams import EnvStreams
-from rltrainer.envs.streams.sync_streams import SyncStreams
-from rltrainer.envs.streams.worker_streams import WorkerStreams
+from rltrainer.envs.workers.worker import Worker
+from rltrainer.envs.workers.worker_envs import INFOS, RESET, STEP, StepResult
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.tree import Tree, map_tree
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Answers:
+    """The envs that have done what they were told.
+
+    Args:
+        stepped: whose step is done, those that failed in it too.
+        restarted: that failed in their step and were made anew: no transition took place.
+        begun: that have begun an episode.
+    """
+
+    stepped: list[int]
+    restarted: list[int]
+    begun: list[int]
+
+
+class EnvStreams(Protocol):
+    """N envs that are told what to do and asked later; an env is told nothing before it has answered.
+
+    Attributes:
+        obs: tree [N, ...].
+        reward: [N].
+        terminated, truncated: [N] bool. All four hold what each env's last answer brought, until it is told something
+            else.
+    """
+
+    obs: Tree
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+    def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
+        """Let envs take a step with actions [K, ...]; the numbers of these steps are for errors."""
+
+    def reset(self, env: int, seed: int | None, number: int) -> None:
+        """Let an env begin an episode, after so many steps."""
+
+    def receive(self, timeout: float | None, max_steps: int) -> Answers:
+        """Hear who has answered, but of steps only so many; where nobody has, wait for the first.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as it takes.
+            max_steps: what is beyond is heard the next time.
+
+        Raises:
+            EnvError: an env failed.
+            SpaceError: an env returned what does not fit its spaces, or the rewards of several agents.
+        """
+
+    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        """Return the infos that an env's last step came with, gathered as gymnasium does, and its row there."""
+
+    def drain(self) -> None:
+        """Wait until all have answered, and forget it; errors are those of `receive`."""
+
+
+def several_agents(env: int, shape: tuple[int, ...]) -> SpaceError:
+    """Return the error of an env that rewards several agents."""
+    return SpaceError(
+        f"env {env} reward: shape {shape} is several agents'; no algorithm trains on them. Reduce them to one reward "
+        "in a wrapper, or test with a Collector."
+    )
 
 
 class StreamAdapter(EnvAdapter):
@@ -190,3 +257,114 @@ def _streams_of(envs: gym.vector.VectorEnv[Any, Any, Any]) -> EnvStreams:
         rule = f"must have a worker process for each of its {envs.num_envs} envs"
         hint = f"Make them with make_vec(..., num_workers={envs.num_envs})."
     raise ParamsError(field_error_text("BatchedCollector", "envs", rule, envs, hint))
+
+
+class SyncStreams:
+    """Steps the envs of a `SyncVectorEnv` when they are told to; see `EnvStreams`."""
+
+    def __init__(self, envs: SyncVectorEnv) -> None:
+        self._envs, self._group, num_envs = envs, envs._group, envs.num_envs
+        self.obs = map_tree(np.zeros_like, envs._obs)
+        self.reward = np.zeros(num_envs)
+        self.terminated, self.truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
+        self._infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+        self._stepped: deque[int] = deque()
+        self._begun: list[int] = []
+
+    def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
+        """Step envs one after the other."""
+        num_envs = self._envs.num_envs
+        for env, action, number in zip(envs, actions, numbers, strict=True):
+            self._envs._when = f"step {number}"
+            others = [i for i in range(num_envs) if i != env]
+            rewards, terminated, truncated, infos = self._group.step(self.obs, [action] * num_envs, others)
+            if self._group.reward_shape:
+                raise several_agents(env, self._group.reward_shape)
+            self.reward[env], self.terminated[env], self.truncated[env] = rewards[env], terminated[env], truncated[env]
+            self._infos[env] = infos[env]
+            self._stepped.append(env)
+
+    def reset(self, env: int, seed: int | None, number: int) -> None:
+        """Reset an env."""
+        self._envs._when = f"reset after {number} steps"
+        self._group.reset(self.obs, [(env, seed)], None)
+        self._begun.append(env)
+
+    def receive(self, timeout: float | None, max_steps: int) -> Answers:
+        """Return what is done."""
+        stepped = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
+        begun, self._begun = self._begun, []
+        return Answers(stepped, [], begun)
+
+    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        """Return the infos of all envs' last steps, and the env's row there."""
+        return self._group.gather(self._infos), env
+
+    def drain(self) -> None:
+        """Forget what is done."""
+        self._stepped.clear()
+        self._begun = []
+
+
+class WorkerStreams:
+    """Tells the workers of a `WorkerVectorEnv` what to do, each by itself; see `EnvStreams`.
+
+    Args:
+        envs: has a worker for each env.
+    """
+
+    def __init__(self, envs: WorkerVectorEnv) -> None:
+        self._pool, arrays = envs._pool, envs._arrays
+        self.obs, self._action, self._skipped = arrays.obs, arrays.action, arrays.skipped
+        self.reward, self.terminated, self.truncated = arrays.reward, arrays.terminated, arrays.truncated
+        self._info = arrays.info
+        self._results: list[Any] = [None] * envs.num_envs  # of each env's last step
+        self._stepped: deque[tuple[int, bool]] = deque()  # who has answered and was not told of, and was it restarted
+        self._due: dict[int, tuple[int | None, int]] = {}  # the resets under way: seed and number of steps
+
+    def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
+        """Send actions."""
+        self._action[envs], self._skipped[envs] = actions, False
+        for env, number in zip(envs, numbers, strict=True):
+            self._pool.send(env, f"step {number}", STEP)
+
+    def reset(self, env: int, seed: int | None, number: int) -> None:
+        """Send a seed."""
+        self._due[env] = seed, number
+        self._pool.send(env, f"reset after {number} steps", RESET, [(env, seed)], None)
+
+    def receive(self, timeout: float | None, max_steps: int) -> Answers:
+        """Hear the workers that have answered."""
+        begun: list[int] = []
+        if busy := self._busy():
+            for worker, result, is_new in self._pool.poll(busy, 0.0 if self._stepped else timeout):
+                env = worker.number
+                if env not in self._due:
+                    if isinstance(result, StepResult) and result.rewards is not None:
+                        raise several_agents(env, result.rewards.shape[1:])
+                    self._results[env] = result
+                    self._stepped.append((env, is_new))
+                elif is_new:  # with the same seed again
+                    self.reset(env, *self._due[env])
+                else:
+                    del self._due[env]
+                    begun.append(env)
+        heard = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
+        return Answers([env for env, _ in heard], [env for env, is_new in heard if is_new], begun)
+
+    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
+        """Return the infos of a worker's last step, from its answer or from shared memory, and the row there."""
+        result, schema = self._results[env], self._pool.workers[env].schema
+        if isinstance(result, StepResult):
+            return result.infos, 0
+        return (schema.read(self._info[env : env + 1]) if result == INFOS and schema is not None else {}), 0
+
+    def drain(self) -> None:
+        """Hear all that are busy."""
+        while busy := self._busy():
+            self._pool.poll(busy, None)
+        self._stepped.clear()
+        self._due.clear()
+
+    def _busy(self) -> list[Worker]:
+        return [worker for worker in self._pool.workers if worker.is_busy]

@@ -24,7 +24,6 @@ WATCHED = (
     "checkpoint/directory.py",
     "checkpoint/manifest.py",
     "checkpoint/members.py",
-    "checkpoint/replacing.py",
     "atomic_write.py",
     "state_file.py",
 )

@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store
 from rltrainer.checkpoint.manifest import read_manifest
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import ring_blocks
+from rltrainer.data import replay_file
 from rltrainer.errors import CheckpointError
 from tests.unit.checkpoint.test_directory import interrupted_at
 from tests.unit.data.reference import World, add_step, make_buffer
@@ -51,7 +51,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_blocks, "MIN_NBYTES", 100)
+    monkeypatch.setattr(replay_file, "MIN_NBYTES", 100)
 
 
 class Run:
@@ -584,7 +584,7 @@ def test_whatever_the_system_refuses_at_any_call(
 
 def die_at(directory: Path, at: int) -> None:
     """Save, and die at a call of the save."""
-    ring_blocks.MIN_NBYTES = 100
+    replay_file.MIN_NBYTES = 100
     run, made = third_save(directory)
     calls = Calls(at, lambda: os.kill(os.getpid(), 9))
     os.fsync = lambda descriptor: None
@@ -648,7 +648,7 @@ def test_uniform_rows_cost_little(tmp_path: Path) -> None:
 def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     run, made, line = Run(20), opened(tmp_path, keep_last=1), 0
-    watched = ("checkpoint/store.py", "checkpoint/capture.py")
+    watched = ("checkpoint/store.py",)
     run.go_on(run.steps[0])
     while True:
         with interrupted_at(line, KeyboardInterrupt(), watched) as reached, suppress(KeyboardInterrupt):

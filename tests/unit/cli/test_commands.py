@@ -19,8 +19,7 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.cli import main
-from rltrainer.cli.field_texts import field_texts, option_texts
-from rltrainer.cli.fields import fields_of
+from rltrainer.cli.fields import field_texts, fields_of, option_texts
 from rltrainer.recipes.algorithms import ALGORITHMS
 from tests.unit.recipes.any_recipes import any_recipe
 

@@ -12,7 +12,7 @@ import torch
 
 import rltrainer as rl
 from benchmarks.bit_flip import BitFlip
-from rltrainer.data.trace_bounds import TraceBounds
+from rltrainer.data.hindsight import TraceBounds
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
 from tests.unit.data.reference import Reference, World, add_step, make_buffer
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.data import ReplayBuffer, ring_blocks
-from rltrainer.data.ring_blocks import RingBlocks, rows_per_block
+from rltrainer.checkpoint.store import SavedBlocks
+from rltrainer.data import ReplayBuffer, replay_file
+from rltrainer.data.replay_file import RingBlocks, rows_per_block
 from rltrainer.errors import ReplayBufferError
-from rltrainer.saved_blocks import SavedBlocks
 from rltrainer.types import State
 from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, make_buffer, make_rollout
 from tests.unit.data.test_replay_file import same
@@ -25,7 +25,7 @@ ROW = 22
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make blocks of some rows of one env."""
-    monkeypatch.setattr(ring_blocks, "MIN_NBYTES", 3 * ROW)
+    monkeypatch.setattr(replay_file, "MIN_NBYTES", 3 * ROW)
 
 
 class Run:
@@ -166,7 +166,7 @@ def test_a_second_save_at_once_copies_what_it_holds() -> None:
 
 
 def test_a_thread_takes_what_was_there_while_the_buffer_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_blocks, "MIN_NBYTES", 3000 * ROW)
+    monkeypatch.setattr(replay_file, "MIN_NBYTES", 3000 * ROW)
     space = (OBS, ACTION)
     buffer = ReplayBuffer(300_000, *space, num_envs=1000, seed=0)
 
@@ -310,5 +310,5 @@ def test_a_block_has_a_256th_of_a_large_buffer_and_never_too_much() -> None:
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.undo()
     ring = ReplayBuffer(1_000_000, OBS, ACTION)._ring
-    assert ring_blocks.MAX_NBYTES == 2**25
+    assert replay_file.MAX_NBYTES == 2**25
     assert rows_per_block(ring) == -(-1_000_001 // 256)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rltrainer.data.sum_tree import MAX_TOP, WIDTH, SumTree
+from rltrainer.data.prioritized import MAX_TOP, WIDTH, SumTree
 
 SIZES = [1, 2, WIDTH, WIDTH + 1, WIDTH * MAX_TOP, WIDTH * MAX_TOP + 1, 300_001]
 

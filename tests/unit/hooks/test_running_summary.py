@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from rltrainer.hooks.running_summary import MAX_PARTS, RunningSummary
+from rltrainer.hooks.log_scalar import MAX_PARTS, RunningSummary
 
 
 def test_by_hand() -> None:

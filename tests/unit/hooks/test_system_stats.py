@@ -15,8 +15,8 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import MissingExtraError, ParamsError
-from rltrainer.hooks import SystemStats, system_probes, system_stats
-from rltrainer.hooks.system_probes import CpuProbe, GpuProbe
+from rltrainer.hooks import SystemStats, system_stats
+from rltrainer.hooks.system_stats import CpuProbe, GpuProbe
 from tests.unit.hooks.fake_run import FakeRun
 
 
@@ -133,7 +133,7 @@ def write_proc(folder: Path, user: int, idle: int) -> None:
 
 
 def test_proc_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_probes, "PROC", tmp_path)
+    monkeypatch.setattr(system_stats, "PROC", tmp_path)
     write_proc(tmp_path, user=1000, idle=5000)
     probe = CpuProbe()
     write_proc(tmp_path, user=1030, idle=5090)  # 30 of 120 ticks busy
@@ -165,7 +165,7 @@ def test_psutil_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.Monke
     module.virtual_memory = lambda: SimpleNamespace(percent=40.0)
     module.Process = lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=2e9))
     monkeypatch.setitem(sys.modules, "psutil", module)
-    monkeypatch.setattr(system_probes, "PROC", tmp_path / "none")
+    monkeypatch.setattr(system_stats, "PROC", tmp_path / "none")
     probe = CpuProbe()
     module.cpu_times = lambda: Times((32.0, 21.0, 50.0))  # 3 seconds, all of them busy
     assert probe() == {"cpu_percent": 100.0, "memory_percent": 40.0, "process_memory_gb": 2.0}
@@ -173,7 +173,7 @@ def test_psutil_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_neither_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    monkeypatch.setattr(system_probes, "PROC", tmp_path)
+    monkeypatch.setattr(system_stats, "PROC", tmp_path)
     text = r'SystemStats: needs psutil where there is no /proc: .*\. Run in a clone: pip install "\.\[system\]"'
     with pytest.raises(MissingExtraError, match=text):
         SystemStats().setup(FakeRun())

@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from rltrainer.nets.critic import Critic
+from rltrainer.nets.continuous import Critic
 from rltrainer.nets.net_params import NetParams
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rltrainer.nets.recurrent import GRU, LSTM
+from rltrainer.nets.recurrent_actor_critic import GRU, LSTM
 
 L, B, F, H = 7, 3, 4, 5
 CELLS = [GRU, LSTM]

@@ -14,7 +14,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
-from rltrainer.loggers.git_state import git_state
+from rltrainer.loggers.run_folder import git_state
 from tests.resume.runs import build
 
 

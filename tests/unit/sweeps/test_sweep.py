@@ -19,9 +19,9 @@ import rltrainer as rl
 from rltrainer import progress
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
 from rltrainer.runs.processes import Processes
-from rltrainer.sweeps.default_ranges import DEFAULT_RANGES, default_ranges
 from rltrainer.sweeps.search_space import SearchSpace
 from rltrainer.sweeps.study import read_trials
+from rltrainer.sweeps.sweep import DEFAULT_RANGES, default_ranges
 from rltrainer.sweeps.trial_process import DiskRefusal, TrialJob
 from tests.unit.sweeps.sweep_programs import FAILS_LATE, make_trainer, score, sweep
 

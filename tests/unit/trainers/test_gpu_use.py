@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rltrainer.trainers.gpu_use import GpuUse
+from rltrainer.trainers.run_log import GpuUse
 from tests.resume.runs import build
 from tests.unit.trainers.test_run_log import Rows
 

@@ -16,7 +16,7 @@ import torch
 import rltrainer as rl
 from rltrainer import progress
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
-from rltrainer.trainers.progress_bar import ProgressBar
+from rltrainer.trainers.run_log import ProgressBar
 from tests.resume.runs import build
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
 

@@ -12,13 +12,13 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets import linear
-from rltrainer.trainers import threads
-from rltrainer.trainers.threads import choose_num_threads
+from rltrainer.trainers import trainer_params
+from rltrainer.trainers.trainer_params import choose_num_threads
 from tests.resume.runs import build
 
 
 def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_num_cores", lambda: 4)
+    monkeypatch.setattr(trainer_params, "_num_cores", lambda: 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert choose_num_threads("auto", "auto", 10_000 * 256) == 1
     assert choose_num_threads("auto", "auto", 217_000 * 256) == 2
@@ -62,8 +62,8 @@ def test_auto_takes_no_more_threads_than_are_set(num_set: int, inside: int, monk
 
 def with_much_work(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> rl.OnPolicyTrainer:
     """Return a trainer for which "auto" would take four threads; notes how many it has."""
-    monkeypatch.setattr(threads, "_num_cores", lambda: 4)
-    monkeypatch.setattr(threads, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(trainer_params, "_num_cores", lambda: 4)
+    monkeypatch.setattr(trainer_params, "WORK_PER_THREAD", 1)
     trainer = build("ppo")
     params = dataclasses.replace(
         trainer.params, training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads())

@@ -10,7 +10,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint
-from rltrainer.trainers.run_signals import RunSignals
+from rltrainer.trainers.run_checkpoints import RunSignals
 from tests.fakes import CountingEnv
 from tests.resume.runs import build, digest, short_episodes
 from tests.unit.trainers.saving import checkpoints, trained

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.updates.gradient_limit import GradientLimit
-from rltrainer.updates.optimizer import Optimizer
+from rltrainer.updates.optimizer import GradientLimit, Optimizer
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, trained_parameters, update
 
 INF = math.inf
