@@ -66,10 +66,13 @@ PYTHON = {name: [b for b in blocks(path.read_text()) if b.language == "python"] 
 
 
 def shortened(params: Any) -> Any:
-    """Return trainer params with at most 4 epochs of 20 steps: a small collection online, 20 gradient steps offline."""
+    """Return trainer params with at most 3 epochs of 20 steps: a small collection online, 20 gradient steps offline."""
     if not isinstance(params, rl.TrainerParams):
         return params
-    few = {"max_epochs": 4, "epoch_num_steps": 20, "warmup_num_env_steps": 20, "collection_step_num_env_steps": 4096}
+    few = {
+        "max_epochs": 3, "epoch_num_steps": 20, "warmup_num_env_steps": 20, "collection_step_num_env_steps": 1024,
+        "update_step_num_repetitions": 1, "test_step_num_episodes": 2,
+    }  # fmt: skip
     changes = {name: min(most, vars(params)[name]) for name, most in few.items() if vars(params).get(name) is not None}
     # Compiled steps, which take half a minute to compile, have tests of their own.
     runtime = dataclasses.replace(params.runtime, compile=False)
