@@ -11,7 +11,7 @@ from pathlib import Path
 
 COSTS = Path(__file__).with_name("costs.json")
 """CPU seconds of each test that takes at least `RECORDED`, by its node id."""
-LIMIT, RECORDED = 0.4, 0.2
+LIMIT, RECORDED = 0.3, 0.2
 SITE = "site"
 """The xdist group of the tests that look at the pages of the docs: one process builds them."""
 
