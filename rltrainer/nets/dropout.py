@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from rltrainer.functional.scalars import computed_once
+
 
 class Dropout(nn.Module):
     """Sets each number to 0 with probability p in train mode, and scales the others by 1 / (1 - p).
@@ -29,7 +31,9 @@ class Dropout(nn.Module):
             return x
         self.num_masks += 1
         position = torch.arange(x.numel(), device=x.device)
-        number = _mix(_mix(self.num_masks) + position).view(x.shape)
+        # A graph that hashed the counter anew for each number took twice as long to compile, and longer to run.
+        seed = computed_once(_mix(self.num_masks))
+        number = _mix(seed + position).view(x.shape)
         return torch.where(number >= self.p * 2**32, x / (1 - self.p), 0.0)
 
 
