@@ -69,7 +69,7 @@ SATELLITES = {
     "envs.workers.worker_process": "the program of another process",
     "sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
-    "trainers.run_hooks": "when hooks are called, not what a run does",
+    "trainers.run_log": "where the numbers of a run go, not what a run does",
     "updates.bad_gradients": "what is kept of a fault, not how gradients are applied",
     "updates.cuda_graph": "all that knows CUDA graphs",
 }

@@ -1,34 +1,45 @@
 """The hooks of a run, called point by point, and their state in its checkpoints."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from rltrainer.algorithms import Samples
 from rltrainer.call_all import call_all
+from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, field_error_text
 from rltrainer.field_rules import AnyText, Rule, checked
-from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.context import SHOW, TrainerContext, are_numbers
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
 from rltrainer.hooks.lent import is_ours, lent
-from rltrainer.hooks.returned import SHOW, are_numbers, misshapen
 from rltrainer.interval import Every
 from rltrainer.names import did_you_mean
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
-from rltrainer.types import Load, State, UpdateResult
+from rltrainer.tree import leaves
+from rltrainer.types import Load, Rollout, State, Transitions, UpdateResult
 
 INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
 """Points inside a gradient step."""
-OF_LOSSES = ("post_loss", "optimizer")
+WITH_BATCH_AXES = {field.name for cls in (Rollout, Transitions, Samples) for field in dataclasses.fields(cls)} - {
+    "last_obs",
+    "final_obs",
+    "final_index",
+    "starts",
+}
+"""Fields of batches that have the batch's axes first."""
 AnyEvery = Annotated[Every, Rule("an Every", lambda v: isinstance(v, Every))]
 NO_HOOKS: State = {"changing": [], "states": {}}
 """The state of a run without hooks."""
 
 
 class HookRunner:
-    """Calls each point of the hooks that override it, in their order.
+    """Calls each point of the hooks that override it, in their order; does nothing where none does.
+
+    A user's hook is lent copies of batches, losses and statistics: a change in place changes nothing of the run.
 
     Args:
         owner: the params that hold the hooks, for error texts.
@@ -36,12 +47,13 @@ class HookRunner:
         is_on_policy: whether the algorithm is.
 
     Attributes:
-        has_users: whether a point is a user's code, which is lent copies of batches, losses and statistics: a change in
-            place changes nothing of the run.
+        context: what the hooks see of the run; whoever calls a point sets it first.
 
     Raises:
         ParamsError: two hooks have one name, or one hook is there twice.
     """
+
+    context: TrainerContext
 
     def __init__(self, owner: str, hooks: Sequence[TrainerHook], is_on_policy: bool = False) -> None:
         self._owner = owner
@@ -49,26 +61,23 @@ class HookRunner:
         self._hooks = _named(owner, hooks)
         self._at = {point: [hook for hook in hooks if _is_called(hook, point, is_on_policy)] for point in POINTS}
         self._minibatch: Any = None
-        self.has_users = any(not is_ours(getattr(hook, point)) for point, at in self._at.items() for hook in at)
+        self._has_users = any(not is_ours(getattr(hook, point)) for point, at in self._at.items() for hook in at)
 
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
+    def has(self, point: str) -> bool:
+        """Return whether any hook overrides this point."""
+        return bool(self._at[point])
 
-    def has(self, *points: str) -> bool:
-        """Return whether any hook overrides one of these points."""
-        return any(self._at[point] for point in points)
-
-    def open(self, ctx: TrainerContext) -> None:
+    def open(self) -> None:
         """Set the hooks up, unless they are."""
         if not self._open:
             for hook in self._hooks.values():
                 self._open.append(hook)  # first: one that fails half-way has something to clean up, too
-                self._check_none(hook, "setup", self._call(hook, "setup", ctx))
+                self._check_none(hook, "setup", self._call(hook, "setup"))
 
-    def close(self, ctx: TrainerContext) -> None:
-        """Shut those hooks down whose `setup` was called, whatever one of them raises; the first error goes on."""
+    def close(self) -> None:
+        """Shut those hooks down whose `setup` was called, whatever one of them raises; the first error is raised."""
         hooks, self._open = self._open, []
-        call_all(partial(self._call, hook, "shutdown", ctx) for hook in hooks)  # they have files and threads to close
+        call_all(partial(self._call, hook, "shutdown") for hook in hooks)  # they have files and threads to close
 
     def reset(self) -> None:
         """Let all hooks forget an earlier run."""
@@ -80,15 +89,32 @@ class HookRunner:
         for name, hook in self._hooks.items():
             hook.seed(derive_seed(seed, name))
 
-    def act(self, point: str, ctx: TrainerContext, *args: Any) -> None:
+    def begin_training_step(self) -> None:
+        """Measure intervals from here on."""
+        if self._hooks:
+            self.context._begin_training_step()
+
+    def end_training_step(self, batch: Any, result: UpdateResult | None, is_last: bool) -> None:
+        """Call the points at the end of a training step; `is_last` of its epoch."""
+        if self._hooks:
+            self.context._end_update(lent(result) if self._has_users and result is not None else result, is_last)
+            self.act("post_steps")
+            self.log("post_steps_log", batch)
+
+    def note_collection(self, stats: CollectStats) -> None:
+        """Show hooks the statistics of a collection step."""
+        if self._hooks:
+            self.context.collect_stats = lent(stats) if self._has_users else stats
+
+    def act(self, point: str, *args: Any) -> None:
         """Call an operation of each hook."""
         for hook in self._at[point]:
-            self._check_none(hook, point, self._show(hook, point, ctx, *args))
+            self._check_none(hook, point, self._show(hook, point, *args))
 
-    def replaced(self, point: str, ctx: TrainerContext, data: Any) -> Any:
+    def replaced(self, point: str, data: Any) -> Any:
         """Return data as the hooks make it, each from what the one before it returned."""
         for hook in self._at[point]:
-            found = self._show(hook, point, ctx, data)
+            found = self._show(hook, point, data)
             if found is None:
                 continue
             if type(found) is not type(data):
@@ -98,61 +124,22 @@ class HookRunner:
             data = found
         return data
 
-    def logged(self, point: str, ctx: TrainerContext, *args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the numbers of each hook to log, and those among them that the progress bar shows."""
-        values: dict[str, Any] = {}
-        shown: dict[str, Any] = {}
-        for hook in self._at[point]:
-            found = self._show(hook, point, ctx, *args)
-            if found is None:
-                continue
-            if not are_numbers(found):
-                raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
-            own = {name: value for name, value in found.items() if name != SHOW}
-            own = own if is_ours(getattr(hook, point)) else lent(own)  # it may count on in its tensors
-            values |= own
-            shown |= own if found.get(SHOW) else {}
-        return values, shown
+    def log(self, point: str, *args: Any) -> None:
+        """Take the numbers of each hook into the log's next row: of updates from inside one, else of training."""
+        if self._at[point]:
+            self.context._log.take_in("update" if point in INSIDE else "training", *self._logged(point, *args))
 
-    def callbacks(self, ctx: "UpdateContext") -> UpdateCallbacks:
-        """Return who listens inside an update: nobody where no hook overrides a point there."""
-        if not self.has(*INSIDE):
+    def log_test(self, stats: CollectStats) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the numbers of each hook to log of a test step, and those that the progress bar shows."""
+        with self.context._in_test_step():
+            return self._logged("test_log", stats)
+
+    def callbacks(self) -> UpdateCallbacks:
+        """Return the callbacks of an update: none where no hook overrides a point there."""
+        if not any(map(self.has, INSIDE)):
             return UpdateCallbacks()
-
-        def before(minibatch: Any) -> Any:
-            ctx.begin_gradient_step()
-            self._minibatch = self.replaced("process_optim_batch", ctx, minibatch)
-            return self._minibatch
-
-        def on_loss(name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
-            ctx.losses[name] = loss.clone() if self.has_users else loss
-            self.act("post_loss", ctx, self._minibatch)
-            losses, is_taken = {name: loss}, False
-
-            def step_now() -> None:
-                nonlocal is_taken
-                if not is_taken:
-                    step(losses[name])
-                is_taken = True
-
-            for hook in self._at["optimizer"]:
-                found = self._call(hook, "optimizer", ctx, {name: losses[name].clone()}, step_now)
-                if found is not None:
-                    if not _is_loss(found, name):
-                        rule = f"must return a dict of the loss {name!r}, a scalar with its graph, or None"
-                        raise self._wrong_return(hook, "optimizer", rule, found)
-                    losses = found
-            return losses[name]
-
-        def after(minibatch: Any, result: UpdateResult) -> None:
-            ctx.end_gradient_step(result)
-            self.act("post_optim", ctx)
-            if self._at["post_optim_log"]:
-                ctx.take_in("update", *self.logged("post_optim_log", ctx, minibatch))
-            self._minibatch = None
-            ctx.losses.clear()  # each holds the graph that it came from
-
-        return UpdateCallbacks(before=before, on_loss=on_loss if self.has(*OF_LOSSES) else None, after=after)
+        on_loss = self._on_loss if self.has("post_loss") or self.has("optimizer") else None
+        return UpdateCallbacks(self._before_step, on_loss, self._after_step)
 
     def state_dict(self) -> State:
         """Return the state of each hook by its name, and the names of those that change what is learned."""
@@ -181,14 +168,60 @@ class HookRunner:
     def _changing(self) -> list[str]:
         return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]
 
-    def _show(self, hook: TrainerHook, point: str, ctx: TrainerContext, *data: Any) -> Any:
+    def _before_step(self, minibatch: Any) -> Any:
+        self.context._begin_gradient_step()
+        self._minibatch = self.replaced("process_optim_batch", minibatch)
+        return self._minibatch
+
+    def _on_loss(self, name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor:
+        self.context.losses[name] = loss.clone() if self._has_users else loss
+        self.act("post_loss", self._minibatch)
+        is_taken = False
+
+        def step_once() -> None:
+            nonlocal is_taken
+            if not is_taken:
+                step(loss)
+            is_taken = True
+
+        for hook in self._at["optimizer"]:
+            found = self._call(hook, "optimizer", {name: loss.clone()}, step_once)
+            if found is not None:
+                if not _is_loss(found, name):
+                    rule = f"must return a dict of the loss {name!r}, a scalar with its graph, or None"
+                    raise self._wrong_return(hook, "optimizer", rule, found)
+                loss = found[name]
+        return loss
+
+    def _after_step(self, minibatch: Any, result: UpdateResult) -> None:
+        self.context._end_gradient_step(result)
+        self.act("post_optim")
+        self.log("post_optim_log", minibatch)
+        self._minibatch = None
+        self.context.losses.clear()  # each holds the graph that it came from
+
+    def _logged(self, point: str, *args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        values: dict[str, Any] = {}
+        shown: dict[str, Any] = {}
+        for hook in self._at[point]:
+            found = self._show(hook, point, *args)
+            if found is None:
+                continue
+            if not are_numbers(found):
+                raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
+            own = {name: value for name, value in found.items() if name != SHOW}
+            own = own if is_ours(getattr(hook, point)) else lent(own)  # it may count on in its tensors
+            values |= own
+            shown |= own if found.get(SHOW) else {}
+        return values, shown
+
+    def _show(self, hook: TrainerHook, point: str, *data: Any) -> Any:
         """Call a point with data that the run uses afterwards."""
-        given = data if not data or is_ours(getattr(hook, point)) else map(lent, data)
-        return self._call(hook, point, ctx, *given)
+        return self._call(hook, point, *(data if is_ours(getattr(hook, point)) else map(lent, data)))
 
     def _call(self, hook: TrainerHook, point: str, *args: Any) -> Any:
         try:
-            return getattr(hook, point)(*args)
+            return getattr(hook, point)(self.context, *args)
         except Exception as error:
             error.add_note(f"{self._owner}.hooks: {type(hook).__name__}.{point} raised this.")
             raise
@@ -204,17 +237,18 @@ class HookRunner:
         return ReturnedError(field_error_text(f"{self._owner}.hooks", name, rule, found, hint))
 
 
-class UpdateContext(TrainerContext, Protocol):
-    """The further methods of a context that the runner calls while gradient steps are taken."""
-
-    def begin_gradient_step(self) -> None:
-        """Forget the losses of the one before."""
-
-    def end_gradient_step(self, result: UpdateResult) -> None:
-        """Count it."""
-
-    def take_in(self, kind: Any, values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
-        """Take numbers into the log's next row of this kind, and show some on the bar."""
+def misshapen(batch: Any) -> str | None:
+    """Return which part of a batch is no tensor, or of another length than the rest; None if all fits."""
+    if not isinstance(batch, Rollout | Transitions | Samples):
+        return None  # of an algorithm of the user's
+    cells = batch.valid if isinstance(batch, Rollout) else batch.weight
+    for name in [field.name for field in dataclasses.fields(batch) if field.name in WITH_BATCH_AXES]:
+        for leaf in leaves(getattr(batch, name)):
+            if not isinstance(leaf, Tensor):
+                return f"{name} is a {type(leaf).__name__}, not a tensor"
+            if leaf.shape[: cells.dim()] != cells.shape:
+                return f"{name} has shape {tuple(leaf.shape)}, of {tuple(cells.shape)} cells"
+    return None
 
 
 def _is_called(hook: TrainerHook, point: str, is_on_policy: bool) -> bool:

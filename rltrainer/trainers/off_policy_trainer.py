@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any, Self
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
@@ -90,16 +91,17 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return self.env_step < self.params.warmup_num_env_steps
 
     def _process(self) -> Process | None:
-        return self._hooks.process
+        return partial(self._hooks.replaced, "batch_process") if self._hooks.has("batch_process") else None
 
     def _batch(self) -> Rollout | None:
-        return self.params.training_collector.rollout() if self._hooks.look_at_batch else None
+        is_seen = self._hooks.has("pre_steps_log") or self._hooks.has("post_steps_log")
+        return self.params.training_collector.rollout() if is_seen else None
 
     def _update(self, batch: Rollout | None) -> UpdateResult | None:
         algorithm, buffer, batch_size = self.algorithm, self.buffer, self.params.batch_size
         num_due, results = self._num_due(self._collected), []
         if num_due:
-            self._hooks.begin_update()
+            self._hooks.act("pre_optim_steps")
         while num_due > 0:
             num_batches = min(num_due, buffer.max_num_batches(batch_size))
             transitions = algorithm.sample(buffer, batch_size, num_batches if num_batches > 1 else None)

@@ -104,11 +104,11 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         began = time.perf_counter()
         transitions = self.algorithm.sample(self.params.buffer, self.params.batch_size)
         record.timing.update += time.perf_counter() - began
-        processed: Transitions = self._hooks.process_batch(transitions)
+        processed: Transitions = self._hooks.replaced("batch_process", transitions)
         return processed
 
     def _update(self, batch: Transitions) -> UpdateResult:
-        self._hooks.begin_update()
+        self._hooks.act("pre_optim_steps")
         result = self.algorithm.update(batch)
         self.params.buffer.update_priorities(batch.index, result.td_error)
         return result

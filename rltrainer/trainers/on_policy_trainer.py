@@ -86,13 +86,13 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             collector.attach_buffer(buffer)
 
     def _batch(self) -> Rollout:
-        rollout: Rollout = self._hooks.process_batch(self.params.training_collector.rollout())
+        rollout: Rollout = self._hooks.replaced("batch_process", self.params.training_collector.rollout())
         return rollout
 
     def _update(self, batch: Rollout) -> UpdateResult | None:
         if self._collected.num_collected_steps == 0:
             return None
-        self._hooks.begin_update()
+        self._hooks.act("pre_optim_steps")
         return self.algorithm.update(batch, self.params.batch_size, self.params.update_step_num_repetitions)
 
 

@@ -11,7 +11,6 @@ from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
 from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt
 from rltrainer.nets.normalizer import running_moments
-from rltrainer.trainers.callbacks import compute_score, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
@@ -146,9 +145,9 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         params = self.params
         if not params.test_in_training or params.test_collector is None:
             return False
-        if stats.num_collected_episodes == 0 or not wants_to_stop(params, compute_score(params, stats)):
+        if stats.num_collected_episodes == 0 or not params.wants_to_stop(params.score(stats)):
             return False
-        return wants_to_stop(params, self._test(params.test_collector))
+        return params.wants_to_stop(self._test(params.test_collector))
 
     def _settings(self) -> dict[str, float]:
         """Return frames, if env steps take several, how much the collector explores, and what it tells of itself."""

@@ -17,22 +17,21 @@ import torch
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.call_all import at_the_end
-from rltrainer.collect import DataSource
+from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
+from rltrainer.hooks import HookRunner, TrainerContext
 from rltrainer.loggers import Logger
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.names import explains_arguments
 from rltrainer.profiler_params import ProfilerParams
 from rltrainer.seeding import derive_seed
-from rltrainer.trainers.callbacks import call, take_score, wants_to_stop
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.run_checkpoints import checkpoints_of
 from rltrainer.trainers.run_files import read_run, write_run
-from rltrainer.trainers.run_hooks import RunHooks
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import RunState
-from rltrainer.trainers.run_stats import EpochStats, InfoStats
+from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
 from rltrainer.trainers.torch_settings import running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
@@ -67,7 +66,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         algorithm.set_weight_dtype(params.precision.weight_dtype)
         self.state = self.run_state_class.new(params.runtime)
         self._log = RunLog(params, algorithm, self.step_unit, self._settings)
-        self._hooks = RunHooks(algorithm, params, self._log, self.state)
+        self._hooks = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
+        self._hooks.context = self._new_context()
         self._checkpoints = checkpoints_of(params, algorithm, self.step_unit)
         self._share_done, self._is_started, self._continues = 0.0, False, False
         if params.resume_from_log and params.logger is not None:
@@ -163,11 +163,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             record, counters = state.begin_epoch(), state.counters
             with running_as(state.runtime, params.runtime, params.precision.tf32), self._profiler:
                 while state.stop_cause is None and not self._has_all_steps(record):
-                    call(params, "training_fn", counters.epoch, counters.env_step)
+                    params.call("training_fn", counters.epoch, counters.env_step)
                     hooks.begin_training_step()
                     state.training_step += 1
                     batch = self._collect(record)
-                    hooks.log_batch(batch)
+                    hooks.log("pre_steps_log", batch)
                     if state.stop_reason is None:  # else the data, and then a test step, were good enough
                         began = time.perf_counter()
                         with self._log.updating:
@@ -179,14 +179,14 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                         record.num_training_steps += 1
                         hooks.end_training_step(batch, result, self._has_all_steps(record))
                         self._log.end_training_step(state)
-                        call(params, "save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
+                        params.call("save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                     self._note_progress()
                     self._profiler.step()
                     self._checkpoints.end_training_step(self._has_all_steps(record))
                 self.algorithm.check_faults()
             if state.stop_reason is None and params.test_collector is not None:
                 score = self._test(params.test_collector)
-                if wants_to_stop(params, score):
+                if params.wants_to_stop(score):
                     state.stop_reason = "stop_fn"
             state.stop_reason = state.stop_cause
             record.timing.total += time.perf_counter() - started
@@ -216,7 +216,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
         state, loads = read_run(path, self.run_state_class, self.params, self.algorithm)
         back = partial(setattr, self, "state", self.state), partial(self.algorithm.attach, self.algorithm.plan)
-        with at_the_end(*back, self.algorithm.snapshot(), after_errors_only=True):
+        context = partial(setattr, self._hooks, "context", self._hooks.context)
+        with at_the_end(*back, context, self.algorithm.snapshot(), after_errors_only=True):
             self.state = state
             self._set_up()
             for load in loads:
@@ -237,9 +238,12 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _set_up(self) -> None:
         """Prepare what a run needs before its first step; may be called again."""
-        self._hooks.follow(self.state)
+        self._hooks.context = self._new_context()
         self._attach()
         self._profiler = RunProfiler(self.params.runtime.profiler)
+
+    def _new_context(self) -> TrainerContext:
+        return TrainerContext(self.algorithm, self.params, self.state, self._log)
 
     def _attach(self) -> None:
         """Let the algorithm follow this trainer's plan."""
@@ -274,18 +278,31 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     def _test(self, collector: DataSource) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""
         started, params, state = time.perf_counter(), self.params, self.state
-        call(params, "test_fn", self.epoch, self.env_step)
+        params.call("test_fn", self.epoch, self.env_step)
         collector.sync()
         collector.reset(first_episode=True)
         with running_as(state.runtime, params.runtime, params.precision.tf32):
             collect = partial(collector.collect, num_episodes=params.test_step_num_episodes, explore=False)
             stats = self._checkpoints.break_off(collect)
         stats = stats.reduce_agents(params.multi_agent_return_reduction)
-        score = state.score = take_score(params, state, self.algorithm, stats)
+        score = state.score = self._take_score(stats)
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score
             state.record.timing.test += time.perf_counter() - started
         self._log.tested(state, stats, score, *self._hooks.log_test(stats))
+        return score
+
+    def _take_score(self, stats: CollectStats) -> float:
+        """Return the score of a test step; if it is the best so far, remember it, and call `save_best_fn`."""
+        score, before = self.params.score(stats), self.state.best
+        if before.is_beaten_by(score):
+            returns = stats.returns
+            self.state.best = Best(score, float(returns.mean()), float(returns.std()), self.epoch)
+            try:
+                self.params.call("save_best_fn", self.algorithm)
+            except BaseException:
+                self.state.best = before  # without its file it is not the best that can be restored
+                raise
         return score
 
     def _resume_from_log(self, logger: Logger) -> None:

@@ -14,9 +14,10 @@ from torch import nn
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
-from rltrainer.errors import ParamsError
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, as_python, instance_of, is_int
 from rltrainer.hooks import HookRunner, TrainerHook
+from rltrainer.hooks.lent import lent
 from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
 from rltrainer.params import Params
@@ -163,6 +164,47 @@ class TrainerParams(Params):
                 rule, hint = "must be None in a trainer that is copied", f"Two runs cannot write one {place}."
                 self.raise_invalid(field, rule, hint)
 
+    def call(self, field: str, *args: Any) -> Any:
+        """Call the callback in this field, if there is one; a note names the field in what it raises."""
+        callback = getattr(self, field)
+        if callback is None:
+            return None
+        try:
+            return callback(*args)
+        except Exception as error:
+            error.add_note(f"{type(self).__name__}.{field} raised this.")
+            raise
+
+    def score(self, stats: CollectStats) -> float:
+        """Return the score of a collection: by `compute_score_fn`, or its mean return.
+
+        Raises:
+            ParamsError: `compute_score_fn` returned no number.
+        """
+        if self.compute_score_fn is None:
+            return float(stats.returns.mean())
+        score = _plain(self.call("compute_score_fn", lent(stats)))
+        if isinstance(score, float) or is_int(score):
+            return float(score)
+        raise self._wrong_return("compute_score_fn", "must return a number", score, "Return a float.")
+
+    def wants_to_stop(self, score: float) -> bool:
+        """Return whether `stop_fn` ends the run at a score; without one, no score does.
+
+        Raises:
+            ParamsError: it returned neither True nor False.
+        """
+        if self.stop_fn is None:
+            return False
+        answer = _plain(self.call("stop_fn", score))
+        if isinstance(answer, bool):
+            return answer
+        raise self._wrong_return("stop_fn", "must return True or False", answer, "Compare: lambda score: score >= 475.")
+
+    def _wrong_return(self, field: str, rule: str, value: object, hint: str) -> ParamsError:
+        hint = "Does it lack a return?" if value is None else hint
+        return ParamsError(field_error_text(type(self).__name__, field, rule, value, hint))
+
     def collectors(self) -> dict[str, DataSource]:
         """Return the collectors by the name of their field."""
         return {} if self.test_collector is None else {"test_collector": self.test_collector}
@@ -240,6 +282,11 @@ class TrainerParams(Params):
     def rollouts_vary(self) -> bool:
         """Return whether collections differ in size."""
         return False
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy, or what a tensor or array without axes holds, as Python's."""
+    return as_python(value.item() if getattr(value, "shape", None) == () else value)
 
 
 WORK_PER_THREAD = 25_000_000

@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 import rltrainer as rl
 from rltrainer.hooks import HookRunner
 from rltrainer.plan import UpdateCallbacks
+from rltrainer.trainers.run_state import RunState
 from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, parameters, update
 from tests.resume.runs import build
 
@@ -64,11 +65,10 @@ def difference_of_broken(name: str) -> float:
     """Take gradient steps in a whole and in a broken graph, each time from the same weights."""
     largest = 0.0
     whole, broken, hook = make(name), make(name), Reading()
-    ctx: Any = SimpleNamespace(losses={}, take_in=lambda *_: None, end_gradient_step=lambda result: None)
-    ctx.begin_gradient_step = ctx.losses.clear
-    callbacks = HookRunner("TrainerParams", [hook]).callbacks(ctx)
+    runner, log = HookRunner("TrainerParams", [hook]), SimpleNamespace(take_in=lambda *_: None)
+    runner.context = rl.TrainerContext(broken, None, RunState.new(COMPILED.runtime), log)
     whole.attach(COMPILED)
-    broken.attach(dataclasses.replace(COMPILED, callbacks=callbacks, all_reduce=torch.clone))
+    broken.attach(dataclasses.replace(COMPILED, callbacks=runner.callbacks(), all_reduce=torch.clone))
     for seed in range(4):  # of the algorithms with a delayed actor, two with its step
         broken.load_state_dict(whole.state_dict())
         update(whole, seed)

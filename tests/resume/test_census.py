@@ -34,7 +34,7 @@ EXCEPTIONS = {
     r"_bar\b": "what is shown",
     r"_ring\._table$": "derived from how much is stored, made anew when needed",
     r"exploration\._kept": "bounds of the action space as tensors, made at the first use",
-    r"\._hooks\._(context|runner)\.": "of the training step under way, and whether hooks are set up",
+    r"\._hooks\.(context|_open|_minibatch)\b": "of the training step under way, and whether hooks are set up",
     r"^trainer\._collected\b": "of the training step under way",
     r"^trainer\._profiler\.": "of one recording, which no resume goes on with",
     r"_continues$|_is_started$": "that the next run continues is what restoring means",

@@ -160,3 +160,19 @@ def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
         with_hooks("ppo", Counting()).restore(tmp_path / "run")
     with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook has not"):
         rl.TrainerHook().prepare_load({"count": 1})
+
+
+def test_a_restore_that_fails_leaves_hooks_with_the_run_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("halfway")
+
+    seen: list[int] = []
+    trainer = with_hooks("ppo", rl.FunctionHook("post_steps", lambda ctx: seen.append(ctx.epoch)))
+    trainer.execute_epoch()
+    trainer.save(tmp_path / "checkpoint")
+    trainer.execute_epoch()
+    monkeypatch.setattr(trainer.algorithm, "prepare_load", lambda state: fail)
+    with pytest.raises(RuntimeError, match="halfway"):
+        trainer.restore(tmp_path / "checkpoint")
+    trainer.execute_epoch()
+    assert seen == [1, 1, 2, 2, 3, 3]
