@@ -47,7 +47,7 @@ def main() -> None:
         ],
         update=rl.UpdateParams(max_grad_norm=0.5, nonfinite="skip"),
         precision=rl.PrecisionParams(amp=args.amp),
-        logger=run.logger("tensorboard", "jsonl", training_interval=1024),
+        logger=run.logger("tensorboard", training_interval=1024),
         save_best_fn=run.save_best,
         seed=1,
     )

@@ -37,7 +37,7 @@ def main() -> None:
         test_step_num_episodes=20,
         stop_fn=lambda score: score >= 475,
         run_folder=run,
-        logger=run.logger("tensorboard", "jsonl"),
+        logger=run.logger("tensorboard"),
         seed=args.seed,
     )
     result = rl.OnPolicyTrainer(algorithm, params).run()

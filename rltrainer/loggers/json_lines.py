@@ -1,14 +1,31 @@
-"""Log to one file of JSON lines."""
+"""Log to one file of JSON lines, and read its rows back, as they were written or as columns.
+
+Of all logs this is the one that is read: by `resume_from_log`, and by pictures.
+"""
 
 import json
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from rltrainer.errors import CheckpointError, readable
 from rltrainer.json_text import read_json
-from rltrainer.loggers.file_logger import Epochs
-from rltrainer.loggers.line_logger import LineLogger
+from rltrainer.loggers.file_logger import LineLogger
+from rltrainer.loggers.log_state import PROGRESS_NAMES, Extent, LoggedEpoch, LoggerState, ProgressRow
 from rltrainer.loggers.logger import Kind, Row
+from rltrainer.loggers.run_path import RunPath
+from rltrainer.regular_file import open_regular, read_lines
+from rltrainer.typed_state import from_state
+
+Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
+"""The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none."""
+
+FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER = 10_000_000, 100
+"""Limits of the cells of all columns: a number for any log, and a number for each value in it."""
 
 
 class JSONLinesLogger(LineLogger):
@@ -25,22 +42,108 @@ class JSONLinesLogger(LineLogger):
         ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
-    name_in_state = "json_lines"
     header = b'{"kind": '
 
-    def _epochs(self, path: Path) -> Epochs:
-        for number, line in enumerate(self._lines(path), start=1):
-            yield f"line {number}", line
+    def _counters_file(self) -> None:
+        """Return None: the rows of epochs hold the counters."""
 
-    def _step_of(self, line: str) -> int | float | None:
-        try:
-            step = read_json(line, allows_nan=True)["step"]
-        except (ValueError, TypeError, KeyError):
+    def _find_epoch(self) -> LoggedEpoch | None:
+        path, found, end = self._place, None, 0
+        if not path.is_file():
             return None
-        return step if isinstance(step, int | float) else None
+        for number, (row, end) in enumerate(_rows(path), start=1):
+            if row is not None and row.kind == "epoch":
+                values = {name: row.values[name] for name in PROGRESS_NAMES if name in row.values}
+                progress = from_state(ProgressRow, values, f"{path}, line {number}: epoch")
+                found = progress, row.step, end
+        if path.stat().st_size > end:
+            warnings.warn(f"{path}: the last line is truncated and was skipped", RuntimeWarning, stacklevel=3)
+        if found is None:
+            return None
+        progress, step, end = found
+        files = {"log": Extent.of(path, end)}
+        return LoggedEpoch(progress, LoggerState(type(self).__name__, step, {}, 0, files, place=path.name))
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         self._append((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         self._append((json.dumps({"kind": "params", "step": 0, **params}) + "\n").encode())
+
+
+class LogRow(NamedTuple):
+    """A row: its kind ("training", "test", "update", "epoch", or one's own), its step, and its numbers by name."""
+
+    kind: str
+    step: int
+    values: dict[str, float | None]
+
+
+def read_log(folder: Path) -> list[LogRow]:
+    """Return the rows of the newest JSON lines in a folder of logs, in their order; none if the folder is empty.
+
+    A row that is being written is left out.
+
+    Raises:
+        CheckpointError: the log cannot be read, or a row is none, or there are other logs only; the text names it.
+    """
+    path = RunPath(folder / "log.jsonl", ".jsonl").newest(Path.is_file)
+    if path.is_file():
+        return [row for row, _ in _rows(path) if row is not None]
+    if names := sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []:
+        hint = "Log JSON lines too, as RunFolder(path).logger(...) does, or rl.JSONLinesLogger beside your logger."
+        raise CheckpointError(
+            f"{path}: expected JSON lines, the log that is read back; found {', '.join(names)}. {hint}"
+        )
+    return []
+
+
+def columns(rows: list[LogRow], kind: str) -> Columns:
+    """Return the rows of one kind as columns; `step` alone, of no length, if there are none.
+
+    Raises:
+        CheckpointError: most of the columns would be empty, and take far more memory than the log.
+    """
+    rows = [row for row in rows if row.kind == kind]
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    if len(names) * len(rows) > max(FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER * sum(len(row.values) for row in rows)):
+        text = f"{len(names):,} names in {len(rows):,} rows, of which hardly one has two"
+        raise CheckpointError(f"a log of kind {readable(kind)}: expected rows that share names, found {text}")
+    found: Columns = {"step": np.array([row.step for row in rows], np.int64)}
+    return found | {name: np.array([_number(row.values.get(name)) for row in rows]) for name in names}
+
+
+def _rows(path: Path) -> Iterator[tuple[LogRow | None, int]]:
+    """Yield the whole rows of a log, None for that of params, each with the position after it."""
+    end = 0
+    try:
+        with open_regular(path) as file:
+            for number, line in enumerate(read_lines(file), start=1):
+                end += len(line)
+                if line.endswith(b"\n"):
+                    yield _row(line[:-1].decode(errors="replace"), f"{path}, line {number}"), end
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+
+
+def _row(line: str, where: str) -> LogRow | None:
+    try:
+        row: Any = read_json(line, allows_nan=True)
+    except ValueError as error:
+        raise CheckpointError(f"{where}: expected a row in JSON, found {readable(line)}") from error
+    match row:
+        case {"kind": "params"}:
+            return None
+        case {"kind": str(kind), "step": int(step)} if all(_is_number(row[name]) for name in row.keys() - {"kind"}):
+            of_row = {name: value for name, value in row.items() if name not in ("kind", "step")}
+            values = {sys.intern(name.removeprefix(f"{kind}/")): value for name, value in of_row.items()}
+            return LogRow(sys.intern(kind), step, values)
+    raise CheckpointError(f"{where}: expected a row of kind, step and numbers, found {readable(line)}")
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

@@ -8,14 +8,22 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.field_rules import Flag, Rule, as_python, checked, is_int
 from rltrainer.interval import Every, Unit
-from rltrainer.loggers.extent import Extent
-from rltrainer.loggers.logger_state import LoggerState, MultiLoggerState, read_logger_state
-from rltrainer.loggers.progress_row import PROGRESS_NAMES, Progress
+from rltrainer.loggers.log_state import (
+    PROGRESS_NAMES,
+    Extent,
+    LoggedEpoch,
+    LoggerState,
+    MultiLoggerState,
+    Progress,
+    read_logger_state,
+    write_logged_epoch,
+)  # fmt: skip
 from rltrainer.means import Number, Part, floats, gather, merge
 from rltrainer.names import explains_arguments
 from rltrainer.typed_state import to_state
@@ -135,13 +143,16 @@ class Logger(ABC):
             self._take_new_place()
 
     def continue_log(self, step: int) -> None:
-        """Go on with the log that `read_progress` reads, as `resume_from_log` does.
+        """Continue the log that `read_progress` reads, as `resume_from_log` does.
 
         Args:
-            step: where the run goes on; rows of later steps are removed before the next is written, as they come again.
+            step: where the run resumes; later rows are removed before the next is written, as they come again.
         """
         with self._guarded("continue its log", num_rows=0):
-            self._has_place = self._has_params = self._take_newest_place(step)
+            found = self._find_epoch()
+            self._has_place = self._has_params = False
+            if found is not None:
+                self._prepare(found.state_at(step))()
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Write what the run was told, once: not again on a resume.
@@ -194,7 +205,7 @@ class Logger(ABC):
             self._log(kind, values if last is None else {}, step, position)
 
     def log_epoch(self, progress: Progress) -> None:
-        """Write how far the run has come, for `read_progress`; then flush.
+        """Write how far the run has come, and flush; then write the file of counters that `read_progress` reads.
 
         Args:
             progress: the counts `epoch`, `env_step`, `update_step`, `gradient_step`, and `best_score`, `best_return`,
@@ -209,10 +220,24 @@ class Logger(ABC):
             raise ValueError(f"{type(self).__name__}.log_epoch: progress lacks {', '.join(missing)}")
         self.log("epoch", progress, int(progress["env_step"] or progress["gradient_step"] or 0))
         self.flush()
+        with self._guarded("write its counters", num_rows=0):
+            if (path := self._counters_file()) is not None:
+                row = {name: self._checked("epoch", name, progress[name]) for name in PROGRESS_NAMES}
+                write_logged_epoch(path, row, self.state_dict())
 
     def read_progress(self) -> Progress | None:
-        """Return what the last intact `log_epoch` wrote, or None if the log has none. Nothing in a log is run."""
-        return None
+        """Return what the last whole `log_epoch` wrote, or None if there was none. Nothing that is read is run.
+
+        Before a run has begun, the last of all runs at this path is read.
+
+        Raises:
+            CheckpointError: it is damaged, or holds values that no run resumes from; the text names them.
+        """
+        try:
+            found = self._find_epoch()
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. Remove it, or log the run elsewhere.") from error
+        return None if found is None else vars(found.progress)
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system."""
@@ -257,6 +282,17 @@ class Logger(ABC):
         found = read_logger_state(state)
         if isinstance(found, MultiLoggerState):
             return lambda: None
+        load_state = self._prepare(found)
+
+        def load() -> None:
+            load_state()
+            with self._guarded("cut its files", num_rows=0):
+                self._cut()
+
+        return load
+
+    def _prepare(self, found: LoggerState) -> Load:
+        """Return what takes up a state; files are cut when the next row is written."""
         continue_files: Load | None = None
         if found.logger == type(self).__name__:
             with self._guarded("compare its files with the checkpoint's", num_rows=0):
@@ -299,6 +335,19 @@ class Logger(ABC):
         """Write what the run was told. May raise anything."""
         return
 
+    def _cut(self) -> None:
+        """Remove what files hold beyond the state that was loaded."""
+        return
+
+    def _counters_file(self) -> Path | None:
+        """Return the small file of counters beside the log; None for a logger that leaves none."""
+        return None
+
+    def _find_epoch(self) -> LoggedEpoch | None:
+        """Return the end of the last whole epoch in the log."""
+        path = self._counters_file()
+        return LoggedEpoch.read(path) if path is not None and path.exists() else None
+
     def _place_name(self) -> str | None:
         """Return the name of this run's log; None for a logger that writes no files."""
         return None
@@ -306,10 +355,6 @@ class Logger(ABC):
     def _take_new_place(self) -> None:
         """Begin a log that no run has written to."""
         return
-
-    def _take_newest_place(self, step: int) -> bool:
-        """Go on with the log that was written to last, from this step on; return whether there is one."""
-        return False
 
     def _position(self, kind: Kind, step: int, update_step: int, gradient_step: int | None) -> int:
         """Return what the interval of this kind of row counts."""

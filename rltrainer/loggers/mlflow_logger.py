@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
+from urllib.parse import quote
 
 from rltrainer.errors import missing_extra
 from rltrainer.field_rules import AnyPath, AnyText, checked
+from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
-from rltrainer.loggers.logger_state import LoggerState
-from rltrainer.loggers.progress_row import Progress, read_progress_row
 from rltrainer.types import Load
 
-PROGRESS_TAG = "rltrainer.progress"
 MAX_PARAM = 6000
 """Characters of a param's value; MLflow takes no more."""
 MAX_METRICS = 1000
@@ -35,8 +34,8 @@ class MLflowLogger(Logger):
     removed there, so what it has of a metric up to some step is not written again: no value is doubled or missing.
 
     Args:
-        folder: of the database `mlflow.db`, and of artifacts, where no server is named; `mlflow ui --backend-store-uri
-            sqlite:///<folder>/mlflow.db` shows it.
+        folder: of the counters that `resume_from_log` reads; of the database `mlflow.db`, and of artifacts, where no
+            server is named; `mlflow ui --backend-store-uri sqlite:///<folder>/mlflow.db` shows it.
         experiment: to which the run belongs; it is made if there is none.
         name: of the run, as it is shown; None leaves it to MLflow.
         tracking_uri: of the server, or a store; None is MLFLOW_TRACKING_URI, or the folder.
@@ -76,13 +75,6 @@ class MLflowLogger(Logger):
         self._last_steps: dict[str, int] = {}
         self._at_exit: weakref.finalize[Any, Any] | None = None
 
-    def read_progress(self) -> Progress | None:
-        """Return what the last `log_epoch` wrote, to this run, or to the newest of this experiment and name."""
-        found = self._find_run()
-        if found is None or PROGRESS_TAG not in found.data.tags:
-            return None
-        return read_progress_row(f"the progress of MLflow's run {found.info.run_id}", found.data.tags[PROGRESS_TAG])
-
     def __repr__(self) -> str:
         return f"MLflowLogger({self.tracking_uri!r}, {self.experiment!r}, id={self._id!r})"
 
@@ -96,8 +88,6 @@ class MLflowLogger(Logger):
         ]
         for start in range(0, len(metrics), MAX_METRICS):
             self._client.log_batch(run, metrics=metrics[start : start + MAX_METRICS])
-        if kind == "epoch":
-            self._client.set_tag(run, PROGRESS_TAG, json.dumps(dict(values)))
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         run = self._opened()
@@ -141,33 +131,19 @@ class MLflowLogger(Logger):
         artifacts = (self.folder / "artifacts").as_uri() if is_ours else None
         return str(self._client.create_experiment(self.experiment, artifact_location=artifacts))
 
-    def _find_run(self) -> Any:
-        client = self._connected()
-        if self._id is not None:
-            return client.get_run(self._id)
-        experiment = client.get_experiment_by_name(self.experiment)
-        if experiment is None:
-            return None
-        newest = ["attributes.start_time DESC"]
-        runs = client.search_runs([experiment.experiment_id], order_by=newest)
-        is_ours = (run for run in runs if PROGRESS_TAG in run.data.tags)
-        return next((run for run in is_ours if self.name in (None, run.info.run_name)), None)
-
     def _close(self) -> None:
         at_exit, self._at_exit = self._at_exit, None
         if at_exit is not None:
             at_exit()
+
+    def _counters_file(self) -> Path:
+        return self.folder / f"mlflow.{quote(self.experiment, '')}.{quote(self.name or '', '')}.progress.json"
 
     def _place_name(self) -> str | None:
         return self._id
 
     def _take_new_place(self) -> None:
         self._move(None)
-
-    def _take_newest_place(self, step: int) -> bool:
-        found = self._find_run()
-        self._move(None if found is None else found.info.run_id)
-        return found is not None
 
     def _prepare_files(self, state: LoggerState) -> Load | None:
         return lambda: self._move(state.place)

@@ -6,9 +6,8 @@ from typing import Any, Concatenate, ParamSpec
 
 from rltrainer.call_all import call_all
 from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.loggers.log_state import MultiLoggerState, Progress, read_logger_state
 from rltrainer.loggers.logger import Kind, Logger, Row
-from rltrainer.loggers.logger_state import MultiLoggerState, read_logger_state
-from rltrainer.loggers.progress_row import Progress
 from rltrainer.types import Load, State
 
 Args = ParamSpec("Args")
@@ -47,6 +46,7 @@ class MultiLogger(Logger):
     gather = _by_each(Logger.gather)
     log = _by_each(Logger.log)
     log_rest = _by_each(Logger.log_rest)
+    log_epoch = _by_each(Logger.log_epoch)
     flush = _by_each(Logger.flush)
     close = _by_each(Logger.close)
 
@@ -60,8 +60,9 @@ class MultiLogger(Logger):
         return any(logger.is_due(kind, step, update_step, gradient_step) for logger in self.loggers)
 
     def read_progress(self) -> Progress | None:
-        """Return the progress of the first logger that has one."""
-        return next((found for logger in self.loggers if (found := logger.read_progress()) is not None), None)
+        """Return the progress of the logger that has come furthest: a run may be killed between two of them."""
+        found = [progress for logger in self.loggers if (progress := logger.read_progress()) is not None]
+        return max(found, key=lambda progress: progress["epoch"] or 0, default=None)
 
     def state_dict(self) -> State:
         """Return the states of all, in order."""

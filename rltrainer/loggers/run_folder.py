@@ -109,17 +109,20 @@ class RunFolder:
         logs = [] if self.logs.is_symlink() else self.logs.glob("*")
         refuse_links([*(self.path / name for name in WRITTEN), *logs], CheckpointError)
 
-    def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> Logger:
-        """Return a logger that writes here: the params to `params.json`, rows to what is named.
+    def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> MultiLogger:
+        """Return a logger that writes here: the params to `params.json`, rows to JSON lines and to what is named.
 
         Args:
-            names: of `get_logger`; a run of a service has the folder's name.
+            names: of `get_logger`, beside "jsonl", which `open_run` and pictures read; a run of a service has the
+                folder's name.
             options: intervals and `strict` of all of them.
         """
         self.refuse_links()
-        own = {name: {"name": self.path.name} if name in ("wandb", "mlflow") else {} for name in names}
-        loggers = [get_logger(name, self.logs, **own[name], **options) for name in names]
-        return MultiLogger(ParamsFile(self.params), *loggers)
+        loggers: list[Logger] = [ParamsFile(self.params)]
+        for name in dict.fromkeys(("jsonl", *names)):
+            own = {"name": self.path.name} if name in ("wandb", "mlflow") else {}
+            loggers.append(get_logger(name, self.logs, **own, **options))
+        return MultiLogger(*loggers)
 
     def save_best(self, algorithm: Saveable) -> None:
         """Write the best algorithm; a trainer's `save_best_fn`."""

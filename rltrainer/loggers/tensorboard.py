@@ -1,28 +1,34 @@
-"""Log to TensorBoard."""
+"""Log to TensorBoard, in event files that are written at once and by the caller, so that failures reach him.
 
+TensorBoard's own writer leaves that to a thread, which prints where nobody can answer.
+"""
+
+import io
+import itertools
 import json
 import os
+import socket
+import time
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, Unpack
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.loggers.event_file import EVENT_FILES, FIRST, beginning, events, new_name, row
-from rltrainer.loggers.extent import Extent
-from rltrainer.loggers.file_logger import AppendedFile, Epochs, FileLogger
+from rltrainer.loggers.file_logger import AppendedFile, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 
-PROGRESS_TAG = "epoch/progress"
-_TEXT = f"{PROGRESS_TAG}/text_summary"
-"""The tag that TensorBoard gives a text."""
+EVENT_FILES = "events.out.tfevents."
+FIRST = f"{EVENT_FILES}0000000000.first"
+"""The first event file of a run: one name for all processes, so that only one of them can make it."""
+_NUMBERS = itertools.count()
 
 
 class TensorBoardLogger(FileLogger):
     """Write scalars for TensorBoard; look at them with `tensorboard --logdir <path>`.
 
-    A log is continued in a new event file. `log_epoch` also writes its row as JSON text, which keeps what a scalar
-    cannot: counts beyond float32 and None. The params of the run are among the texts.
+    A log is continued in a new event file, with the counters that `resume_from_log` reads in
+    `tensorboard.progress.json` beside it. The params of the run are among the texts.
 
     Args:
         path: the folder of event files; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
@@ -38,31 +44,18 @@ class TensorBoardLogger(FileLogger):
         if Path(path).is_file():
             raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be a folder, not a file", path))
         super().__init__(Path(path), "", **options)
-        # Rows of earlier files are hidden from this step on, by this file and by the next one; None hides none.
-        self._purge_step: int | None = None
-        self._next_purge_step: int | None = None
-        self._claimed: Path | None = None
-
-    def _epochs(self, path: Path) -> Epochs:
-        # By time, because the names of event files of one second are in no certain order.
-        found = [event for file in path.glob(f"{EVENT_FILES}*") for event in events(file) if _matters(event)]
-        rows: list[tuple[int, bytes]] = []
-        for event in sorted(found, key=lambda event: float(event.wall_time)):
-            if event.session_log.status == event.session_log.START:  # which hides later rows of earlier files
-                rows = [row for row in rows if row[0] < event.step]
-            texts = [each.tensor.string_val[:1] for each in event.summary.value if each.tag == _TEXT]
-            rows += [(event.step, b"".join(text)) for text in texts]
-        for step, text in rows:
-            yield f"the epoch row of step {step}", text
+        self._hiding = b""  # an event that hides rows of earlier files, written before the next piece
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        scalars = {name: value for name, value in values.items() if value is not None}
-        texts = {PROGRESS_TAG: json.dumps(dict(values))} if kind == "epoch" else {}
-        self._append(row(step, scalars, texts))
+        self._append(_row(step, {name: value for name, value in values.items() if value is not None}, {}))
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         texts = {f"params/{name}": f"```\n{json.dumps(value, indent=2)}\n```" for name, value in params.items()}
-        self._append(row(0, {}, texts))
+        self._append(_row(0, {}, texts))
+
+    def _append(self, data: bytes) -> None:
+        super()._append(self._hiding + data)
+        self._hiding = b""
 
     def _is_log(self, path: Path) -> bool:
         return any(path.glob(f"{EVENT_FILES}*"))
@@ -70,36 +63,56 @@ class TensorBoardLogger(FileLogger):
     def _claim(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         (path / FIRST).touch(exist_ok=False)
-        self._claimed = path / FIRST
 
     def _move(self, path: Path) -> None:
         super()._move(path)
-        self._next_purge_step = None
+        self._hiding = b""
 
-    def _drop_after(self, step: int) -> None:
-        """Have the next file hide the rows of later steps, which TensorBoard leaves out from then on."""
-        self._next_purge_step = step + 1
+    def _hide_after(self, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]  # has no types
 
-    _hide_after = _drop_after
+        self._hiding = _event(step + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def _measure_files(self) -> dict[str, Extent]:
-        files = sorted(self.path.glob(f"{EVENT_FILES}*"))
-        return {file.name: Extent.of(file, file.stat().st_size) for file in files}
+    def _files(self) -> dict[str, Path]:
+        return {file.name: file for file in sorted(self.path.glob(f"{EVENT_FILES}*"))}
 
     def _find(self, place: Path, name: str) -> Path | None:
         return place / name if Path(name).name == name and name.startswith(EVENT_FILES) else None
 
+    def _size(self, file: Path) -> int:
+        return file.stat().st_size
+
     def _open(self) -> FileIO:
-        claimed, self._claimed = self._claimed, None
-        is_ours = claimed is not None and claimed.parent == self.path
-        file = AppendedFile(claimed if claimed and is_ours else self.path / new_name())
-        self._purge_step, self._next_purge_step = self._next_purge_step, None
-        return file
+        first = self.path / FIRST
+        is_claimed = first.is_file() and first.stat().st_size == 0
+        name = f"{EVENT_FILES}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
+        return AppendedFile(first if is_claimed else self.path / name)
 
     def _beginning(self) -> bytes:
-        return beginning(self._purge_step)
+        return _event(0, file_version="brain.Event:2")
+
+    def _counters_of(self, path: Path) -> Path:
+        return path / "tensorboard.progress.json"
 
 
-def _matters(event: Any) -> bool:
-    """Return whether an event says how far a run has come, or hides what others say."""
-    return event.HasField("session_log") or any(each.tag == _TEXT for each in event.summary.value)
+def _row(step: int, scalars: Mapping[str, float], texts: Mapping[str, str]) -> bytes:
+    """Return the event of a row."""
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # type: ignore[import-untyped]
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
+
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+    for tag, text in texts.items():
+        tensor = TensorProto(dtype="DT_STRING", string_val=[text.encode()])
+        tensor.tensor_shape.dim.add(size=1)
+        values.append(Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor))
+    return _event(step, summary=Summary(value=values))
+
+
+def _event(step: int, **what: object) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+    stream = io.BytesIO()
+    RecordWriter(stream).write(Event(wall_time=time.time(), step=step, **what).SerializeToString())
+    return stream.getvalue()

@@ -6,11 +6,12 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Unpack
+from urllib.parse import quote
 
 from rltrainer.errors import ParamsError, field_error_text, missing_extra
 from rltrainer.field_rules import AnyPath, AnyText, checked
+from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
-from rltrainer.loggers.logger_state import LoggerState
 from rltrainer.types import Load
 
 Mode = Literal["online", "offline", "disabled"]
@@ -19,13 +20,14 @@ Mode = Literal["online", "offline", "disabled"]
 class WandbLogger(Logger):
     """Write rows to a run of Weights & Biases, over our steps; what the run was told is its config. Extra `wandb`.
 
-    A run that is restored goes on in the same run of the service. Online the service tells how far that has come, and
-    rows that it has already are left out: none is doubled or missing (of the last step before a kill, the row may hold
-    a part only). Offline each start has a folder of its own under one id; `wandb sync` of all of them sends the rows
-    between a checkpoint and a kill twice. `resume_from_log` finds nothing to read here.
+    A run that is restored, or resumed by `resume_from_log`, goes on in the same run of the service. Online the service
+    tells how far that has come, and rows that it has already are left out: none is doubled or missing (of the last
+    step before a kill, the row may hold a part only). Offline each start has a folder of its own under one id;
+    `wandb sync` of all of them sends the rows between a checkpoint and a kill twice.
 
     Args:
-        folder: where W&B keeps files, in `<folder>/wandb`; it is made with the first row.
+        folder: where W&B keeps files, in `<folder>/wandb`, and we the counters that `resume_from_log` reads; it is made
+            with the first row.
         project: of the service.
         name: of the run, as it is shown; None leaves it to W&B.
         mode: "offline" writes files only, which `wandb sync` sends; None is what W&B is set to (WANDB_MODE), or online.
@@ -93,6 +95,9 @@ class WandbLogger(Logger):
         run, self._run = self._run, None
         if run is not None:
             run.finish()
+
+    def _counters_file(self) -> Path:
+        return self.folder / f"wandb.{quote(self.project, '')}.{quote(self.name or '', '')}.progress.json"
 
     def _place_name(self) -> str | None:
         return self._id

@@ -20,7 +20,7 @@ from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers.wrapper_names import wrappers_named
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.field_rules import AnyPath, checked
-from rltrainer.loggers import RunFolder
+from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.names import explains_arguments
 from rltrainer.recipes import cookbook
 from rltrainer.recipes.algorithms import algorithm_named, name_of
@@ -118,6 +118,8 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     try:
         if start is not None:
             start.save(cast(Path, recipe.start))
+        if isinstance(own := live.get("logger"), Logger):  # the folder has JSON lines whatever else is logged
+            live["logger"] = MultiLogger(*folder.logger().loggers, own)
         trainer = recipe.make_trainer(run_folder=folder, **live)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from rltrainer.errors import CheckpointError, readable
 from rltrainer.field_rules import AnyPath, checked
 from rltrainer.json_text import read_json
 from rltrainer.loggers import RunFolder
-from rltrainer.loggers.log_rows import Columns, LogRow, columns, read_log
+from rltrainer.loggers.json_lines import Columns, LogRow, columns, read_log
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.names import explains_arguments
 from rltrainer.registry import Named
@@ -86,10 +86,10 @@ class Run:
 
     @cached_property
     def log(self) -> list[LogRow]:
-        """The rows of its newest log, read once; `open_run` again sees what was written since.
+        """The rows of its newest JSON lines, read once; `open_run` again sees what was written since.
 
         Raises:
-            CheckpointError: the log is damaged.
+            CheckpointError: the log is damaged, or there are logs of other kinds only.
         """
         return read_log(self.folder.logs)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from rltrainer.errors import readable
 from rltrainer.field_rules import NonNegativeInt
 from rltrainer.global_random import GlobalRandom
-from rltrainer.loggers.progress_row import Progress
+from rltrainer.loggers.log_state import Progress
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.epoch_record import EpochRecord, LastEpisodes
 from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats, Timing

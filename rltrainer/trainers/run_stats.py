@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rltrainer.collect import CollectStats
 from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt
-from rltrainer.loggers.progress_row import Progress
+from rltrainer.loggers.log_state import Progress
 from rltrainer.types import UpdateResult
 
 

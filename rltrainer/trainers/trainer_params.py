@@ -96,8 +96,9 @@ class TrainerParams(Params):
     save_checkpoint_fn: CheckpointFn | None = live(None)
     """Called after each training step; saves what it likes and returns where."""
     resume_from_log: Flag = False
-    """Take up epoch, step counters and best score from the logger's existing log, if it has any: where a log is all
-    that is left of a run, and networks and buffers are yours to load. What `checkpoint` saves goes on by itself."""
+    """Take up epoch, step counters and best score from the logger's existing log, or the file of counters beside it:
+    where a log is all that is left of a run, and networks and buffers are yours to load. What `checkpoint` saves
+    resumes by itself."""
     multi_agent_return_reduction: ReductionFn | None = live(None)
     """Turns the returns of several agents into one per episode."""
     logger: AnyLogger | None = live(None)
@@ -150,7 +151,7 @@ class TrainerParams(Params):
     def _write_to(self, folder: RunFolder) -> None:
         """Let the run write to its folder what nothing else is said of."""
         folder.refuse_links()
-        own: dict[str, Any] = {"checkpoint": CheckpointParams(folder.checkpoints), "logger": folder.logger("jsonl")}
+        own: dict[str, Any] = {"checkpoint": CheckpointParams(folder.checkpoints), "logger": folder.logger()}
         if self.test_collector is not None:
             own["save_best_fn"] = folder.save_best
         for field, value in own.items():

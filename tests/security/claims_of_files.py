@@ -19,7 +19,7 @@ from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.checkpoint.manifest import read_manifest
 from rltrainer.checkpoint.segments import SegmentFolder
 from rltrainer.loggers import RunFolder
-from rltrainer.loggers.log_rows import read_log
+from rltrainer.loggers.json_lines import read_log
 from rltrainer.recipes.recipe_file import recipe_of
 
 WIDE, LONG = 20_000_000, 10**10
@@ -37,6 +37,8 @@ def read_as_named(path: str | Path) -> object:
             return read_log(path)
         case "resumed":
             return rl.JSONLinesLogger(path).read_progress()
+        case "counters":
+            return rl.CSVLogger(path).read_progress()
         case "recipe":
             return recipe_of(RunFolder(path))
         case "sweep":
@@ -158,21 +160,15 @@ def long_line_of_json(folder: Path) -> Path:
     return folder / "log.json"
 
 
-def long_line_of_csv(folder: Path) -> Path:
-    long_file(folder / "log.csv" / "log.csv", "step,name,value\n")
-    return folder / "log.csv"
-
-
 def long_line_of_a_log_to_continue(folder: Path) -> Path:
     long_file(folder / "resumed.jsonl", '{"kind": "training", "step": 0}\n')
     return folder / "resumed.jsonl"
 
 
-def long_field_of_csv(folder: Path) -> Path:
-    path = folder / "log.field"
-    path.mkdir()
-    (path / "log.csv").write_text("step,name,value\n1,training/" + "x" * 200_000 + ",1.0\n")
-    return path
+def long_counters(folder: Path) -> Path:
+    (folder / "counters.csv").write_text("step,name,value\n")
+    long_file(folder / "counters.csv.progress.json", "{")
+    return folder / "counters.csv"
 
 
 def log_of_many_names(folder: Path) -> Path:
@@ -221,9 +217,8 @@ CASES: list[tuple[Callable[[Path], Path], str]] = [
     (long_sweep, TOO_LONG),
     (long_manifest, TOO_LONG),
     (long_line_of_json, TOO_LONG_A_LINE),
-    (long_line_of_csv, TOO_LONG_A_LINE),
     (long_line_of_a_log_to_continue, TOO_LONG_A_LINE),
-    (long_field_of_csv, "expected step,name,value"),
+    (long_counters, TOO_LONG),
     (log_of_many_names, "5,000 names in 5,001 rows"),
     (segment_named_often, "loaded"),
 ]

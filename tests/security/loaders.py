@@ -266,7 +266,7 @@ def of_logs(folder: Path) -> list[Loader]:
             logger.log("test", {"score": float(epoch)}, 100 * epoch)
             logger.log_epoch(PROGRESS | {"epoch": epoch, "env_step": 100 * epoch})
         logger.close()
-        file = path if path.is_file() else next(path.iterdir())
+        file = path if cls is rl.JSONLinesLogger else next(folder.rglob(f"*{cls.__name__[:3].lower()}*.progress.json"))
         data = file.read_bytes()
 
         def write(random: Random, file: Path = file, data: bytes = data) -> None:

@@ -12,6 +12,7 @@ import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError, RLTrainerError
 from rltrainer.hooks import BatchRecorder
+from rltrainer.loggers.log_state import LoggedEpoch
 from rltrainer.state_file import read_state, write_state
 from tests.resume.runs import build
 
@@ -41,7 +42,7 @@ READERS: list[Callable[[Path], object]] = [
     lambda path: build("ppo").algorithm.policy.load(path),
     lambda path: rl.PPOParams.from_json(path.read_bytes()),  # type: ignore[arg-type]  # bytes will do
     lambda path: rl.JSONLinesLogger(path).read_progress(),
-    lambda path: rl.CSVLogger(path).read_progress(),
+    LoggedEpoch.read,
 ]
 
 

@@ -100,16 +100,16 @@ def test_progress_comes_back_exactly(make: Callable[..., FileLogger], tmp_path: 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"best_score": math.nan}, "best_score: expected a finite number, or none, found nan"),
-        ({"best_return": math.inf}, "best_return: expected a finite number, or none, found inf"),
-        ({"best_return_std": -1.0}, "best_return_std: expected a number of at least 0, or none, found -1.0"),
-        ({"best_epoch": 1.5}, "best_epoch: expected a count, or none, found 1.5"),
+        ({"best_score": math.nan}, "best_score: expected a finite number, found nan (float)"),
+        ({"best_return": math.inf}, "best_return: expected a finite number, found inf (float)"),
+        ({"best_return_std": -1.0}, "best_return_std: expected a non-negative finite number, found -1.0 (float)"),
+        ({"best_epoch": 1.5}, "best_epoch: expected an integer, found 1.5 (float)"),
         ({"best_epoch": 7}, "best_epoch: expected one up to 1, found 7"),
-        ({"is_stopped": 2}, "is_stopped: expected 0 or 1, found 2"),
-        ({"update_step": -1}, "update_step: expected a count, found -1"),
-        ({"gradient_step": 2**53}, f"gradient_step: expected a count, found {2**53}"),
-        ({"epoch": 3.0}, "epoch: expected a count, found 3.0"),
-        ({"env_step": None, "gradient_step": 1}, "env_step: expected a count, found None"),
+        ({"is_stopped": 2}, "is_stopped: expected 0 or 1, found 2 (int)"),
+        ({"update_step": -1}, "update_step: expected a count, found -1 (int)"),
+        ({"gradient_step": 2**53}, f"gradient_step: expected a count, found {2**53} (int)"),
+        ({"epoch": 3.0}, "epoch: expected an integer, found 3.0 (float)"),
+        ({"env_step": None, "gradient_step": 1}, "env_step: expected an integer, found None (NoneType)"),
     ],
 )
 def test_what_no_run_goes_on_from_is_an_error(
@@ -120,9 +120,9 @@ def test_what_no_run_goes_on_from_is_an_error(
     logger.log_epoch({**PROGRESS, **change})
     with pytest.raises(CheckpointError) as error:
         make(tmp_path / "log").read_progress()
-    where, hint = str(error.value).split(f": no run goes on from it: epoch/{text}. ")
-    assert re.fullmatch(rf"{tmp_path}/log, (line \d+|epoch .*)", where)
-    assert hint == "Remove that row, or log the run elsewhere."
+    where, hint = re.split(rf"[.:] ?{re.escape(text)}\. ", str(error.value))
+    assert where in (f"{tmp_path}/log.progress.json.progress", f"{tmp_path}/log, line 5: epoch")
+    assert hint == "Remove it, or log the run elsewhere."
 
 
 @both
@@ -264,27 +264,6 @@ def test_a_long_log_is_compared_at_both_ends(make: Callable[..., FileLogger], tm
 
 
 @both
-def test_the_state_of_an_older_release_cuts_only_behind_a_line_of_its_step(
-    make: Callable[..., FileLogger], tmp_path: Path
-) -> None:
-    path = tmp_path / "log"
-    logger = make(path)
-    run(logger, 1)
-    begin = path.read_bytes()
-    state = logger.state_dict()
-    (name,) = state["files"]
-    run(logger, 2)
-    whole = path.read_bytes()
-    # Inside a line, behind another step's line, at the beginning.
-    for size, last_step in ((len(begin) - 3, 100), (len(begin), 99), (0, 100), (len(whole) + 1, 100)):
-        with pytest.warns(RuntimeWarning, match="is not the log that the checkpoint knows"):
-            make(path).load_state_dict(state | {"files": {name: size}, "last_step": last_step})
-        assert path.read_bytes() == whole
-    make(path).load_state_dict(state | {"files": {name: len(begin)}, "last_step": 100})
-    assert path.read_bytes() == begin
-
-
-@both
 def test_a_line_cut_short_is_no_part_of_a_state(make: Callable[..., FileLogger], tmp_path: Path) -> None:
     path = tmp_path / "log"
     run(make(path), 1)
@@ -304,7 +283,7 @@ def test_a_line_cut_short_is_no_part_of_a_state(make: Callable[..., FileLogger],
         ({"last_step": "3"}, "logger.last_step: expected an integer, found '3' (str)"),
         ({"num_dropped": -1}, "logger.num_dropped: expected a non-negative integer, found -1 (int)"),
         ({"last": [1]}, "logger.last: expected a mapping, found [1] (list)"),
-        ({"files": {"csv": "all"}}, "logger.files.csv: expected an integer, found 'all' (str)"),
+        ({"files": {"log": "all"}}, "logger.files.log: expected a mapping, found 'all' (str)"),
         ({"gathered": {"update": [3]}}, "logger.gathered.update.0: expected a mapping, found 3 (int)"),
         ({"place": 3}, "logger.place: expected text, found 3 (int)"),
         ({"more": 3}, "logger.more: expected no field of LoggerState, found 3 (int)"),
@@ -322,10 +301,9 @@ def test_what_is_no_state_changes_nothing(
     assert (logger.state_dict(), (tmp_path / "log").read_bytes()) == before
 
 
-@both
-def test_every_cut_in_the_last_row_is_skipped_in_reading(make: Callable[..., FileLogger], tmp_path: Path) -> None:
+def test_every_cut_in_the_last_row_is_skipped_in_reading(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    logger = make(path)
+    logger = JSONLinesLogger(path)
     run(logger, 1)
     first = logger.read_progress()
     size = path.stat().st_size
@@ -335,9 +313,25 @@ def test_every_cut_in_the_last_row_is_skipped_in_reading(make: Callable[..., Fil
         path.write_bytes(data[:end])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert make(path).read_progress() == first
-        assert caught
-        assert str(path) in str(caught[0].message)
+            assert JSONLinesLogger(path).read_progress() == first
+        assert [str(each.message) for each in caught] == [f"{path}: the last line is truncated and was skipped"]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_a_kill_before_the_counters_are_written_leaves_those_of_the_epoch_before(part: float, tmp_path: Path) -> None:
+    path, counters = tmp_path / "log", tmp_path / "log.progress.json"
+    logger = CSVLogger(path)
+    run(logger, 1)
+    whole, kept, first = path.read_bytes(), counters.read_bytes(), logger.read_progress()
+    run(logger, 2)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(whole) + int(part * (len(data) - len(whole)))])
+    counters.write_bytes(kept)
+    resumed = CSVLogger(path)
+    assert resumed.read_progress() == first
+    resumed.continue_log(100)
+    run(resumed, 2)
+    assert path.read_bytes() == data
 
 
 @both
@@ -390,34 +384,39 @@ def test_damaged_json_lines_are_errors(line: str, tmp_path: Path) -> None:
     logger.close()
     with open(path, "ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")
-    with pytest.raises(CheckpointError, match=r"log.jsonl, line 5: no run goes on from it: "):
+    with pytest.raises(CheckpointError, match=r"log.jsonl, line 5: (expected a row|epoch.env_step: missing in the)"):
         logger.read_progress()
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (("epoch/env_step,200", "epoch/env_step,2x0"), "epoch/env_step: expected a count, found '2x0'"),
-        (("epoch/epoch,2", "epoch/epoch,-2"), "epoch/epoch: expected a count, found -2"),
-        (("epoch/update_step,2", "epoch/env_step,200"), "epoch/env_step stands twice in an epoch"),
-        (("200,epoch/update_step", "x,epoch/update_step"), "expected step,name,value, found 'x,epoch/update_step"),
-        (("200,epoch/update_step,2", "9" * 5000), "expected step,name,value, found '9999"),
-        (("epoch/update_step,2", "x,2"), ""),  # as a kill may leave it
+        (('"env_step": 200', '"env_step": "2x0"'), "progress.env_step: expected an integer, found '2x0' (str)"),
+        (('"env_step": 200,', ""), "progress.env_step: missing in the saved state"),
+        (('"env_step": 200', '"epoch": 2'), "expected the counters of a run, as JSON (names 'epoch' twice)"),
+        (('"progress"', '"profess"'), "profess: expected no field of LoggedEpoch"),
+        (('"size": ', '"size": -'), "state.files.log.size: expected a non-negative integer, found -"),
+        (("{", ""), "expected the counters of a run, as JSON (Extra data"),
+        (("{", "[" * 10**5), "expected the counters of a run, as JSON (is nested deeper than 100)"),
     ],
 )
-def test_damaged_csv_epochs_are_errors(change: tuple[str, str], text: str, tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
+def test_damaged_counters_are_errors(change: tuple[str, str], text: str, tmp_path: Path) -> None:
+    path, counters = tmp_path / "log.csv", tmp_path / "log.csv.progress.json"
     logger = CSVLogger(path)
     run(logger, 1, 2)
-    begin, end = path.read_text().rsplit("100,epoch/best_epoch", 1)
-    assert change[0] in end
-    path.write_text(begin + "100,epoch/best_epoch" + end.replace(*change))
-    if text:
-        with pytest.raises(CheckpointError, match=text):
-            logger.read_progress()
-    else:
-        with pytest.warns(RuntimeWarning, match=r"log.csv: skipped an incomplete epoch \(epoch/update_step is missing"):
-            assert logger.read_progress() == {**PROGRESS, "env_step": 100}
+    assert change[0] in counters.read_text()
+    counters.write_text(counters.read_text().replace(*change, 1))
+    with pytest.raises(CheckpointError, match=rf"log\.csv\.progress\.json[.:] ?{re.escape(text)}"):
+        logger.read_progress()
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_the_counters_is_refused_at_once(tmp_path: Path) -> None:
+    run(CSVLogger(tmp_path / "log.csv"), 1)
+    (tmp_path / "log.csv.progress.json").unlink()
+    os.mkfifo(tmp_path / "log.csv.progress.json")
+    with pytest.raises(CheckpointError, match=r"log.csv.progress.json: is a pipe, no regular file"):
+        CSVLogger(tmp_path / "log.csv").read_progress()
 
 
 @both

@@ -14,7 +14,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
-from rltrainer.loggers.mlflow_logger import PROGRESS_TAG, MLflowLogger
+from rltrainer.loggers.mlflow_logger import MLflowLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
 
@@ -149,15 +149,17 @@ def test_resume_from_the_log_of_a_killed_run(tmp_path: Path) -> None:
     assert made(4, resume_from_log=True).epoch == 3
 
 
-def test_progress_that_is_damaged_is_an_error(tmp_path: Path) -> None:
-    log = logger(tmp_path / "store")
+def test_counters_lie_in_the_folder(tmp_path: Path) -> None:
+    log = logger(tmp_path / "store", "a/b")
     assert log.read_progress() is None
     log.log("test", {"score": 1.0}, 0)
     assert log.read_progress() is None
     build("ppo", logger=log).run()
-    log._client.set_tag(log._id, PROGRESS_TAG, '{"epoch/epoch":')
-    with pytest.raises(CheckpointError, match=r"the progress of MLflow's run \w+: no run goes on from it: "):
-        logger(tmp_path / "store").read_progress()
+    (file,) = (tmp_path / "store").glob("*.progress.json")
+    assert file.name == "mlflow.experiment.a%2Fb.progress.json"
+    file.write_text("{")
+    with pytest.raises(CheckpointError, match=r"a%2Fb.progress.json: expected the counters of a run, as JSON "):
+        logger(tmp_path / "store", "a/b").read_progress()
 
 
 def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:

@@ -51,14 +51,15 @@ def test_processes_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
 
 def test_a_run_in_its_folder(tmp_path: Path) -> None:
     run = rl.RunFolder.new("ppo", tmp_path)
-    trainer = build("ppo", logger=run.logger("csv", "jsonl", training_interval=1))
+    trainer = build("ppo", logger=run.logger("csv", training_interval=1))
     params = {**vars(trainer.params), "save_best_fn": run.save_best}
     trainer = rl.OnPolicyTrainer(trainer.algorithm, rl.OnPolicyTrainerParams(**params))
     trainer.run()
     trainer.save(run.checkpoints / "last")
     files = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
     assert [file for file in files if "checkpoints" not in file] == [
-        "best.safetensors", "logs/log.csv", "logs/log.csv.params.json", "logs/log.jsonl", "params.json"
+        "best.safetensors", "logs/log.csv", "logs/log.csv.params.json", "logs/log.csv.progress.json",
+        "logs/log.jsonl", "params.json"
     ]  # fmt: skip
     told = json.loads(run.params.read_text())
     assert list(told) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "git"]
@@ -115,17 +116,17 @@ def test_a_folder_changes_no_bit_and_costs_no_row(tmp_path: Path) -> None:
     plain.run()
     logged.run()
     assert digest(plain) == digest(logged)
-    assert not logged.params.logger.is_due("training", 0)
     logged.run()  # a second run, whose params lie beside the first one's
-    assert sorted(path.name for path in (tmp_path / "sac").iterdir()) == ["params-2.json", "params.json"]
+    assert sorted(path.name for path in (tmp_path / "sac").iterdir()) == ["logs", "params-2.json", "params.json"]
+    assert sorted(path.name for path in (tmp_path / "sac" / "logs").iterdir()) == ["log-2.jsonl", "log.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_run_of_a_service_has_the_folders_name(name: Any, tmp_path: Path) -> None:
     pytest.importorskip(name)
     logger: Any = rl.RunFolder.new("cartpole", tmp_path).logger(name)
-    assert logger.loggers[1].name == "cartpole"
-    assert logger.loggers[1].folder == tmp_path / "cartpole" / "logs"
+    assert logger.loggers[2].name == "cartpole"
+    assert logger.loggers[2].folder == tmp_path / "cartpole" / "logs"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/etc", -1, 0, None, True, ["a"], float("nan")])

@@ -38,7 +38,7 @@ def run(logger: Logger, epoch: int = 1, is_new: bool = True) -> None:
     logger.begin_run(EACH, is_new=is_new)
     logger.log_params(PARAMS)
     logger.log("test", {"score": float(epoch)}, 10 * epoch)
-    logger.log_epoch({**PROGRESS, "epoch": epoch})
+    logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 10 * epoch})
 
 
 def epoch_of(logger: Logger) -> Any:
@@ -182,20 +182,21 @@ def set_last_change(path: Path, second: int) -> None:
         os.utime(file, (second, second))
 
 
-@pytest.mark.parametrize("other", ["log-x.csv", "log-3.csv.params.json", "log-03.csv", "my-log-3.csv", "log-3.jsonl"])
+@pytest.mark.parametrize("other", ["log-x.jsonl", "log-03.jsonl", "my-log-3.jsonl", "log-3.csv"])
 def test_other_names_are_no_runs_of_a_path(other: str, tmp_path: Path) -> None:
-    run(CSVLogger(tmp_path / "log.csv"), 1)
-    text = (tmp_path / "log.csv").read_text()
-    (tmp_path / other).write_text(text.replace("epoch/epoch,1", "epoch/epoch,2"))
-    os.utime(tmp_path / "log.csv", (0, 0))
-    assert epoch_of(CSVLogger(tmp_path / "log.csv")) == 1
+    run(JSONLinesLogger(tmp_path / "log.jsonl"), 1)
+    text = (tmp_path / "log.jsonl").read_text()
+    (tmp_path / other).write_text(text.replace('"epoch/epoch": 1', '"epoch/epoch": 2'))
+    os.utime(tmp_path / "log.jsonl", (0, 0))
+    assert epoch_of(JSONLinesLogger(tmp_path / "log.jsonl")) == 1
 
 
 def test_a_device_is_written_to_as_it_is() -> None:
     logger = CSVLogger(os.devnull)
     logger.begin_run(EACH)
-    logger.log("test", {"score": 1.0}, 1)
+    logger.log_epoch(PROGRESS)
     assert (logger.path, logger.num_dropped) == (Path(os.devnull), 0)
+    assert not Path(f"{os.devnull}.progress.json").exists()
 
 
 @every_file_logger
@@ -330,7 +331,7 @@ def test_rows_after_the_last_epoch_are_not_doubled(
     """A run was killed in its third epoch: its rows come again."""
     # TensorBoard reads files in the order of their names, which begin with the second of their making.
     clock = iter(range(1_700_000_000, 1_800_000_000))
-    monkeypatch.setattr("rltrainer.loggers.event_file.time.time", lambda: next(clock))
+    monkeypatch.setattr("rltrainer.loggers.tensorboard.time.time", lambda: next(clock))
     killed = make(tmp_path / name)
     run(killed, 1)
     run(killed, 2, is_new=False)
@@ -350,21 +351,93 @@ def test_rows_after_the_last_epoch_are_not_doubled(
     assert by_step(logger)[-2:] == [(22, 3.0), (23, 3.0)]
 
 
-def test_what_other_runs_wrote_into_one_file_is_not_removed(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("step,name,value\n500,test/score,1.0\n10,test/score,2.0\n30,test/score,3.0\nbroken\n")
-    logger = CSVLogger(path)
-    logger.continue_log(20)
+def test_rows_of_other_runs_in_one_file_are_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for score, step in ((1.0, 500), (2.0, 5)):  # by hand, into one file
+        JSONLinesLogger(path).log("test", {"score": score}, step)
+    run(JSONLinesLogger(path), is_new=False)
+    before = (tmp_path / "log-2.jsonl").rename(path)
+    path.write_text('{"kind": "test", "step": 500, "test/score": 1.0}\n' + before.read_text() + '{"kind": "test"')
+    whole = path.read_text().removesuffix('{"kind": "test"')
+    JSONLinesLogger(path).log("test", {"score": 3.0}, 30)
+    logger = JSONLinesLogger(path)
+    logger.continue_log(10)
     logger.log("test", {"score": 4.0}, 30)
-    assert path.read_text() == "step,name,value\n500,test/score,1.0\n10,test/score,2.0\n30,test/score,4.0\n"
+    assert path.read_text() == whole + '{"kind": "test", "step": 30, "test/score": 4.0}\n'
 
 
-def test_a_state_between_counts_what_will_stay(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("step,name,value\n10,test/score,2.0\n30,test/score,3.0\n")
-    logger = CSVLogger(path)
-    logger.continue_log(20)
-    assert logger.state_dict()["files"]["csv"]["size"] == len("step,name,value\n10,test/score,2.0\n")
+@every_file_logger
+def test_a_state_between_counts_what_will_stay(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    logger = make(tmp_path / name)
+    run(logger)
+    sizes = {each: file["size"] for each, file in logger.state_dict()["files"].items()}
+    logger.log("test", {"score": 3.0}, 30)
+    continued = make(tmp_path / name)
+    continued.continue_log(10)
+    assert {each: file["size"] for each, file in continued.state_dict()["files"].items()} == sizes
+
+
+@every_file_logger
+def test_a_log_that_ends_an_epoch_before_the_run_resumes_is_not_cut(
+    make: Callable[..., Any], name: str, second: str, third: str, tmp_path: Path
+) -> None:
+    """A run was killed when another of its loggers had ended the epoch."""
+    logger = make(tmp_path / name)
+    run(logger)
+    logger.log("test", {"score": 3.0}, 20)
+    logger.close()
+    continued = make(tmp_path / name)
+    continued.continue_log(20)
+    continued.begin_run(EACH, is_new=False)
+    continued.log("test", {"score": 4.0}, 30)
+    assert by_step(continued) == [(10, 1.0), (20, 3.0), (30, 4.0)]
+
+
+def test_counters_lie_beside_the_log_but_for_json_lines(tmp_path: Path) -> None:
+    loggers = MultiLogger(CSVLogger(tmp_path / "log.csv"), JSONLinesLogger(tmp_path / "log.jsonl"))
+    for _ in range(2):
+        run(loggers)
+    run(TensorBoardLogger(tmp_path / "board"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "board", "log-2.csv", "log-2.csv.params.json", "log-2.csv.progress.json", "log-2.jsonl", "log.csv",
+        "log.csv.params.json", "log.csv.progress.json", "log.jsonl",
+    ]  # fmt: skip
+    assert [file.name for file in (tmp_path / "board").iterdir() if "tfevents" not in file.name] == [
+        "tensorboard.progress.json"
+    ]
+
+
+@pytest.mark.parametrize("make", [CSVLogger, TensorBoardLogger])
+def test_a_log_without_its_counters_is_not_read(make: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    run(make(path))
+    (counters,) = tmp_path.rglob("*.progress.json")
+    counters.unlink()
+    logger = make(path)
+    assert logger.read_progress() is None
+    logger.continue_log(10)
+    run(logger, is_new=False)
+    assert logger.path == tmp_path / "log-2"
+
+
+def test_counters_of_a_log_that_was_deleted_keep_its_number(tmp_path: Path) -> None:
+    run(CSVLogger(tmp_path / "log.csv"), 7)
+    for name in ("log.csv", "log.csv.params.json"):
+        (tmp_path / name).unlink()
+    logger = CSVLogger(tmp_path / "log.csv")
+    assert logger.read_progress() is None
+    run(logger)
+    assert logger.path == tmp_path / "log-2.csv"
+
+
+def test_counters_that_cannot_be_written_warn_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "log.csv.progress.json").mkdir()
+    logger = CSVLogger(tmp_path / "log.csv")
+    with pytest.warns(RuntimeWarning, match=r"could not write its counters \(OSError: .* is no regular file"):
+        logger.log_epoch(PROGRESS)
+    assert logger.num_dropped == 0
 
 
 def test_params_in_json_lines_are_the_first_row(tmp_path: Path) -> None:
@@ -380,7 +453,8 @@ def test_params_of_a_csv_log_lie_beside_it(tmp_path: Path) -> None:
     run(logger)
     run(logger)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "log-2.csv", "log-2.csv.params.json", "log.csv", "log.csv.params.json"
+        "log-2.csv", "log-2.csv.params.json", "log-2.csv.progress.json", "log.csv", "log.csv.params.json",
+        "log.csv.progress.json",
     ]  # fmt: skip
     assert json.loads((tmp_path / "log-2.csv.params.json").read_text()) == PARAMS
     assert "params" not in logger.path.read_text()

@@ -1,7 +1,6 @@
 """TensorBoard logs, read with TensorBoard's own reader."""
 
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -11,9 +10,11 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import ParamsError
 from rltrainer.loggers import TensorBoardLogger
 from rltrainer.loggers.file_logger import AppendedFile
+from rltrainer.loggers.log_state import Extent
+from rltrainer.typed_state import to_state
 
 PROGRESS = {
     "epoch": 1,
@@ -187,84 +188,10 @@ def test_a_name_in_a_state_reaches_event_files_of_the_folder_only(tmp_path: Path
         victim.write_text("precious")
     logger = TensorBoardLogger(board)
     state = logger.state_dict()
-    state["files"] = {"../events.out.tfevents.1": 0, str(victims[0]): 0, "best.safetensors": 0, "..": 0}
+    names = ("../events.out.tfevents.1", str(victims[0]), "best.safetensors", "..")
+    state["files"] = {name: to_state(Extent.of(victims[0], 1)) for name in names}
     logger.load_state_dict(state)
     assert [victim.read_text() for victim in victims] == ["precious", "precious"]
-
-
-def test_an_event_cut_short_is_skipped(tmp_path: Path) -> None:
-    logger = make(tmp_path)
-    run(logger, 1)
-    size = event_files(tmp_path)[0].stat().st_size
-    logger.log_epoch({**PROGRESS, "epoch": 2})
-    logger.close()
-    (file,) = event_files(tmp_path)
-    data = file.read_bytes()
-    for end in (size, size + 5, (size + len(data)) // 2, len(data) - 1):
-        file.write_bytes(data[:end])
-        found = logger.read_progress()
-        assert found is not None
-        assert found["epoch"] == 1
-
-
-def check_that_step_300_is_an_error(logger: TensorBoardLogger) -> None:
-    with pytest.raises(CheckpointError, match="the epoch row of step 300: no run goes on from it: "):
-        logger.read_progress()
-    logger.close()
-
-
-@pytest.mark.parametrize("text", ["{", "3", "{}", "__import__('os')", "[" * 10**5])
-def test_damaged_progress_is_an_error(text: str, tmp_path: Path) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    logger = make(tmp_path)
-    run(logger, 1)
-    writer = SummaryWriter(str(tmp_path))
-    writer.add_text("epoch/progress", text, 300)
-    writer.close()
-    check_that_step_300_is_an_error(logger)
-
-
-def test_progress_without_a_text_is_an_error(tmp_path: Path) -> None:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from torch.utils.tensorboard import SummaryWriter
-
-    logger = make(tmp_path)
-    run(logger, 1)
-    writer = SummaryWriter(str(tmp_path))
-    empty = Summary.Value(tag="epoch/progress/text_summary", tensor=TensorProto(dtype="DT_STRING"))
-    writer._get_file_writer().add_summary(Summary(value=[empty]), 300)
-    writer.close()
-    check_that_step_300_is_an_error(logger)
-
-
-def test_a_file_that_is_no_log_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "events.out.tfevents.0.host").write_bytes(b"x" * 64)
-    with pytest.raises(CheckpointError, match=r"tfevents.0.host: damaged, or no event file \(a checksum differs\)$"):
-        make(tmp_path).read_progress()
-
-
-def test_every_flipped_bit_of_an_event_file_is_an_error_or_hides_nothing(tmp_path: Path) -> None:
-    logger = make(tmp_path)
-    run(logger, 1)
-    logger.close()
-    (file,) = event_files(tmp_path)
-    data, expected = file.read_bytes(), logger.read_progress()
-    assert expected is not None
-    for position in range(0, 8 * len(data), 7):
-        flipped = bytes([data[position // 8] ^ (1 << position % 8)])
-        file.write_bytes(data[: position // 8] + flipped + data[position // 8 + 1 :])
-        with pytest.raises(CheckpointError, match="a checksum differs"):
-            logger.read_progress()
-
-
-@pytest.mark.timeout(20)
-def test_a_pipe_among_the_events_is_refused_at_once(tmp_path: Path) -> None:
-    run(make(tmp_path), 1)
-    os.mkfifo(tmp_path / "events.out.tfevents.1")
-    with pytest.raises(CheckpointError, match=r"tfevents.1: is a pipe, no regular file$"):
-        make(tmp_path).read_progress()
 
 
 @pytest.mark.parametrize("path", ["", None, 3])

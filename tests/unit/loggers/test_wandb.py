@@ -1,6 +1,7 @@
 """Weights & Biases, really run, in its offline mode: what is in its files is what was logged."""
 
 import builtins
+import dataclasses
 import json
 import shlex
 import struct
@@ -149,6 +150,21 @@ def test_a_restored_run_goes_on_under_its_id(tmp_path: Path) -> None:
     assert without_speed(history(one)) | without_speed(history(two)) == whole
     assert min(history(two)) == 40
     assert config(two) == {} or "trainer" not in config(two)
+
+
+def test_a_run_is_resumed_from_its_counters_under_its_id(tmp_path: Path) -> None:
+    first = logger(tmp_path / "runs")
+    build("ppo", max_epochs=2, logger=first).run()
+    first.close()
+    second = logger(tmp_path / "runs")
+    trainer = build("ppo", logger=second)
+    resumed = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, resume_from_log=True))
+    assert (resumed.epoch, resumed.env_step) == (2, 40)
+    resumed.run()
+    second.close()
+    assert first.state_dict()["place"] == second.state_dict()["place"]
+    assert min(history(parts(tmp_path / "runs")[1])) > 40
+    assert [path.name for path in (tmp_path / "runs").glob("*.json")] == ["wandb.project.cartpole.progress.json"]
 
 
 def test_rows_that_the_service_has_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

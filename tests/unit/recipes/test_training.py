@@ -34,6 +34,13 @@ def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_run_has_json_lines_beside_a_logger_of_the_users_own(tmp_path: Path) -> None:
+    logger = rl.CSVLogger(tmp_path / "log.csv")
+    result = rl.train("CartPole-v1", directory=tmp_path, verbose=False, logger=logger, **SHORT)
+    assert rl.open_run(result.folder.path).rows("test")["score"].max() == result.info.best_score
+    assert "test/score" in logger.path.read_text()
+
+
 def test_the_algorithm_is_the_best_and_not_the_last(tmp_path: Path) -> None:
     result = rl.train("CartPole-v1", directory=tmp_path, verbose=False, compute_score_fn=lambda stats: 0.0, **SHORT)
     assert result.info.best_epoch == 1  # none is strictly better than the first, which is of a trained network

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rltrainer as rl
 from rltrainer import progress
@@ -430,11 +431,25 @@ def test_resume_from_log_goes_on_in_the_newest(tmp_path: Path) -> None:
     assert continued(6).epoch == 5
 
 
-def test_resume_from_the_log_of_a_killed_run_doubles_no_row(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
+def steps_of(folder: Path, name: str) -> dict[str, list[int]]:
+    """Return the steps of the rows of each kind in a log."""
+    tags = {"training": "training/return", "update": "update/loss", "epoch": "epoch/epoch"}
+    if name == "tensorboard":
+        log = EventAccumulator(str(folder))
+        log.Reload()
+        return {kind: sorted(event.step for event in log.Scalars(tag)) for kind, tag in tags.items()}
+    if name == "csv":
+        lines = [line.split(",") for line in (folder / "log.csv").read_text().splitlines()]
+        return {kind: [int(line[0]) for line in lines if line[1] == tag] for kind, tag in tags.items()}
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return {kind: [row["step"] for row in rows if row["kind"] == kind] for kind in tags}
 
+
+@pytest.mark.parametrize("names", [("jsonl",), ("csv",), ("tensorboard",), ("csv", "console", "tensorboard", "jsonl")])
+def test_resume_from_the_log_of_a_killed_run_doubles_no_row(names: tuple[Any, ...], tmp_path: Path) -> None:
     def made(**changes: Any) -> Any:
-        trainer = build("ppo", logger=rl.JSONLinesLogger(path, training_interval=1))
+        loggers = [rl.get_logger(name, tmp_path, training_interval=1) for name in names]
+        trainer = build("ppo", logger=rl.MultiLogger(*loggers) if len(loggers) > 1 else loggers[0])
         return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, **changes))
 
     def kill(epoch: int, env_step: int, gradient_step: int) -> str:
@@ -444,11 +459,12 @@ def test_resume_from_the_log_of_a_killed_run_doubles_no_row(tmp_path: Path) -> N
 
     with pytest.raises(KeyboardInterrupt):
         made(save_checkpoint_fn=kill).run()
-    made(resume_from_log=True).run()
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for kind, steps in (("training", [10, 20, 30, 40, 50, 60]), ("update", [10, 20, 30, 40, 50, 60])):
-        assert [row["step"] for row in rows if row["kind"] == kind] == steps
-    assert [row["step"] for row in rows if row["kind"] == "epoch"] == [20, 40, 60]
+    resumed = made(resume_from_log=True)
+    assert (resumed.epoch, resumed.env_step, resumed.state.best.score) == (1, 20, 5.0)
+    resumed.run()
+    every = [10, 20, 30, 40, 50, 60]
+    for name in set(names) - {"console"}:
+        assert steps_of(tmp_path, name) == {"training": every, "update": every, "epoch": [20, 40, 60]}, name
 
 
 def test_resume_from_a_log_that_holds_no_epoch_begins_another(tmp_path: Path) -> None:
