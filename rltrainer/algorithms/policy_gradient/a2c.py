@@ -47,10 +47,12 @@ class PolicyStep(UpdateResult):
     Args:
         log_ratio: [B], the log-probability of each action less that under the policy that collected.
         weight: [B], as in `Samples`.
+        is_taken: bool scalar, False if the update step had ended before; None if it never ends early.
     """
 
     log_ratio: Tensor
     weight: Tensor
+    is_taken: Tensor | None = None
 
     @classmethod
     def of(cls, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> Self:

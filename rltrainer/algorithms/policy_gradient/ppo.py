@@ -87,10 +87,11 @@ class PPO(A2C):
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> UpdateResult:
-        """Return a `PolicyStep`, with a metric that says whether the step was taken."""
+        """Return a `PolicyStep`."""
+        step = PolicyStep.of(metrics, log_prob, batch)
         if self.params.target_kl is not None:
-            metrics["is_taken"] = (~self.optimizer.is_stopped).float()
-        return PolicyStep.of(metrics, log_prob, batch)
+            step.is_taken = ~self.optimizer.is_stopped
+        return step
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Return `approx_kl`, KL(old || new) by Schulman's estimator k3, (r - 1) - log r, and `clip_fraction`.
@@ -119,9 +120,10 @@ class PPO(A2C):
 
     def _end_update(self, results: list[UpdateResult]) -> None:
         """Drop the results of steps that were not taken: the last one's, and those that were recorded with it."""
+        taken = [step.is_taken for step in results if isinstance(step, PolicyStep) and step.is_taken is not None]
+        if taken:
+            del results[int(torch.stack(taken).sum()) :]
         super()._end_update(results)
-        if self.params.target_kl is not None and results:
-            del results[int(torch.stack([torch.as_tensor(r.metrics.pop("is_taken")) for r in results]).sum()) :]
 
     def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
         """Return the squared error per cell [B], the larger of the plain and the clipped one."""
