@@ -31,8 +31,13 @@ def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose contents take the place of a file at the end; an `OSError` leaves all as it was."""
+def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[BinaryIO]:
+    """Open a stream whose contents take the place of a file at the end; an `OSError` leaves all as it was.
+
+    Args:
+        path: the file.
+        survives_power_loss: whether contents and name are flushed to disk, which takes milliseconds.
+    """
     path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is no regular file")
@@ -43,11 +48,13 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if survives_power_loss:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         remove(temporary)
-    sync_directory(path.parent)
+    if survives_power_loss:
+        sync_directory(path.parent)
 
 
 def refuse_links(paths: Iterable[Path], error: type[Exception]) -> None:

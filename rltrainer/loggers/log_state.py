@@ -136,8 +136,8 @@ class LoggedEpoch:
     def state_at(self, step: int) -> LoggerState:
         """Return the state that a run resumes from at this step.
 
-        A log of several loggers may end an epoch before the others, if the run was killed in between: then nothing in
-        it is of after the step, and it is not cut.
+        If a run was killed between two of its loggers, the log of the second ends an epoch earlier. It holds no row
+        of a later step, and is not cut.
         """
         is_same = step == (self.progress.env_step or self.progress.gradient_step)
         return self.state if is_same else dataclasses.replace(self.state, files={}, last_step=step)
@@ -160,7 +160,7 @@ class LoggedEpoch:
 
 
 def write_logged_epoch(path: Path, progress: Progress, state: State) -> None:
-    """Write the file beside a log, in one step."""
+    """Write the file beside a log, in one step; like the log, it is left to the operating system to flush."""
     text = json.dumps({"progress": progress, "state": state | {"gathered": {}}}, indent=2)  # numbers, and no tensors
-    with replaced_file(path) as file:
+    with replaced_file(path, survives_power_loss=False) as file:
         file.write(text.encode() + b"\n")

@@ -60,9 +60,8 @@ class MultiLogger(Logger):
         return any(logger.is_due(kind, step, update_step, gradient_step) for logger in self.loggers)
 
     def read_progress(self) -> Progress | None:
-        """Return the progress of the logger that has come furthest: a run may be killed between two of them."""
-        found = [progress for logger in self.loggers if (progress := logger.read_progress()) is not None]
-        return max(found, key=lambda progress: progress["epoch"] or 0, default=None)
+        """Return the progress of the first logger that has one; it ends an epoch before the others do."""
+        return next((found for logger in self.loggers if (found := logger.read_progress()) is not None), None)
 
     def state_dict(self) -> State:
         """Return the states of all, in order."""
