@@ -83,22 +83,6 @@ def test_progress_comes_back_exactly(tmp_path: Path) -> None:
     logger.close()
 
 
-def test_many_epochs_are_read_to_the_last(tmp_path: Path) -> None:
-    logger = make(tmp_path)
-    run(logger, *range(1, 40))
-    found = logger.read_progress()
-    assert found is not None
-    assert found["epoch"] == 39
-    logger.close()
-
-
-def test_epochs_are_on_disk_without_closing(tmp_path: Path) -> None:
-    logger = make(tmp_path)
-    run(logger, 1)
-    assert scalars(tmp_path, "test/score") == [(100, 1.0)]
-    logger.close()
-
-
 def test_an_existing_log_is_continued(tmp_path: Path) -> None:
     for epoch in (1, 2):
         logger = make(tmp_path)
