@@ -10,7 +10,7 @@ from typing import Any
 import click
 import gymnasium as gym
 
-from rltrainer.envs.make_vec import find_spec
+from rltrainer.envs.make_vec import spec_of
 from rltrainer.errors import EnvError
 
 
@@ -25,7 +25,7 @@ def env_named(name: str) -> str | Callable[[], Any]:
     attribute = name.partition(":")[2]
     if not attribute or (gym.envs.registration.ENV_ID_RE.fullmatch(attribute) and "-v" in attribute):
         try:
-            find_spec(name)
+            spec_of(name)
         except EnvError as error:
             raise click.BadParameter(str(error).removeprefix("make_vec.env: "), param_hint="--env") from error
         return name

@@ -106,7 +106,7 @@ def make_vec(
     )  # fmt: skip
     if backend == "envpool":
         return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), seed)
-    spec = find_spec(env) if isinstance(env, str) else None
+    spec = spec_of(env) if isinstance(env, str) else None
     chosen: str = backend
     if backend == "auto":
         is_native = spec is not None and num_envs >= NATIVE_FROM_NUM_ENVS and not wrappers
@@ -136,7 +136,7 @@ def single_env(env: str | Callable[[], Env], wrappers: Sequence[Callable[[Env], 
         taken = inspect.signature(env).parameters
         env, env_kwargs = partial(env, **{name: env_kwargs[name] for name in env_kwargs.keys() & taken.keys()}), {}
     _check_arguments(env, "sync", wrappers, env_kwargs)
-    return _make_single(find_spec(env) if isinstance(env, str) else env, env_kwargs, wrappers)
+    return _make_single(spec_of(env) if isinstance(env, str) else env, env_kwargs, wrappers)
 
 
 def env_remedy(value: object) -> str:
@@ -191,7 +191,7 @@ def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoRe
     raise ParamsError(field_error_text("make_vec", field, rule, value, hint))
 
 
-def find_spec(env_id: str) -> EnvSpec:
+def spec_of(env_id: str) -> EnvSpec:
     """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids, whose package registers them.
 
     Raises:
