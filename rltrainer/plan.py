@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from rltrainer.errors import field_error_text
 from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule, instance_of, is_finite
 from rltrainer.params import Params
 from rltrainer.profiler_params import ProfilerParams
@@ -149,10 +150,10 @@ def no_progress() -> float:
 
 @dataclass(frozen=True)
 class UpdateCallbacks:
-    """Listeners to gradient steps. One that is None costs nothing.
+    """Functions that are called around gradient steps. One that is None costs nothing.
 
-    Uncompiled, listening changes no bit. A compiled step is broken at a loss that someone listens to, which may round
-    otherwise; before and after a step nothing is broken, but CUDA graphs then hold one step each.
+    Uncompiled, a callback that only reads changes no bit. `on_loss` breaks the graph of a compiled step, which may
+    round otherwise; the other two break nothing, but CUDA graphs then hold one step each.
 
     Args:
         before: is given the batch of each gradient step, as `Algorithm.update` made it; may return one of the same
@@ -168,6 +169,40 @@ class UpdateCallbacks:
     on_loss: Callable[[str, Tensor, Callable[[Tensor], None]], Tensor | None] | None = None
     after: Callable[[Any, UpdateResult], None] | None = None
 
+    def replace_batch(self, batch: Any) -> Any:
+        """Call `before`, and return the batch of the gradient step.
+
+        Raises:
+            TypeError: the callback returned something of another class.
+        """
+        found = None if self.before is None else self.before(batch)
+        if found is not None and type(found) is not type(batch):
+            rule = f"must return a {type(batch).__name__} or None"
+            raise TypeError(field_error_text("UpdateCallbacks", "before", rule, found))
+        return batch if found is None else found
+
+    def notify(self, name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
+        """Call `on_loss`, and return the loss whose step is to be taken; None if the callback has taken it.
+
+        Raises:
+            TypeError: the callback returned something else than a loss.
+        """
+        if self.on_loss is None:
+            return loss
+        is_taken = False
+
+        def step_at_once(loss: Tensor) -> None:
+            nonlocal is_taken
+            is_taken = True
+            step(loss)
+
+        found: Any = self.on_loss(name, loss, step_at_once)
+        if found is not None and not isinstance(found, Tensor):
+            raise TypeError(field_error_text("UpdateCallbacks", "on_loss", "must return a loss or None", found))
+        if is_taken:
+            return None
+        return loss if found is None else found
+
 
 @dataclass(frozen=True)
 class UpdatePlan:
@@ -180,7 +215,7 @@ class UpdatePlan:
         precision: in which number formats.
         update: how gradients are limited, gathered and applied.
         rollouts_vary: whether rollouts differ in size, as collections by episodes do.
-        callbacks: who listens to gradient steps.
+        callbacks: functions that are called around gradient steps.
         all_reduce: from an optimizer's flat gradient to its average over processes; None for a process that trains
             alone. Called before the gradient is looked at and clipped, so that all processes decide alike.
     """
@@ -193,6 +228,20 @@ class UpdatePlan:
     rollouts_vary: bool = False
     callbacks: UpdateCallbacks = UpdateCallbacks()
     all_reduce: Callable[[Tensor], Tensor] | None = None
+
+    def average(self, gradient: Tensor) -> Tensor:
+        """Return the average of a flat gradient over processes.
+
+        Raises:
+            TypeError: `all_reduce` returned something else.
+        """
+        if self.all_reduce is None:
+            return gradient
+        result: Any = self.all_reduce(gradient)
+        if not isinstance(result, Tensor) or result.shape != gradient.shape:
+            rule = f"must return a gradient of shape {tuple(gradient.shape)}"
+            raise TypeError(field_error_text("UpdatePlan", "all_reduce", rule, result))
+        return result
 
     @property
     def skips_steps(self) -> bool:

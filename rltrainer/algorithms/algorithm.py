@@ -138,7 +138,7 @@ class Algorithm(ABC):
         self._accumulate(plan.update.accumulate)
         self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
-            optimizer.listen(name or "loss", plan, self.is_compiled)
+            optimizer.attach(name or "loss", plan, self.is_compiled)
         self.policy.progress = plan.progress
         self.plan = dataclasses.replace(plan, runtime=self._resolved(plan.runtime))
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.accumulation import Accumulation
-from rltrainer.errors import field_error_text
 from rltrainer.nets.module_tree import ModuleTree
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.nets.weight_dtype import cast
@@ -135,8 +134,8 @@ class CompiledStep:
             the result of each.
         """
         results: list[Any] = []
-        if self._callbacks.before is not None or self._callbacks.after is not None:
-            return self._run_heard(steps)
+        if has_callbacks := self._callbacks.before is not None or self._callbacks.after is not None:
+            steps = self._with_callbacks(steps, results)
         if (dtype := self._owner.policy.weight_dtype) is not torch.float32:
             steps = (cast(args, dtype) for args in steps)
         if self._fingerprint is None:
@@ -144,33 +143,30 @@ class CompiledStep:
                 results.append(self._eager(*args))  # no comprehension: it would be one more frame to read through
             return results
         state = self._fingerprint()  # by which the compiler and the graphs keep apart what they made for another one
-        if self._graph is None:
+        if self._graph is None and not has_callbacks:
             return self._run_compiled(state, steps)
+        run, size = self._graph or self._run_compiled, 1 if has_callbacks else STEPS_PER_CUDA_GRAPH
         steps = iter(steps)
-        while some := list(itertools.islice(steps, STEPS_PER_CUDA_GRAPH)):
-            results += self._graph(state, some)
+        while some := list(itertools.islice(steps, size)):
+            results += run(self._fingerprint() if has_callbacks else state, some)  # a callback may have changed it
         return results
 
-    def _run_heard(self, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Take the steps one by one, between those who listen before each and after each that was applied."""
-        results, heard, self._callbacks = list[Any](), self._callbacks, UpdateCallbacks()
-        skips, optimizers = self._owner.plan.skips_steps, self._owner.optimizers_by_loss().values()
-        may_leave_out = [optimizer for optimizer in optimizers if skips or optimizer.can_stop]
+    def _with_callbacks(self, steps: Iterable[tuple[Any, ...]], results: list[Any]) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of each step; call back before it, and after it if no optimizer left it out.
+
+        Args:
+            steps: the arguments.
+            results: of the steps; that of the last one is there when the next one is asked for.
+        """
+        callbacks, skips = self._callbacks, self._owner.plan.skips_steps
+        may_leave_out = [o for o in self._owner.optimizers_by_loss().values() if skips or o.can_stop]
         num_left_out = sum(optimizer.num_left_out for optimizer in may_leave_out)
-        try:
-            for batch, *more in steps:
-                replacement = None if heard.before is None else heard.before(batch)
-                if replacement is not None and type(replacement) is not type(batch):
-                    rule = f"must return a {type(batch).__name__} or None"
-                    raise TypeError(field_error_text("UpdateCallbacks", "before", rule, replacement))
-                taken = batch if replacement is None else replacement
-                results += self.run([(taken, *more)])
-                before, num_left_out = num_left_out, sum(optimizer.num_left_out for optimizer in may_leave_out)
-                if heard.after is not None and num_left_out == before:
-                    heard.after(taken, results[-1])
-        finally:
-            self._callbacks = heard
-        return results
+        for batch, *more in steps:
+            taken = callbacks.replace_batch(batch)
+            yield taken, *more
+            before, num_left_out = num_left_out, sum(optimizer.num_left_out for optimizer in may_leave_out)
+            if callbacks.after is not None and num_left_out == before:
+                callbacks.after(taken, results[-1])
 
     def _run_compiled(self, state: str, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Take the steps, compiled if they are."""

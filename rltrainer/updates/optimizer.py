@@ -1,4 +1,4 @@
-"""The one place where gradients are taken, averaged over processes, checked, clipped and applied."""
+"""The one place where gradients are taken, scaled, accumulated, reduced, checked, limited and applied."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +14,12 @@ from rltrainer.errors import CheckpointError, ParamsError, readable
 from rltrainer.field_rules import is_int
 from rltrainer.functional.scalars import computed_once
 from rltrainer.nets.weight_dtype import convert
-from rltrainer.plan import PrecisionParams, UpdateParams, UpdatePlan
+from rltrainer.plan import PrecisionParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.bad_gradients import BadGradients
-from rltrainer.updates.listeners import AllReduce, OnLoss, average, hear
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 from rltrainer.updates.unused_parameters import UnusedParameters
 
@@ -133,6 +132,7 @@ def balanced(
     return [None if unused else x for x, unused in zip(gradients, are_unused, strict=True)], norm
 
 
+Notify = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -185,8 +185,7 @@ class Optimizer:
         self._scaler = cast(LossScaler | None, None)
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
-        self._hear: Callable[[Tensor, Sequence[Tensor]], Tensor | None] | None = None
-        self._all_reduce: AllReduce | None = None
+        self._all_reduce: Callable[[Tensor], Tensor] | None = None
         self._accumulation: Accumulation | None = None
         self._gathered: Tensor | None = None
         self.set_progress(0.0)
@@ -195,8 +194,9 @@ class Optimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the plan: the copy is another algorithm's."""
-        return vars(self) | {
-            "_hear": None, "_all_reduce": None, "_update": UpdateParams(), "_accumulation": None, "_gathered": None,
+        own = {name: value for name, value in vars(self).items() if name != "step"}
+        return own | {
+            "_all_reduce": None, "_update": UpdateParams(), "_accumulation": None, "_gathered": None,
             "_scaler": None
         }  # fmt: skip
 
@@ -242,26 +242,27 @@ class Optimizer:
             self._accumulation = accumulation
             self._gathered = None if accumulation is None else self._nothing_gathered()
 
-    def listen(self, name: str, plan: UpdatePlan, is_compiled: bool) -> None:
-        """Follow a plan from the next step on: tell its callbacks of losses, average and limit gradients as it says.
+    def attach(self, name: str, plan: UpdatePlan, is_compiled: bool) -> None:
+        """Follow a plan from the next step on.
 
         Args:
             name: of the loss: "critic", "actor", ...
             plan: the algorithm's.
-            is_compiled: whether `step` is traced, and has to leave its graph for them.
+            is_compiled: whether `step` is traced, and has to leave its graph for callbacks.
         """
-        self.name, on_loss = name, plan.callbacks.on_loss
-        precision, is_scaled = plan.precision, plan.precision.amp == "fp16"
+        self.name, precision, is_scaled = name, plan.precision, plan.precision.amp == "fp16"
         if (self._scaler.precision if self._scaler else None) != (precision if is_scaled else None):
             self._scaler = LossScaler(precision, self._bad.loss.device) if is_scaled else None
         self._bad.follow(plan.skips_steps)
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
-        self._hear = None if on_loss is None else partial(self._tell, on_loss)
-        self._all_reduce = None if plan.all_reduce is None else partial(average, plan.all_reduce)
-        if is_compiled:
+        self._all_reduce = None if plan.all_reduce is None else plan.average
+        notify: Any = partial(self._notify, plan.callbacks)
+        if is_compiled and (plan.all_reduce is not None or plan.callbacks.on_loss is not None):
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
-            self._hear = self._hear and leave_graph(self._hear)
-            self._all_reduce = self._all_reduce and leave_graph(self._all_reduce)
+            self._all_reduce, notify = self._all_reduce and leave_graph(self._all_reduce), leave_graph(notify)
+        vars(self).pop("step", None)
+        if plan.callbacks.on_loss is not None:
+            vars(self)["step"] = partial(self._step_with_callback, notify)  # so that the method need not ask for one
 
     def set_progress(self, progress: float) -> None:
         """Begin an update step: apply the learning rate that belongs to this progress, which holds for all of it."""
@@ -278,45 +279,44 @@ class Optimizer:
             value = self._all_reduce(value)
         self.is_stopped.logical_or_(value > limit)
 
-    def step(self, loss: Tensor, parts: Sequence[Tensor] = (), *, is_heard: bool = False) -> None:
-        """Take the gradients of a scalar loss, average them over steps and processes, clip them and apply them.
+    def step(self, loss: Tensor, parts: Sequence[Tensor] = ()) -> None:
+        """Minimise a scalar loss by one step: scale, accumulate, reduce, check, limit and apply its gradient.
+
+        Scaling, accumulation, reduction and other limits than the algorithm's own are there if the plan asks for them.
 
         Args:
             loss: the loss.
             parts: of which it is the sum, for a plan that balances them.
-            is_heard: whether those who listen have been told of it.
         """
-        if self._hear is not None and not is_heard:
-            heard = self._hear(loss, parts)
-            if heard is None:  # the step was taken there
-                return
-            loss, parts = heard, parts if heard is loss else ()
         trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
         if not trained:
             return
-        if len(parts) > 1 and self._update.balance_grad_norms:
-            scale = 1.0 if self._scaler is None else self._scaler.scale
-            each, self.grad_norm = balanced(self.parameters, trained, parts, scale, self.limit)
-            trained, gradients, doubtful = self._used(trained, each)
+        scale = None if self._scaler is None else self._scaler.scale
+        is_balanced = len(parts) > 1 and self._update.balance_grad_norms
+        found: Sequence[Tensor | None]
+        if is_balanced:
+            found, self.grad_norm = balanced(
+                self.parameters, trained, parts, 1.0 if scale is None else scale, self.limit
+            )
         else:
-            scaled = loss if self._scaler is None else loss * self._scaler.scale
-            found = torch.autograd.grad(scaled, trained, allow_unused=True)
-            trained, gradients, doubtful = self._used(trained, found)
-            if self._scaler is not None:
-                gradients = tuple(torch._foreach_div(gradients, self._scaler.scale))
+            found = torch.autograd.grad(loss if scale is None else loss * scale, trained, allow_unused=True)
+        trained, gradients, doubtful = self._used(trained, found)
+        if scale is not None and not is_balanced:
+            gradients = tuple(torch._foreach_div(gradients, scale))
+        loss = loss.detach()
         with torch.no_grad():
             if self._gathered is not None and self._accumulation is not None:
-                self._gathered += torch.cat([self._flat(trained, gradients), loss.detach().view(1)])
-                if self._accumulation.applies:
-                    self._apply_gathered(self._gathered, self._accumulation.size, doubtful)
-            else:
-                self._apply(trained, gradients, loss.detach(), doubtful)
+                self._gathered += torch.cat([self._flat(trained, gradients), loss.view(1)])
+                if not self._accumulation.applies:
+                    return
+                trained, gradients, loss = self._take_gathered(self._gathered, self._accumulation.size)
+            self._apply(trained, gradients, loss, doubtful)
 
     @torch.no_grad()
     def apply_rest(self) -> None:
         """Apply what a group has gathered that will not be full."""
         if self._gathered is not None and self._accumulation is not None and not self._accumulation.begins:
-            self._apply_gathered(self._gathered, self._accumulation.num_steps, self.unused.last)
+            self._apply(*self._take_gathered(self._gathered, self._accumulation.num_steps), self.unused.last)
 
     @property
     def num_skipped(self) -> int:
@@ -404,11 +404,20 @@ class Optimizer:
             self._accumulation.num_steps = num_steps if num_steps < self._accumulation.size else 0
             self._gathered.copy_(self._nothing_gathered() if self._accumulation.begins else state["gathered"])
 
-    def _tell(self, on_loss: OnLoss, loss: Tensor, parts: Sequence[Tensor]) -> Tensor | None:
-        """Tell a listener of a loss, unless its step will be left out; see `hear`."""
+    def _step_with_callback(self, notify: Notify, loss: Tensor, parts: Sequence[Tensor] = ()) -> None:
+        """Notify a callback of a loss, and take the step that it leaves."""
+        if (found := notify(loss, parts)) is not None:
+            Optimizer.step(self, found, parts if found is loss else ())
+
+    def _notify(self, callbacks: UpdateCallbacks, loss: Tensor, parts: Sequence[Tensor]) -> Tensor | None:
+        """Notify a callback of a loss, unless its step will be left out; see `UpdateCallbacks.notify`."""
         if (self.can_stop and self.is_stopped) or (self._bad.are_skipped and not torch.isfinite(loss)):
             return loss
-        return hear(on_loss, self.name, partial(self.step, is_heard=True), loss, parts)
+
+        def step(found: Tensor) -> None:
+            Optimizer.step(self, found, parts if found is loss else ())
+
+        return callbacks.notify(self.name, loss, step)
 
     def _can_walk_memory(self) -> bool:
         """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
@@ -431,17 +440,17 @@ class Optimizer:
         """Return the zeros that a group begins with: of all parameters' gradients, and of the loss."""
         return self._bad.gradient.new_zeros(len(self._bad.gradient) + 1)
 
-    def _apply_gathered(self, gathered: Tensor, num_steps: int, doubtful: Sequence[Tensor]) -> None:
-        """Apply the mean of gathered gradients, and begin anew."""
+    def _take_gathered(self, gathered: Tensor, num_steps: int) -> tuple[list[Tensor], Gradients, Tensor]:
+        """Return what to train, the means of its gathered gradients and of the loss, and begin a new group."""
         mean = gathered / num_steps
         gathered.zero_()
-        trained = [p for p in self.parameters if p.requires_grad]
-        self._apply(trained, self._parts(mean[:-1], trained), mean[-1], doubtful)
+        trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
+        return trained, self._parts(mean[:-1], trained), mean[-1]
 
     def _apply(
         self, trained: Sequence[Tensor], gradients: Gradients, loss: Tensor, doubtful: Sequence[Tensor] = ()
     ) -> None:
-        """Average the gradients over processes, look at them, clip and apply them; of the doubtful those above 0."""
+        """Reduce, check, limit and apply gradients; leave a doubtful parameter alone where its gradient is 0."""
         if isinstance(self.method, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
             self._apply_flat(self.method, trained, gradients, loss, doubtful)
             return
@@ -449,8 +458,7 @@ class Optimizer:
         if self.can_stop and self.is_stopped:
             return
         if self._all_reduce is not None:
-            average = self._all_reduce(self._flat(trained, gradients))
-            gradients = self._parts(average, trained)
+            gradients = self._parts(self._all_reduce(self._flat(trained, gradients)), trained)
         if doubtful:
             trained, gradients = without_zeros(trained, gradients, doubtful)
         if not trained:
@@ -458,12 +466,12 @@ class Optimizer:
         length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         # One look is enough for most steps: a length within any limit is finite, and so are all gradients.
         if not length <= self._free_length:
-            is_finite = self._looked_at(length, loss)
+            is_finite = self._check(length, loss)
             if not is_finite:
                 self._bad.note(self._flat(trained, gradients), loss, is_finite)
                 return
             if self._is_asked:
-                gradients = self._parts(self._limited(self._flat(trained, gradients), length), trained)
+                gradients = self._parts(self._limit(self._flat(trained, gradients), length), trained)
             else:
                 # Not in place: two parameters may share one gradient, which may even be the user's own data.
                 gradients = torch._foreach_mul(gradients, (self.max_grad_norm / (length + 1e-6)).clamp_(max=1.0))
@@ -477,14 +485,14 @@ class Optimizer:
         if self._all_reduce is not None:
             gradient = self._all_reduce(gradient)
         length = torch.linalg.vector_norm(gradient)
-        is_finite = computed_once(self._looked_at(length, loss))
+        is_finite = computed_once(self._check(length, loss))
         self._bad.note(gradient, loss, is_finite)
-        gradient = self._limited(gradient, length)
+        gradient = self._limit(gradient, length)
         applies = is_finite & ~self.is_stopped if self.can_stop else is_finite
         rule.step_flat(trained, gradient, applies, doubtful)
 
-    def _looked_at(self, length: Tensor, loss: Tensor) -> Tensor:
-        """Return whether a gradient is finite, by its length, and where the loss is scaled also the loss."""
+    def _check(self, length: Tensor, loss: Tensor) -> Tensor:
+        """Return whether a gradient is finite, by its length, and a scaled loss too; let the scale follow."""
         is_finite = length < math.inf  # no length is below 0, and of NaN it is False: a quarter of isfinite's time
         if self._scaler is None:
             return is_finite
@@ -492,7 +500,7 @@ class Optimizer:
         self._scaler.update(is_finite)
         return is_finite
 
-    def _limited(self, gradient: Tensor, length: Tensor) -> Tensor:
+    def _limit(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Return a flat gradient within the limit, given its length; note its norm for who asked for it."""
         norm = self.limit.norm(gradient, length)
         if self._update.tells_norms and self.grad_norm is None:  # else it was noted before it was balanced

@@ -17,7 +17,6 @@ from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import Tree
 from rltrainer.types import UpdateResult
-from rltrainer.updates.listeners import average, hear
 from rltrainer.updates.unused_parameters import UnusedParameters
 
 
@@ -116,7 +115,7 @@ class TRPO(A2C):
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
 
         Its length is what the bound allows, shortened until the bound holds and the objective grows; if neither comes
-        about, the policy stays. Callbacks hear of the negative objective as the loss "actor".
+        about, the policy stays. Callbacks are given the negative objective as the loss "actor".
 
         Raises:
             NonFiniteError: the gradient is not finite; the policy stays.
@@ -132,11 +131,11 @@ class TRPO(A2C):
         def step(loss: Tensor) -> None:
             metrics.update(self._natural_step(cells.obs, old, share, loss, loss_of))
 
-        loss, on_loss = loss_of(old), self.plan.callbacks.on_loss
+        loss = loss_of(old)
         is_left_out = self.plan.skips_steps and not torch.isfinite(loss)
-        heard = loss if on_loss is None or is_left_out else hear(on_loss, "actor", step, loss)
-        if heard is not None:
-            step(heard)
+        found = loss if is_left_out else self.plan.callbacks.notify("actor", loss, step)
+        if found is not None:
+            step(found)
         return metrics
 
     def _natural_step(
@@ -154,9 +153,9 @@ class TRPO(A2C):
         )
 
         def fisher(v: Tensor) -> Tensor:
-            return self._average(local_fisher(v)) + params.damping * v
+            return self.plan.average(local_fisher(v)) + params.damping * v
 
-        gradient = self._average(flat([x for x in found if x is not None]))
+        gradient = self.plan.average(flat([x for x in found if x is not None]))
         step = trust_region_step(fisher, -gradient, params.target_kl, params.num_cg_steps)
         if not torch.isfinite(step).all():
             if self.plan.skips_steps:
@@ -169,9 +168,9 @@ class TRPO(A2C):
         def loss_and_kl(scale: float) -> Tensor:
             torch._foreach_copy_(parameters, torch._foreach_add(before, parts, alpha=scale))
             new = self.policy.distribution(obs)
-            return self._average(torch.stack([loss_of(new), old.kl(new) @ share]))
+            return self.plan.average(torch.stack([loss_of(new), old.kl(new) @ share]))
 
-        old_loss = self._average(loss_of(old).detach().unsqueeze(0))
+        old_loss = self.plan.average(loss_of(old).detach().unsqueeze(0))
 
         def is_good(scale: float) -> bool:
             new_loss, kl = loss_and_kl(scale)
@@ -180,6 +179,3 @@ class TRPO(A2C):
         scale = line_search(is_good, params.num_line_search_steps, params.line_search_shrink)
         new_loss, kl = loss_and_kl(scale)
         return {"policy_loss": new_loss, "kl": kl, "step_scale": kl.new_tensor(scale)}
-
-    def _average(self, x: Tensor) -> Tensor:
-        return x if self.plan.all_reduce is None else average(self.plan.all_reduce, x)

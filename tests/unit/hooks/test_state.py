@@ -162,9 +162,7 @@ def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
         rl.TrainerHook().prepare_load({"count": 1})
 
 
-def test_a_restore_that_fails_leaves_hooks_with_the_run_that_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restore_that_fails_leaves_hooks_with_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("halfway")
 

@@ -128,14 +128,14 @@ def test_gradients_are_averaged_before_they_are_clipped(max_grad_norm: float | N
     # Gradients [2, 4] here and [4, 4] there: their mean [3, 4] has norm 5, which is clipped to 2.5.
     linear, optimizer = one_weight(max_grad_norm=max_grad_norm)
     other = torch.tensor([4.0, 4.0])
-    optimizer.listen("loss", rl.UpdatePlan(all_reduce=lambda gradient: (gradient + other) / 2), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(all_reduce=lambda gradient: (gradient + other) / 2), is_compiled=False)
     optimizer.step((linear.weight * torch.tensor([[2.0, 4.0]])).sum())
     assert linear.weight.tolist()[0] == pytest.approx(expected)
 
 
 def test_a_gradient_that_is_not_finite_elsewhere_is_left_out_here_too() -> None:
     linear, optimizer = one_weight()
-    optimizer.listen("loss", rl.UpdatePlan(all_reduce=lambda g: g + torch.tensor([0.0, torch.inf])), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(all_reduce=lambda g: g + torch.tensor([0.0, torch.inf])), is_compiled=False)
     optimizer.step(linear.weight.sum())
     assert linear.weight.tolist() == [[1.0, 2.0]]
     assert optimizer.take_fault() == "the gradient of linear.weight is not finite (loss = 3)"
@@ -150,7 +150,7 @@ def test_a_frozen_parameter_has_a_place_in_the_average() -> None:
         sizes.append(len(gradient))
         return gradient
 
-    optimizer.listen("loss", rl.UpdatePlan(all_reduce=average), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(all_reduce=average), is_compiled=False)
     before = pair[0].weight.clone()  # type: ignore[operator]  # a Linear's
     optimizer.step(pair[1].weight.sum())  # type: ignore[operator]
     assert sizes == [5]

@@ -32,7 +32,7 @@ def one_weight(is_flat: bool = False, **changes: Any) -> tuple[nn.Parameter, Opt
     if is_flat:  # the way of graphs and devices
         optimizer._can_walk_memory = lambda: False  # type: ignore[method-assign]
     plan = rl.UpdatePlan(precision=dataclasses.replace(FP16, **changes))
-    optimizer.listen("loss", plan, is_compiled=False)
+    optimizer.attach("loss", plan, is_compiled=False)
     return weight, optimizer
 
 
@@ -86,7 +86,7 @@ def test_what_is_clipped_is_the_gradient_without_the_scale(limits: dict[str, Any
     point = nn.ParameterList([nn.Parameter(torch.zeros(2))])
     optimizer = Optimizer({"point": point}, 1.0, factory=lambda p: torch.optim.SGD(p))
     plan = rl.UpdatePlan(precision=FP16, update=rl.UpdateParams(**limits))
-    optimizer.listen("loss", plan, is_compiled=False)
+    optimizer.attach("loss", plan, is_compiled=False)
     optimizer.step((point[0] * torch.tensor([3.0, 4.0])).sum())
     assert (-point[0].detach()).tolist() == pytest.approx([0.6, 0.8] if limits else [3.0, 4.0], rel=1e-5)
     assert optimizer.grad_norm is None or float(optimizer.grad_norm) == pytest.approx(5.0)
@@ -96,7 +96,7 @@ def test_parts_are_balanced_with_a_scale_too() -> None:
     point = nn.ParameterList([nn.Parameter(torch.zeros(2))])
     optimizer = Optimizer({"point": point}, 1.0, factory=lambda p: torch.optim.SGD(p))
     update_params = rl.UpdateParams(max_grad_norm=1.0, balance_grad_norms=True)
-    optimizer.listen("loss", rl.UpdatePlan(precision=FP16, update=update_params), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(precision=FP16, update=update_params), is_compiled=False)
     parts = [10 * point[0][0], 0.1 * point[0][1]]
     optimizer.step(parts[0] + parts[1], parts)
     assert (-point[0].detach()).tolist() == pytest.approx([0.5, 0.5], rel=1e-5)

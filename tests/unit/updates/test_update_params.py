@@ -48,7 +48,7 @@ def moved(limits: dict[str, Any], **options: Any) -> tuple[list[float], Optimize
     """Return how far a step of length 1 along the gradient (3, 4) goes, which is what becomes of it."""
     point = Point()
     optimizer = Optimizer({"point": point}, 1.0, factory=sgd, **options)
-    optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
     optimizer.step(loss_of(point))
     return [-float(point.x.detach()), -float(point.y.detach())], optimizer
 
@@ -65,7 +65,7 @@ def test_adam_is_given_the_same(limits: dict[str, Any], expected: list[float], i
     module = nn.ParameterList([weight])
     optimizer = Optimizer({"module": module}, 1.0)
     optimizer._can_walk_memory = lambda: is_contiguous  # type: ignore[method-assign]
-    optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
     optimizer.step((weight * torch.tensor([[3.0, 4.0], [0.0, 0.0]])).sum())
     assert (optimizer.state_dict()["mean"][:2] / 0.1).tolist() == pytest.approx(expected, rel=1e-5)
 
@@ -101,7 +101,7 @@ def test_a_later_plan_takes_the_limit_back() -> None:
     point = Point()
     optimizer = Optimizer({"point": point}, 1.0, 2.5, factory=sgd)
     for limits, expected in (({"max_grad_norm": 1.0}, 1.0), ({}, 2.5)):
-        optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
+        optimizer.attach("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
         assert optimizer.limit.max_norm == expected
 
 
@@ -205,7 +205,7 @@ def balanced(way: str, *parts: float, of: int | None = None, **limits: Any) -> t
     optimizer = Optimizer({"point": point}, 1.0, factory=WAYS[way])
     optimizer._can_walk_memory = lambda: way == "each"  # type: ignore[method-assign]
     params = {"max_grad_norm": 1.0, "balance_grad_norms": True} | limits
-    optimizer.listen("loss", rl.UpdatePlan(update=rl.UpdateParams(**params)), is_compiled=False)
+    optimizer.attach("loss", rl.UpdatePlan(update=rl.UpdateParams(**params)), is_compiled=False)
     losses = [part * point[0][i if of is None else of] for i, part in enumerate(parts)]
     loss = sum(losses, torch.zeros(()))
     optimizer.step(loss, losses)
@@ -233,7 +233,7 @@ def test_a_listener_who_takes_the_step_balances_too() -> None:
         optimizer = Optimizer({"point": point}, 1.0, factory=sgd)
         params = rl.UpdateParams(max_grad_norm=1.0, balance_grad_norms=True)
         plan = rl.UpdatePlan(update=params, callbacks=rl.UpdateCallbacks(on_loss=on_loss))
-        optimizer.listen("loss", plan, is_compiled=False)
+        optimizer.attach("loss", plan, is_compiled=False)
         parts = [10 * point.x, 0.1 * point.y]
         optimizer.step(parts[0] + parts[1], parts)
         taken.append([-float(point.x.detach()), -float(point.y.detach())])
