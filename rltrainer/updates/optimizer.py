@@ -49,7 +49,8 @@ class GradientLimit:
         """Return the sum [P] of gradients [K, P] that all have the same norm, an equal share of the limit."""
         norms = torch.stack([self.norm(part, torch.linalg.vector_norm(part)) for part in parts.unbind()])
         scale = (self.max_norm or 0.0) / len(parts) / torch.where(norms == 0, 1.0, norms)
-        return scale @ parts
+        # No matrix product: autocast would round it, and fp16 refuses to mix formats.
+        return (scale.unsqueeze(-1) * parts).sum(0)
 
     def norm(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Return the norm of a gradient [P], given its length, the norm of type 2."""

@@ -226,6 +226,15 @@ def test_parts_of_norms_10_and_a_tenth_contribute_a_half_each(way: str) -> None:
     assert balanced(way, 0.1)[0] == pytest.approx([0.1], rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_mixed_precision_rounds_no_balanced_gradient(dtype: torch.dtype) -> None:
+    parts, limit = torch.tensor([[10.0, 0.3], [0.1, 0.7]]), GradientLimit(1.0)
+    with torch.autocast("cpu", dtype=dtype):
+        found = limit.balanced(parts)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, limit.balanced(parts))
+
+
 def test_a_listener_who_takes_the_step_balances_too() -> None:
     taken = []
     for on_loss in (lambda name, loss, step: step(loss), lambda name, loss, step: 2 * loss):
