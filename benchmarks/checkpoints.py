@@ -3,14 +3,13 @@
     OMP_NUM_THREADS=1 python benchmarks/checkpoints.py --write      (--quick: small sizes, to see that it runs)
 
 One of a small run (PPO on CartPole), of a full buffer of 1,000,000 transitions of 17 + 6 floats, and of a large run
-(SAC with such a buffer): the first, and those after 1 % new transitions each. Bytes are those of new files. The
-milliseconds that training stops are those of the call; "to disk" lasts until the thread is done. Memory on top is the
-peak of resident memory during the save less that before.
+(SAC with such a buffer): the first, and those after 1 % new transitions each. Bytes are those of new files. Training
+waits while a save is made. Memory on top is the peak of resident memory during the save less that before.
 
 What a checkpoint costs a run is the difference of two runs in one process, in alternating chunks, of which one saves
 in the middle of its chunk: its mean, and the 95 % interval of that mean. The slowdown is that difference beside the
 time of 10,000 env steps. A chunk has as many, or fewer where they would take minutes and hide milliseconds in their
-noise; what is written in the background ends well within it.
+noise.
 """
 
 import argparse
@@ -51,8 +50,7 @@ class Cost:
     """What one save takes."""
 
     nbytes: int
-    stop: float
-    total: float
+    seconds: float
     memory: int
 
 
@@ -98,19 +96,16 @@ def add(buffer: Any, num_transitions: int) -> None:
 
 
 def cost(store: CheckpointStore, capture: Callable[[], State], step: int) -> Cost:
-    """Save once, and return what it took; training stops until its state is captured, too."""
+    """Save once, and return what it took."""
     before = files(store.directory)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     resident = memory("VmRSS")
     started = time.perf_counter()
     store.save(capture(), step, None)
-    stopped = time.perf_counter()
-    store.wait()
-    done = time.perf_counter()
+    seconds = time.perf_counter() - started
     peak = memory("VmHWM")
-    store.check()
     nbytes = sum(size for path, size in files(store.directory).items() if path not in before)
-    return Cost(nbytes, stopped - started, done - started, max(peak - resident, 0))
+    return Cost(nbytes, seconds, max(peak - resident, 0))
 
 
 def files(directory: Path) -> dict[Path, int]:
@@ -147,14 +142,13 @@ def costs_of_one(
         store.close()
     mean = Cost(
         round(statistics.mean(each.nbytes for each in later)),
-        statistics.mean(each.stop for each in later),
-        statistics.mean(each.total for each in later),
+        statistics.mean(each.seconds for each in later),
         max(each.memory for each in later),
     )
-    worst = max(each.stop for each in later)
+    worst = max(each.seconds for each in later)
     nbytes = nbytes or first.nbytes
     return [
-        row(f"{name}, the first", first, nbytes, first.stop),
+        row(f"{name}, the first", first, nbytes, first.seconds),
         row(f"{name}, mean of {num_saves} after it", mean, nbytes, worst),
     ]
 
@@ -183,7 +177,7 @@ def costs(num_transitions: int, num_saves: int) -> list[list[str]]:
 def row(name: str, each: Cost, whole: int, worst: float) -> list[str]:
     """Return a row of the table."""
     share = f"{each.nbytes / whole:.1%}"
-    times = [f"{1000 * seconds:.1f}" for seconds in (each.stop, worst, each.total)]
+    times = [f"{1000 * seconds:.1f}" for seconds in (each.seconds, worst)]
     return [name, f"{each.nbytes / 1e6:.2f}", share, *times, f"{each.memory / 1e6:.1f}"]
 
 
@@ -196,17 +190,15 @@ def slowdown(kind: str, num_transitions: int, num_chunks: int, chunk: int) -> li
         store = CheckpointStore(Path(folder) / "run", keep_last=3, keep_best=0)
         store.open()
         store.save(states(runs["with"]), 0, None)
-        store.wait()
         for i in range(num_chunks):
             seconds = {}
             for name in sorted(runs, reverse=bool(i % 2)):
                 started = time.perf_counter()
                 for epoch in range(epochs):
                     runs[name].execute_epoch()
-                    if name == "with" and epoch == epochs // 2:  # so that the writing falls into the chunk too
+                    if name == "with" and epoch == epochs // 2:
                         store.save(states(runs[name]), i + 1, None)
                 seconds[name] = time.perf_counter() - started
-                store.wait()
             differences.append(seconds["with"] - seconds["without"])
             plain.append(seconds["without"])
         store.close()
@@ -243,7 +235,7 @@ def main() -> None:
     text = "\n".join([
         "# What checkpoints cost", "",
         f"Written by `{command}` on {datetime.date.today()}; {where}.", "",
-        *table(["checkpoint", "MB", "of the data", "ms training stops", "at worst", "ms to disk", "MB on top"], rows),
+        *table(["checkpoint", "MB", "of the data", "ms", "at worst", "MB on top"], rows),
         "", f"Saving every {SAVE_INTERVAL:,} env steps, beside a run that does not, {chunks} alternating chunks:", "",
         *table(
             ["run", "env steps a chunk", "ms a checkpoint", f"s for {SAVE_INTERVAL:,} env steps", "more time", "95 %"],

@@ -23,8 +23,8 @@ from rltrainer.json_text import check_depth, read_json
 from rltrainer.regular_file import neighbours_hint, open_regular
 from rltrainer.types import State
 
-FORMAT_VERSION = 3
-"""2: the files of algorithms and policies say what these are built with. 3: files end with their checksum."""
+FORMAT_VERSION = 4
+"""4: the rows of a replay buffer are numbered. No release wrote 1 to 3, and they are refused."""
 CHECKSUM, CHECKSUM_SIZE = "sha256", hashlib.sha256().digest_size
 """Name of the tensor that is a file's checksum, and its bytes; other tensors' names begin with the file's kind."""
 CHUNK_SIZE = 1 << 24
@@ -69,10 +69,6 @@ class PackedState:
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
 
-    def copied(self) -> "PackedState":
-        """Return one that does not change with what the state is of; its tensors are in the memory of the host."""
-        return PackedState({name: value.to("cpu", copy=True) for name, value in self.tensors.items()}, self.metadata)
-
     def write(self, file: BinaryIO) -> str:
         """Write it, and return the SHA-256 in hex."""
         return _write_safetensors(file, self.tensors, self.metadata)
@@ -114,6 +110,8 @@ def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dic
     for _, tensor in items:
         if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
             continue
+        if tensor.numel() == 1:
+            tensor = tensor.as_strided((1,), (1,))  # any stride of one number is contiguous, but not to a view as bytes
         for part in torch.split(tensor.contiguous().reshape(-1).view(torch.uint8), CHUNK_SIZE):
             put(part.cpu().numpy().data)
     put(checksum.digest())
@@ -153,13 +151,10 @@ def read_state(
                 hint = f". {_READERS[found]} reads it." if found in _READERS else ""
                 found = readable(found or "no rltrainer file")
                 raise error(f"{path}: expected a file of kind {kinds}, found {found}{hint}")
-            if (version := int(metadata["version"])) > FORMAT_VERSION:
-                text = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
-                raise error(f"{path}: {text}")
-            if version > 2 or CHECKSUM in names:  # one flipped bit makes a 2 of a 3
-                names.discard(CHECKSUM)
-                if not is_checked:
-                    _check_bytes(stream)
+            refuse_version(path, int(metadata["version"]), FORMAT_VERSION, error)
+            names.discard(CHECKSUM)
+            if not is_checked:
+                _check_bytes(stream)
 
             def read_tensor(name: str) -> Tensor:
                 tensor: Tensor = file.get_tensor(name)
@@ -182,6 +177,15 @@ def read_state(
         problem = f"nothing names its tensor {min(names)!r}" if names else "its state is no mapping"
         raise error(f"{path}: not a readable {kind} file: {problem}")
     return state
+
+
+def refuse_version(path: Path, found: int, own: int, error: type[Exception]) -> None:
+    """Raise `error` if a file was written in another format than this release's own."""
+    if found > own:
+        raise error(f"{path}: written in format {found}, this release reads format {own}. Upgrade it.")
+    if found < own:
+        text = f"written in format {found} by a version before 0.1.0, this release reads format {own}"
+        raise error(f"{path}: {text}. Load it with the version that wrote it.")
 
 
 def _is_zip(path: Path) -> bool:

@@ -55,21 +55,21 @@ def newest_intact(found: list[Checkpoint]) -> Checkpoint | None:
 
 def strangers_in(folder: Path) -> list[str]:
     """Return what is neither a checkpoint nor belongs to the folder: what saves left behind."""
-    here = [
-        name for name in os.listdir(folder) if not name.startswith("checkpoint-") and name not in ("segments", "lock")
-    ]
-    inside = os.listdir(folder / "segments") if (folder / "segments").is_dir() else []
-    return here + [f"segments/{name}" for name in inside if name.startswith(".")]
+    here = [name for name in os.listdir(folder) if not name.startswith("checkpoint-") and name not in ("rows", "lock")]
+    inside = os.listdir(folder / "rows") if (folder / "rows").is_dir() else []
+    return here + [f"rows/{name}" for name in inside if name.startswith(".")]
 
 
 def _look(path: Path) -> Checkpoint:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         checksum = manifest.pop("checksum")
-        if hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest() != checksum:
+        if hashlib.sha256(json.dumps(manifest).encode()).hexdigest() != checksum:
             return Checkpoint(path, None, {}, path / MANIFEST)
         files = {path / name: entry for name, entry in manifest["files"].items()}
-        files |= {path.parent / "segments" / name: entry for name, entry in manifest.get("segments", {}).items()}
+        files |= {
+            path.parent / "rows" / name: entry for rows in manifest["rows"].values() for name, entry in rows.items()
+        }
     except (OSError, ValueError, TypeError, KeyError):
         return Checkpoint(path, None, {}, path / MANIFEST)
     damaged = [file for file, entry in files.items() if not _is_whole(file, entry)]

@@ -113,7 +113,7 @@ class _File:
         self.state: State = read_state(self.path, "algorithm", CheckpointError, or_kind="policy")
         if "construction" not in self.state:
             hint = "Build the algorithm as it was, and call its `load` with this file."
-            raise CheckpointError(f"{self.path}: was written before files said what they hold (format 1). {hint}")
+            raise CheckpointError(f"{self.path}: does not say what the algorithm was built with. {hint}")
         self.policy_construction = _policy_of(self.state["construction"])
         self.weight_dtype = saved_dtype(f"{self.path}", self.state)
 

@@ -1,19 +1,17 @@
 """A checkpoint is a directory: one state file per part, and a manifest with the size and SHA-256 of each file.
 
 It is written under a hidden name (see `atomic_write`), flushed to disk, and renamed into place; so a directory with a
-manifest is whole. The blocks of large buffers are in segments beside it if it is one of a run's.
+manifest is whole. The rows of a buffer are in files beside it if it is one of a run's.
 """
 
 import contextlib
 import errno
-import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from rltrainer.atomic_write import (
     goes_on,
@@ -25,30 +23,38 @@ from rltrainer.atomic_write import (
     sync_directory,
     write_errors,
 )
-from rltrainer.checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from rltrainer.checkpoint.members import FileEntry, check_member, write_member
-from rltrainer.checkpoint.segments import FOLDER, KIND
+from rltrainer.checkpoint.manifest import MANIFEST, Manifest, check_member, read_manifest, write_member
+from rltrainer.data.row_log import RowFile
 from rltrainer.errors import CheckpointError
 from rltrainer.state_file import PackedState, pack_state, read_state
 from rltrainer.types import State
 
+ROWS = "rows"
+"""The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state."""
 
-def write_checkpoint(path: str | Path, parts: dict[str, State]) -> None:
-    """Write a checkpoint that stands alone. Only a checkpoint is replaced, or an empty directory.
+
+def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool = False) -> None:
+    """Write a checkpoint that stands alone.
+
+    Args:
+        path: the directory.
+        parts: the state of each part.
+        overwrite: whether it takes the place of a checkpoint, or an empty folder; nothing else is ever replaced.
 
     Raises:
-        CheckpointError: `path` is something else, or could not be written; what was there before is still there.
+        CheckpointError: `path` exists, is something else, or could not be written; what was there is still there.
     """
     path = absolute_path(path)
     with write_errors(path, CheckpointError):
         make_folder(path.parent)
         recover(path)
-        look_at(path, check_replaceable)
+        if os.path.lexists(path):
+            _check_replaceable(path, overwrite)
         remove_abandoned(path, "new")
         temporary = hidden_name(path, "new")
         try:
             write_parts(temporary, {name: pack_state(name, state) for name, state in parts.items()}, Manifest(files={}))
-            move_into_place(temporary, path)
+            _move_into_place(temporary, path, overwrite)
         finally:
             remove(temporary)
         remove_abandoned(path, "old")
@@ -62,12 +68,27 @@ def read_checkpoint(path: str | Path, mapped: Collection[str] = ()) -> dict[str,
         mapped: the parts whose tensors are left in their files, for who copies them at once.
 
     Returns:
-        the states by part. What was saved in blocks is a list of their states.
+        the states by part.
 
     Raises:
         CheckpointError: the directory, the manifest or a file is missing, damaged or foreign; the text names it.
     """
-    return look_at(absolute_path(path), lambda path: _read_whole(path, mapped))
+    states = read_logged(path, mapped)
+    for state in states.values():
+        for rows in state[ROWS] if isinstance(state.get(ROWS), list) else ():
+            if isinstance(rows, dict) and isinstance(rows.get("file"), RowFile):
+                del rows["file"]
+    return states
+
+
+def read_logged(path: str | Path, mapped: Collection[str] = ()) -> dict[str, State]:
+    """Read a checkpoint as `read_checkpoint` does; rows that a file of the run holds name that as their "file"."""
+    path = absolute_path(path)
+    try:
+        recover(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
+    return read_states(path, check_checkpoint(path), mapped)
 
 
 def check_checkpoint(path: Path) -> Manifest:
@@ -82,8 +103,12 @@ def check_checkpoint(path: Path) -> Manifest:
             raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
         for name, entry in manifest.files.items():
             check_member(path / name, entry)
-        for name, entry in manifest.segments.items():
-            _check_segment(segment_folder(path) / name, entry)
+        for name, entry in manifest.shared.items():
+            file = rows_folder(path) / name
+            if not os.path.lexists(file):
+                hint = f"The checkpoints of a run need the folder {ROWS!r} beside them; copy it with them"
+                raise CheckpointError(f"{file}: missing. {hint}, or save one that stands alone by trainer.save.")
+            check_member(file, entry)
     except OSError as error:
         raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
     return manifest
@@ -99,75 +124,38 @@ def write_parts(directory: Path, parts: dict[str, PackedState], manifest: Manife
     return manifest
 
 
-def segment_folder(path: Path) -> Path:
-    """Return where the segments of a checkpoint lie: beside it, wherever a link to it is."""
-    return Path(os.path.realpath(path)).parent / FOLDER
+def rows_folder(path: Path) -> Path:
+    """Return where the rows of a run's checkpoint lie: beside it, wherever a link to it is."""
+    return Path(os.path.realpath(path)).parent / ROWS
 
 
 def read_states(path: Path, manifest: Manifest, mapped: Collection[str]) -> dict[str, State]:
-    """Read the parts of a checkpoint that was compared with its manifest; see `read_checkpoint`."""
+    """Read the parts of a checkpoint that was compared with its manifest; see `read_logged`."""
     states = {}
-
-    @functools.cache  # blocks of equal contents share a segment: it is read once, however often it is named
-    def segment(name: str, mapped: bool) -> State:
-        return read_state(segment_folder(path) / name, KIND, CheckpointError, mapped, is_checked=True)
-
     for file in (path / name for name in manifest.files):
         states[file.stem] = read_state(file, file.stem, CheckpointError, file.stem in mapped, is_checked=True)
-    for part, keys in manifest.blocks.items():
-        for key, names in keys.items():
-            if key in states[part]:
-                raise CheckpointError(f"{path / MANIFEST}: {part}.{key} is in {part}.safetensors too")
-            states[part][key] = [segment(name, part in mapped) for name in names]
+    for part, entries in manifest.rows.items():
+        newest = states[part].get(ROWS)
+        if not isinstance(newest, list):
+            raise CheckpointError(f"{path / part}.safetensors: expected a list of rows, found none")
+        logged = []
+        for name, entry in entries.items():
+            rows = read_state(rows_folder(path) / name, ROWS, CheckpointError, part in mapped, is_checked=True)
+            logged.append(rows | {"file": RowFile(name, entry.size, entry.sha256)})
+        states[part][ROWS] = logged + newest
     return states
 
 
-def _read_whole(path: Path, mapped: Collection[str]) -> dict[str, State]:
-    try:
-        recover(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
-    return read_states(path, check_checkpoint(path), mapped)
-
-
-def _check_segment(file: Path, entry: FileEntry) -> None:
-    try:
-        check_member(file, entry)
-    except CheckpointError as error:
-        if os.path.lexists(file):
-            raise
-        hint = f"The checkpoints of a run need the folder {FOLDER!r} beside them; copy it with them"
-        raise CheckpointError(f"{error}. {hint}, or save one that stands alone by trainer.save.") from None
-
-
-T = TypeVar("T")
-
-
-def look_at(path: Path, look: Callable[[Path], T]) -> T:
-    """Return what a look at a directory returns; where it fails, and a save has just replaced that, look again."""
-    while True:
-        found = _identity(path)
-        try:
-            return look(path)
-        except (CheckpointError, OSError):
-            if _identity(path) == found:
-                raise
-
-
-def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename a written directory to `path`; what stands there is moved away before, and removed after.
+def _move_into_place(temporary: Path, path: Path, overwrite: bool) -> None:
+    """Rename a written directory to `path`; what is overwritten is moved away before, and removed after.
 
     It is removed when the new name is flushed to disk: a machine that loses its power keeps one of the two.
-
-    Other threads and processes may do the same: who comes last replaces what the others wrote.
     """
     previous = hidden_name(path, "old")
     try:
-        while not _rename(temporary, path):
-            look_at(path, check_replaceable)
-            remove(previous)  # there is one if another save was quicker; the other's checkpoint stands
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(path, previous)
+        if overwrite and os.path.lexists(path):
+            os.replace(path, previous)
+        os.replace(temporary, path)
     except BaseException:
         if os.path.lexists(previous) and not os.path.lexists(path):
             with contextlib.suppress(OSError):
@@ -177,17 +165,10 @@ def move_into_place(temporary: Path, path: Path) -> None:
     remove(previous)
 
 
-def check_replaceable(path: Path) -> None:
-    """Raise a `CheckpointError` if anything would be lost but a checkpoint."""
-    try:
-        if os.path.lexists(path):
-            _check_contents(path)
-    except (CheckpointError, OSError):
-        if os.path.lexists(path):  # else somebody has moved it away just now
-            raise
-
-
-def _check_contents(path: Path) -> None:
+def _check_replaceable(path: Path, overwrite: bool) -> None:
+    """Raise a `CheckpointError` if anything would be lost but a checkpoint, or that unasked."""
+    if not overwrite:
+        raise CheckpointError(f"{path}: exists, and is not replaced. Save to another path, or with overwrite=True.")
     if path.is_symlink() or not path.is_dir():
         problem = "is a symbolic link" if path.is_symlink() else "is no directory"
         raise CheckpointError(f"{path}: {problem}, and only a checkpoint is replaced. Save to another path.")
@@ -206,17 +187,21 @@ def _check_contents(path: Path) -> None:
 def recover(path: Path) -> None:
     """Put back the checkpoint that a killed save had moved away, also one of a container that is gone.
 
-    Of a save that goes on nothing is touched; one that only seems to be over moves it away once more.
+    Of a save that goes on nothing is touched.
     """
     if os.path.lexists(path):
         return
     left = [directory for directory, owner in hidden_names(path, "old") if not goes_on(owner) and _is_whole(directory)]
     if left:
         newest = max(left, key=lambda directory: (directory / MANIFEST).stat().st_mtime)
-        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
-            if _rename(newest, path):
-                text = "%s: put back from %s, where a killed save left it"
-                logging.getLogger("rltrainer").warning(text, path, newest.name)
+        try:
+            os.replace(newest, path)
+        except OSError as error:  # somebody else was quicker
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return
+        text = "%s: put back from %s, where a killed save left it"
+        logging.getLogger("rltrainer").warning(text, path, newest.name)
 
 
 def absolute_path(path: str | Path) -> Path:
@@ -236,23 +221,3 @@ def _is_whole(directory: Path) -> bool:
         return all(os.lstat(directory / name).st_size == entry.size for name, entry in files.items())
     except (OSError, CheckpointError):
         return False
-
-
-def _rename(source: Path, path: Path) -> bool:
-    """Rename a directory; return False if one that is not empty is in the way."""
-    try:
-        os.replace(source, path)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return False
-        raise
-    return True
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells whether it is still the same directory; None if there is none."""
-    try:
-        status = os.stat(path) if os.path.exists(path) else os.lstat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

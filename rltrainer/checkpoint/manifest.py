@@ -1,5 +1,6 @@
 """The manifest of a checkpoint: the files that belong to it, with the size and SHA-256 of each. Data from anywhere."""
 
+import errno
 import hashlib
 import json
 import math
@@ -7,22 +8,29 @@ import os
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from rltrainer.checkpoint.members import FileEntry, open_member
 from rltrainer.errors import CheckpointError
 from rltrainer.json_text import read_json
-from rltrainer.regular_file import neighbours_hint, read_text
+from rltrainer.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.state_file import PackedState, refuse_version
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 2
-"""2: checkpoints of a run, which share segments. One that stands alone is written as 1, and 1 is still read."""
+FORMAT_VERSION = 3
+"""3: rows of buffers in files that are named by their numbers."""
 
 _MEMBER = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
-_SEGMENT = re.compile(r"[0-9a-f]{64}\.safetensors")
+ROW_FILE = re.compile(r"\w+-\d+-\d+(?:-\d+)?\.safetensors", re.ASCII)
+_NO_FILE = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
+"""Errors of the system for a link, a folder, a pipe, a device or a socket."""
 
-Blocks = dict[str, dict[str, list[str]]]
-"""By part, and by key in its state, the segments that hold its blocks, in order."""
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size and SHA-256 of a file."""
+
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,35 +39,28 @@ class Manifest:
 
     Attributes:
         files: those in its directory, by name.
-        segments: those that it shares with other checkpoints of its run.
-        blocks: what the segments hold.
+        rows: by part those that hold the rows of a buffer, in order; the checkpoints of a run share them.
         serial: how many checkpoints its run had saved before it; the newest has the highest.
         step: what the run called it by.
         score: how good the run was then.
-        version: the format; the lowest that can say all this.
     """
 
     files: dict[str, FileEntry]
-    segments: dict[str, FileEntry] = field(default_factory=dict)
-    blocks: Blocks = field(default_factory=dict)
+    rows: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
     serial: int = 0
     step: int | None = None
     score: float | None = None
-    version: int = 1
 
-    def to_json(self) -> str:
-        """Return the text of the file."""
-        plain = {"rltrainer": "checkpoint", **asdict(self)}
-        if self.version == 1:
-            plain = {name: plain[name] for name in ("rltrainer", "version", "files")}
-        else:
-            plain["checksum"] = _checksum(plain)
-        return json.dumps(plain, indent=1)
+    @property
+    def shared(self) -> dict[str, FileEntry]:
+        """The files of rows of all parts."""
+        return {name: entry for entries in self.rows.values() for name, entry in entries.items()}
 
     def write(self, directory: Path) -> None:
         """Write it into the directory, flushed to disk."""
+        plain = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, **asdict(self)}
         with open(directory / MANIFEST, "x") as stream:
-            stream.write(self.to_json())
+            stream.write(json.dumps(plain | {"checksum": _checksum(plain)}, indent=1))
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -68,7 +69,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: there is none, or it is damaged, foreign or newer.
+        CheckpointError: there is none, or it is damaged, foreign or of another format.
         OSError: it could not be read.
     """
     file = directory / MANIFEST
@@ -82,44 +83,81 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         plain = read_json(text, allows_nan=True)
         is_ours, version = plain["rltrainer"] == "checkpoint", plain["version"]
-        is_ours = is_ours and type(version) is int
-        is_newer = is_ours and version > FORMAT_VERSION
-        manifest = _from_plain(plain) if is_ours and 1 <= version <= FORMAT_VERSION else None
+        is_ours = is_ours and type(version) is int and version > 0
+        manifest = _from_plain(plain) if is_ours and version == FORMAT_VERSION else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(f"{file}: damaged ({type(error).__name__}: {error})") from error
-    if is_newer:
-        hint = f"written in format {version}, this release reads up to {FORMAT_VERSION}. Upgrade it."
-        raise CheckpointError(f"{file}: {hint}")
+    if is_ours:
+        refuse_version(file, version, FORMAT_VERSION, CheckpointError)
     if manifest is None:
         raise CheckpointError(f"{file}: not a manifest of rltrainer")
     return manifest
 
 
+def write_member(file: Path, state: PackedState) -> FileEntry:
+    """Write a new file, flushed to disk."""
+    with open(file, "xb") as stream:
+        checksum = state.write(stream)
+        size = stream.tell()
+        stream.flush()
+        os.fsync(stream.fileno())
+    return FileEntry(size, checksum)
+
+
+def open_member(file: Path) -> BinaryIO:
+    """Open a file to be read, that is no link, pipe or device: their contents are somewhere else or never come.
+
+    Raises:
+        CheckpointError: it is missing or no regular file.
+        OSError: it could not be opened.
+    """
+    try:
+        return open_regular(file, follows_links=False)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{file}: missing") from None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise CheckpointError(f"{file}: is no regular file") from None
+        raise
+
+
+def check_member(file: Path, expected: FileEntry) -> None:
+    """Compare a file with its size and checksum.
+
+    Raises:
+        CheckpointError: it is missing, no regular file, or was changed.
+        OSError: it could not be read.
+    """
+    with open_member(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != expected.size:
+            raise CheckpointError(f"{file}: expected {expected.size} bytes, found {size}")
+        found = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # what `open` returns has readinto
+        if found.hexdigest() != expected.sha256:
+            raise CheckpointError(f"{file}: its contents changed after it was written (SHA-256 differs)")
+
+
 def _from_plain(plain: dict[str, Any]) -> Manifest | None:
     """Return a manifest; None if it is not one that rltrainer writes."""
-    files = _entries(plain["files"], _MEMBER)
-    if files is None or plain["version"] == 1:
-        return None if files is None else Manifest(files=files)
     if plain.pop("checksum") != _checksum(plain):
         raise ValueError("its contents changed after it was written (SHA-256 differs)")
-    segments, blocks = _entries(plain["segments"], _SEGMENT), plain["blocks"]
+    files, rows = _entries(plain["files"], _MEMBER), {}
     serial, step, score = plain["serial"], plain["step"], plain["score"]
-    lists = [names for keys in blocks.values() for names in keys.values()]
-    is_sound = all(type(number) is int and 0 <= number < 2**62 for number in (serial, step))
+    for part, entries in plain["rows"].items():
+        rows[part] = _entries(entries, ROW_FILE)
+    is_sound = all(type(number) is int and 0 <= number < 2**62 for number in (serial, 0 if step is None else step))
     is_sound = is_sound and (score is None or (isinstance(score, float) and not math.isnan(score)))
-    is_sound = is_sound and all(f"{part}.safetensors" in files for part in blocks)
-    if segments is None or not is_sound or not all(type(names) is list for names in lists):
+    if files is None or not is_sound or not all(f"{part}.safetensors" in files for part in rows):
         return None
-    if not segments.keys() >= {name for names in lists for name in names}:
+    found = {part: entries for part, entries in rows.items() if entries is not None}
+    if len(found) < len(rows):
         return None
-    return Manifest(
-        files=files, segments=segments, blocks=blocks, serial=serial, step=step, score=score, version=plain["version"]
-    )
+    return Manifest(files=files, rows=found, serial=serial, step=step, score=score)
 
 
 def _checksum(plain: dict[str, Any]) -> str:
     """Return the SHA-256 of a manifest: serial, step and score say which checkpoint is the newest, and the best."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
 
 def _entries(plain: dict[str, Any], name: re.Pattern[str]) -> dict[str, FileEntry] | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from rltrainer.checkpoint.directory import check_checkpoint, read_states
-from rltrainer.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from rltrainer.checkpoint.directory import ROWS, check_checkpoint, read_states
+from rltrainer.checkpoint.manifest import FORMAT_VERSION, MANIFEST, Manifest, read_manifest
 from rltrainer.checkpoint.run_directory import checkpoints_in
 from rltrainer.errors import CheckpointError, escaped
 
@@ -21,18 +21,18 @@ class PartReport:
     Attributes:
         name: of the part, such as `algorithm`.
         nbytes: of its own file.
-        tensors: dtype and shape by the path in its state; those in segments aside.
-        num_segments, segments_nbytes: the segments that hold its blocks, and their bytes.
+        tensors: dtype and shape by the path in its state; those in files of rows aside.
+        num_row_files, rows_nbytes: the files that hold its rows beside the checkpoint, and their bytes.
     """
 
     name: str
     nbytes: int
     tensors: dict[str, str]
-    num_segments: int
-    segments_nbytes: int
+    num_row_files: int
+    rows_nbytes: int
 
     def __str__(self) -> str:
-        shared = f", {self.num_segments} segments of {_size(self.segments_nbytes)}" if self.num_segments else ""
+        shared = f", {self.num_row_files} files of rows of {_size(self.rows_nbytes)}" if self.num_row_files else ""
         lines = [f"  {self.name}: {_size(self.nbytes)}, {len(self.tensors)} tensors{shared}"]
         return "\n".join(lines + [f"    {name}: {text}" for name, text in self.tensors.items()])
 
@@ -63,7 +63,7 @@ class CheckpointReport:
         if self.manifest is not None:
             known = {"step": self.manifest.step, "score": self.manifest.score}
             facts = [f"{name} {value}" for name, value in known.items() if value is not None]
-            lines.append(f"  {', '.join([f'format {self.manifest.version}', *facts])}")
+            lines.append(f"  {', '.join([f'format {FORMAT_VERSION}', *facts])}")
         return "\n".join([*lines, *map(str, self.parts)])
 
 
@@ -116,11 +116,10 @@ def _report(path: Path) -> CheckpointReport:
 
 
 def _part(name: str, state: dict[str, Any], manifest: Manifest) -> PartReport:
-    blocks = manifest.blocks.get(name, {})
-    segments = {segment for names in blocks.values() for segment in names}
-    tensors = dict(_tensors({key: value for key, value in state.items() if key not in blocks}, ""))
-    nbytes = sum(manifest.segments[segment].size for segment in segments)
-    return PartReport(name, manifest.files[f"{name}.safetensors"].size, tensors, len(segments), nbytes)
+    entries = manifest.rows.get(name, {})
+    own = state | {ROWS: state[ROWS][len(entries) :]} if entries else state
+    nbytes = sum(entry.size for entry in entries.values())
+    return PartReport(name, manifest.files[f"{name}.safetensors"].size, dict(_tensors(own, "")), len(entries), nbytes)
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, str]]:

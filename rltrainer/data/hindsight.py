@@ -189,7 +189,7 @@ class TraceBounds:
         self._ring = ring
         # Of the traces that have ended; those that go on are counted from what was written last.
         self._before, self._after = np.zeros((2, ring.num_cells), np.int32)
-        self._era: object | None = None
+        self._memory: object | None = None
 
     def of(self, cells: Array) -> tuple[Array, Array]:
         """Return how many cells that are stored lie before and after cells [M] in their traces, int64 each."""
@@ -207,8 +207,8 @@ class TraceBounds:
         """Look at what was stored since the last time, and at the newest cell of then, whose trace may be broken."""
         ring = self._ring
         written, oldest = ring.written, ring.written - ring.sizes()
-        if self._era is not ring.final.era:
-            self._era, self._seen, self._begin = ring.final.era, oldest, oldest.copy()
+        if self._memory is not ring.memory:
+            self._memory, self._seen, self._begin = ring.memory, oldest, oldest.copy()
         first = np.maximum(self._seen - 1, oldest)
         number = first + np.arange(int((written - first).max(initial=0)))[:, None]  # [rows, N]
         cells = number % ring.num_rows * ring.num_envs + np.arange(ring.num_envs)

@@ -117,9 +117,9 @@ class MixedBuffer(ReplayBuffer):
         """Return the online buffer's state, and what is drawn from the offline one."""
         return self.online.state_dict() | self._offline_state()
 
-    def state_in_blocks(self) -> State:
-        """Return the same for a save that goes on beside what is stored next."""
-        return self.online.state_in_blocks() | self._offline_state()
+    def logged_state(self) -> State:
+        """Return the same for a run's checkpoint; see `ReplayBuffer.logged_state`."""
+        return self.online.logged_state() | self._offline_state()
 
     def _offline_state(self) -> State:
         return {"offline": {"num_transitions": len(self.offline), **self.offline.drawing.state_dict()}}

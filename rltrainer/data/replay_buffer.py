@@ -19,6 +19,7 @@ from rltrainer.data.from_arrays import cells_from_arrays
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_file import Layout, prepare_ring, read_layout, ring_state, write_buffer, written_of
 from rltrainer.data.ring import Ring
+from rltrainer.data.row_log import RowLog
 from rltrainer.data.spread import append
 from rltrainer.data.state_checks import in_order
 from rltrainer.data.storage import Array
@@ -315,9 +316,9 @@ class ReplayBuffer:
         """Return the whole state; its tensors share the buffer's memory, so write or clone them before going on."""
         return {**self._layout.to_state(), **ring_state(self._ring), **self.drawing.state_dict()}
 
-    def state_in_blocks(self) -> State:
-        """Return the same for a save that goes on beside what is stored next: its rows are `SavedBlocks`."""
-        return {**self._layout.to_state(), **ring_state(self._ring, in_blocks=True), **self.drawing.state_dict()}
+    def logged_state(self) -> State:
+        """Return the same for a run's checkpoint, whose rows are a `RowLog`: only those that are new are written."""
+        return {**self._layout.to_state(), **ring_state(self._ring, RowLog(self._ring)), **self.drawing.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, exactly; traces go on where they were.

@@ -5,7 +5,7 @@ on, which is the successor of the row before; the spare row, the head, holds tha
 trace ends, in an episode's end or a boundary, the successor is kept apart. A cell's flat index is row * N + env.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rltrainer.data.incoming_cells import Cells, cells_of_rollout, count_up, dif
 from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, SavedRows, Storage
+from rltrainer.data.storage import Array, Rows, Storage, numbered
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, leaves, map_tree
@@ -42,8 +42,8 @@ class Ring:
     Attributes:
         written: cells that each env ever stored [N]; the next one's row is this modulo R, and it holds at most C of
             them.
-        before_write: called, while a save goes on, with the number of cells [N] or of each env that are about to be
-            stored.
+        saved: the files that hold its transitions, and up to which number of each env [N]; see `row_log`.
+        memory: stands for what it holds; another object after each `clear`.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Ring:
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
         self.sampler: Sampler | None = None
-        self.before_write: Callable[[Any], None] | None = None
+        self.saved: dict[Any, Array] = {}
+        self.memory = object()
         self.frames = frames
         self.num_frameless = 0 if frames is None else frames.num_frames - 1  # of an env's oldest cells, once it forgets
         self.stream: object | None = None
@@ -80,18 +81,13 @@ class Ring:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
 
-    @property
-    def num_used_rows(self) -> int:
-        """The number of rows that were ever written, the head included."""
-        return min(int(self.written.max()) + 1, self.num_rows)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without the save that is going on."""
-        return vars(self) | {"before_write": None}
-
     def sizes(self) -> Array:
         """Return how many cells each env holds [N]."""
         return np.minimum(self.written, self.cells_per_env)
+
+    def oldest(self, written: Array) -> Array:
+        """Return the number of each env's oldest cell if so many were ever stored [N]."""
+        return np.asarray(np.maximum(written - self.cells_per_env, 0))
 
     def drawable_sizes(self, written: Array) -> Array:
         """Return how many cells of each env, its newest, can be drawn if so many were ever stored [N]."""
@@ -119,8 +115,6 @@ class Ring:
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
         """Store one cell of every env; see `ReplayBuffer.add`."""
-        if (before_write := self.before_write) is not None:
-            before_write(1)
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
         self._end_traces()
@@ -174,8 +168,6 @@ class Ring:
             the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
         count = np.bincount(cells.env, minlength=self.num_envs)
-        if (before_write := self.before_write) is not None:
-            before_write(count)
         self._end_traces()
         rank = np.empty_like(cells.env)  # of each cell, among those of its env
         rank[np.argsort(cells.env, kind="stable")] = count_up(count)
@@ -311,22 +303,26 @@ class Ring:
 
     def clear(self) -> None:
         """Forget all cells; the memory is kept."""
-        if (before_write := self.before_write) is not None:
-            before_write(self.num_rows)
         if self.sampler is not None:
             self.sampler.forgotten(self.stored_cells(self.written))
         self.final.clear()
         self.broken_mask[:] = False
+        self.saved, self.memory = {}, object()
         self._note_written(np.zeros(self.num_envs, np.int64))
 
-    def restore(self, written: Array, broken_mask: Array, blocks: Iterable[SavedRows]) -> None:
-        """Copy a checked state in."""
+    def restore(self, written: Array, broken_mask: Array, head: Tree, parts: Iterable[Rows]) -> None:
+        """Copy a checked state in: how much each env ever stored [N], its newest successor [N, ...], and all rows."""
         self.clear()
-        for block in blocks:
+        oldest = self.oldest(written)
+        for rows in parts:
+            env, number = numbered(rows.start, rows.stop)
+            cells, is_held = number % self.num_rows * self.num_envs + env, number >= oldest[env]
+            held = None if is_held.all() else np.flatnonzero(is_held)
             for name, column in self.columns.items():
-                rows = column.rows(block.stop, block.start)
-                map_tree(lambda mine, saved: mine.copy_(saved), rows, block.columns[name])
-            self.final.put(block.final_index, block.final)
+                column.scatter(cells if held is None else cells[held], rows.columns[name], held)
+            ends = np.flatnonzero(is_held[rows.final_index])
+            self.final.put(cells[rows.final_index[ends]], rows.final_obs, ends)
+        self.columns["obs"].scatter(self._cells_at(written), head)
         self.stream = None
         self.broken_mask[:] = broken_mask
         self._note_written(written.copy())
@@ -417,7 +413,6 @@ class FinalObservations:
         self._on_device = None if device.type == "cpu" else torch.from_numpy(self.slots.reshape(-1)).to(device)
         self._store = Storage("final_obs", specs, (16,), device)
         self._free = list(range(1, 16))
-        self.era = object()  # another one after each `clear`
 
     @property
     def nbytes(self) -> int:
@@ -482,12 +477,7 @@ class FinalObservations:
     def clear(self) -> None:
         """Forget all ends; the memory is kept."""
         if len(self._free) < self._store.shape[0] - 1:  # else a look at all of an empty buffer would take its time
-            self.release(self.cells())
-        self.era = object()
-
-    def cells(self) -> Array:
-        """Return the flat indices of all ends [K], ascending."""
-        return np.flatnonzero(self.slots)
+            self.release(np.flatnonzero(self.slots))
 
     def of(self, cells: Array) -> Tree:
         """Return copies of the successors of cells [K] that end a trace, a tree [K, ...]."""

@@ -42,14 +42,39 @@ def space_specs(space: gym.Space[Any]) -> Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedRows:
-    """Some rows of a state: columns [rows, N, ...], and the flat indices of traces' ends [K], with successors."""
+class Rows:
+    """M transitions, numbered from the first that each env ever stored; see `numbered` for their order.
 
-    start: int
-    stop: int
+    Attributes:
+        start, stop: [N] of each env the first number, and the first one after them.
+        columns: trees [M, ...].
+        final_index: [K] those of the M that end a trajectory, ascending.
+        final_obs: tree [K, ...], their successors.
+    """
+
+    start: Array
+    stop: Array
     columns: dict[str, Tree]
     final_index: Array
-    final: Tree
+    final_obs: Tree
+
+
+def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
+    """Return env and number of each of M transitions, [M] each: the first of each env, then the second, and so on.
+
+    Args:
+        start, stop: [N] of each env the first number, and the first one after them.
+    """
+    envs = np.flatnonzero(stop > start)
+    count = (stop - start)[envs]
+    if len(envs) and (count == count[0]).all():
+        env, offset = np.tile(envs, count[0]), np.repeat(np.arange(count[0]), len(envs))
+    else:
+        env = np.repeat(envs, count)
+        offset = np.arange(len(env)) - np.repeat(np.cumsum(count) - count, count)
+        order = np.argsort(offset, kind="stable")
+        env, offset = env[order], offset[order]
+    return env, start[env] + offset
 
 
 class Storage:

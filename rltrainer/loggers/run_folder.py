@@ -31,7 +31,7 @@ FolderName = Annotated[
 
 WRITTEN = (
     "params.json", "recipe.json", "start.safetensors", "best.safetensors", "logs",
-    "checkpoints", "checkpoints/segments", "checkpoints/episodes", "videos", "page.html", "learning_curve.png",
+    "checkpoints", "checkpoints/rows", "checkpoints/episodes", "videos", "page.html", "learning_curve.png",
 )  # fmt: skip
 """The names of files and folders that rltrainer writes in the folder of a run."""
 

@@ -39,7 +39,7 @@ class NoCheckpoints:
         """Take the directory and the signals, unless an outer context has."""
 
     def __exit__(self, *exception: Any) -> bool | None:
-        """Wait for what is being written, and give directory and signals back."""
+        """Give directory and signals back."""
         return None
 
     def resume(self, restore: Callable[[Path], None]) -> None:
@@ -104,7 +104,7 @@ class RunCheckpoints(NoCheckpoints):
                 if self._params.signals:
                     opened.enter_context(self._signals)
                 self._store.open()
-                opened.enter_context(at_the_end(partial(self._attempt, self._store.close)))
+                opened.enter_context(at_the_end(self._store.close))
                 if self._source is not None:
                     self._episodes = self._source.record_episodes(Path(self._params.directory) / "episodes")
                     opened.enter_context(at_the_end(partial(self._attempt, self._episodes.close)))
@@ -133,7 +133,6 @@ class RunCheckpoints(NoCheckpoints):
     def end_training_step(self, is_last: bool) -> None:
         """End or save, as a signal and the params say."""
         self._ended_step = self._state.training_step
-        self._attempt(self._store.check)
         if self._signals.stopped_by and self._state.stop_reason is None:  # else the epoch ends at once
             self._stop()
         if not is_last and self._is_due():

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint import write_checkpoint
+from rltrainer.checkpoint.directory import read_logged
 from rltrainer.checkpoint.store import live_state
 from rltrainer.errors import CheckpointError, ReplayBufferError, readable, stable_repr
 from rltrainer.global_random import GlobalRandom
@@ -30,9 +31,11 @@ RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
 TRunState = TypeVar("TRunState", bound=RunState)
 
 
-def write_run(path: str | Path, state: RunState, params: TrainerParams, algorithm: Algorithm) -> None:
+def write_run(
+    path: str | Path, state: RunState, params: TrainerParams, algorithm: Algorithm, overwrite: bool = False
+) -> None:
     """Write a checkpoint of a run; see `write_checkpoint`."""
-    write_checkpoint(path, run_parts(state, params, algorithm, lambda part: dict(part.state_dict())))
+    write_checkpoint(path, run_parts(state, params, algorithm, lambda part: dict(part.state_dict())), overwrite)
 
 
 def run_parts(
@@ -52,7 +55,7 @@ def read_run(
     Raises:
         CheckpointError: a part is missing, a value is not what it must be, or a setting differs; the text names it.
     """
-    states = read_checkpoint(path, mapped=("buffer",))
+    states = read_logged(path, mapped=("buffer",))
     parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
     states.setdefault("hooks", NO_HOOKS)
     # A logger may be added or left out on a resume, and so may hooks, as far as they only read.

@@ -19,7 +19,7 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorith
 from rltrainer.call_all import at_the_end
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, checked
+from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.hooks import HookRunner, TrainerContext
 from rltrainer.loggers import Logger
 from rltrainer.loggers.run_path import RunPath
@@ -198,14 +198,19 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self._log.ended_run(state)
             return stats
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write a checkpoint: a directory from which `restore` continues this run.
 
+        Args:
+            path: the directory.
+            overwrite: whether it takes the place of a checkpoint that is there; nothing else is ever replaced.
+
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: `path` exists, or it could not be written.
         """
-        path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
-        write_run(path, self.state, self.params, self.algorithm)
+        owner = f"{type(self).__name__}.save"
+        path, overwrite = checked(owner, "path", path, AnyPath), checked(owner, "overwrite", overwrite, Flag)
+        write_run(path, self.state, self.params, self.algorithm, overwrite)
 
     def restore(self, path: str | Path) -> None:
         """Read a checkpoint; the next `run` or `execute_epoch` continues where it was saved.

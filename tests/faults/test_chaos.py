@@ -42,18 +42,17 @@ def test_ten_faults() -> None:
         assert 1 <= num_finished == num_equal
 
 
-def write_checkpoint(folder: Path, serial: int, segment: bytes) -> Path:
-    """Write what has the format of a checkpoint, with a segment that others may share."""
-    path, name = folder / f"checkpoint-{serial:012d}", f"{sha256(segment).hexdigest()}.safetensors"
+def write_checkpoint(folder: Path, serial: int, rows: bytes) -> Path:
+    """Write what has the format of a checkpoint, with rows that others may share."""
+    path, name = folder / f"checkpoint-{serial:012d}", f"buffer-0-{serial}.safetensors"
     members = {"a.safetensors": b"first", "b.safetensors": b"another one"}
-    (folder / "segments").mkdir(parents=True, exist_ok=True)
+    (folder / "rows").mkdir(parents=True, exist_ok=True)
     path.mkdir()
     for file, content in members.items():
         (path / file).write_bytes(content)
-    (folder / "segments" / name).write_bytes(segment)
-    files, segments = entries(members), entries({name: segment})
-    manifest = {"files": files, "segments": segments, "serial": serial, "step": 20 * serial}
-    checksum = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "rows" / name).write_bytes(rows)
+    manifest = {"files": entries(members), "rows": {"b": entries({name: rows})}, "serial": serial, "step": 20 * serial}
+    checksum = sha256(json.dumps(manifest).encode()).hexdigest()
     (path / "manifest.json").write_text(json.dumps(manifest | {"checksum": checksum}))
     return path
 

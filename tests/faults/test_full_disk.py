@@ -2,6 +2,7 @@
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_a_save_that_the_disk_refuses_is_loud_and_harmless(
     code: int, function: str, trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saves: list[tuple[Any, type[Exception]]] = [
-        (trainer.save, CheckpointError),
+        (partial(trainer.save, overwrite=True), CheckpointError),
         (trainer.algorithm.save, CheckpointError),
         (trainer.buffer.save, ReplayBufferError),
     ]

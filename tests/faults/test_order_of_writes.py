@@ -20,7 +20,7 @@ import torch
 from rltrainer.atomic_write import make_folder, replaced_file
 from rltrainer.checkpoint.directory import write_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore
-from rltrainer.data import replay_file
+from rltrainer.data import row_log
 from rltrainer.envs.filming import video_file
 from rltrainer.state_file import write_state
 from tests.unit.checkpoint.test_store import Run
@@ -30,7 +30,7 @@ from tests.unit.checkpoint.test_store import Run
 class Disk:
     """Notes in order what is flushed, renamed and removed below a folder, by readable names.
 
-    A hidden name `.x.<owner>.new` is "x new", a segment's is "segment", and the folder's own is ".".
+    A hidden name `.x.<owner>.new` is "x new", and the folder's own is ".".
     """
 
     root: Path
@@ -40,10 +40,7 @@ class Disk:
 
     def name(self, path: Path) -> str:
         name = path.relative_to(self.root).as_posix()
-        name = re.sub(r"\.?[0-9a-f]{64}\.safetensors", "segment", name)
-        return re.sub(r"(^|/)\.([^/]+?)\.[0-9]+-[0-9a-f-]+\.(new|old|gone|tmp|mp4)", r"\1\2 \3", name).replace(
-            ".new", " new"
-        )
+        return re.sub(r"(^|/)\.([^/]+?)\.[0-9]+-[0-9a-f-]+\.(new|old|gone|tmp|mp4)", r"\1\2 \3", name)
 
     def note_flush(self, descriptor: int) -> None:
         """Note which file is flushed, and how much is in it."""
@@ -144,27 +141,23 @@ def test_a_checkpoint_that_is_replaced_is_removed_when_the_name_of_the_new_one_i
     parts = {"one": {"x": 1}}
     write_checkpoint(disk.root / "c", parts)
     disk.calls.clear()
-    write_checkpoint(disk.root / "c", parts)
+    write_checkpoint(disk.root / "c", parts, overwrite=True)
     assert disk.calls[3:] == ["rename c to c old", "rename c new to c", "flush .", "remove c old"]
 
 
-def test_segments_are_flushed_before_the_checkpoint_that_lists_them(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replay_file, "MIN_NBYTES", 100)
+def test_rows_are_flushed_before_the_checkpoint_that_lists_them(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
+    monkeypatch.setattr(row_log, "MAX_NBYTES", 400)
     run, store = Run(), CheckpointStore(disk.root / "run", keep_last=1, keep_best=0)
     run.go_on(70)
     store.open()
     disk.calls.clear()
     store.save(run.state(), 1, None)
-    store.wait()
-    store.check()
     number = "run/checkpoint-000000000001"
-    segment = ["flush run/segments/segment new", "rename run/segments/segment new to run/segments/segment"]
-    num_segments = len(list((disk.root / "run" / "segments").iterdir()))
-    assert num_segments > 1
+    rows = sorted((disk.root / "run" / "rows").iterdir())
+    assert len(rows) > 1
     assert disk.calls == [
-        *segment * num_segments, "flush run/segments",
+        *(f"flush run/rows/{path.name}" for path in rows), "flush run/rows",
         *(f"flush {number} new/{part}.safetensors" for part in run.state()),
         f"flush {number} new/manifest.json", f"flush {number} new",
         f"rename {number} new to {number}", "flush run",
@@ -174,4 +167,4 @@ def test_segments_are_flushed_before_the_checkpoint_that_lists_them(
     store.save(run.state(), 2, None)
     store.close()
     gone = [call for call in disk.calls if call.startswith(("remove", "flush run")) and "new" not in call]
-    assert gone == ["flush run/segments", "flush run", "remove run/checkpoint-000000000001 gone"]
+    assert gone == ["flush run/rows", "flush run", "remove run/checkpoint-000000000001 gone"]

@@ -12,7 +12,6 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from tests.contract.test_all_algorithms import flat_state
 from tests.resume.runs import RUNS, build, digest
-from tests.resume.test_old_files import CORPUS, assert_holds
 
 SINGLE = [name for name in RUNS if not name.endswith("_float64")]
 
@@ -63,17 +62,6 @@ def test_a_checkpoint_of_another_format_changes_nothing(tmp_path: Path) -> None:
     assert_unchanged(double.algorithm, before)
 
 
-def test_an_older_checkpoint_is_of_float32() -> None:
-    """It says nothing of formats: what its params lack is compared with nothing, so its weights are."""
-    trainer = in_float64("sac")
-    before = bits_of(trainer.algorithm)
-    with pytest.raises(
-        CheckpointError, match=r"SAC: expected weights in float64, found float32\. Call set_weight_dtype"
-    ):
-        trainer.restore(CORPUS / "format_1" / "sac")
-    assert_unchanged(trainer.algorithm, before)
-
-
 def test_a_restore_that_fails_late_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, trainer = in_float64("sac"), in_float64("sac")
     done.execute_epoch()
@@ -99,8 +87,9 @@ def test_the_trainer_brings_its_algorithm_to_its_format() -> None:
     again.run()
 
 
-def test_an_old_file_in_float64() -> None:
-    file = CORPUS / "format_3" / "sac_float64.safetensors"
-    algorithm: Any = rl.load(file)
-    assert_holds(algorithm.state_dict(), file, "algorithm")
-    assert algorithm.policy.weight_dtype is rl.load_policy(file).weight_dtype is torch.float64
+def test_a_file_in_float64(tmp_path: Path) -> None:
+    trainer = in_float64("sac")
+    trainer.algorithm.save(tmp_path / "sac")
+    algorithm: Any = rl.load(tmp_path / "sac")
+    assert_unchanged(algorithm, bits_of(trainer.algorithm))
+    assert algorithm.policy.weight_dtype is rl.load_policy(tmp_path / "sac").weight_dtype is torch.float64

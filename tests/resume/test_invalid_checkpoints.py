@@ -105,7 +105,7 @@ def saved_in_an_epoch(name: str, path: Path, log: Path) -> None:
     trainer = build(name, logger=rl.JSONLinesLogger(log, training_interval=1, update_interval=1))
     trainer.reset()
     trainer.execute_epoch()
-    object.__setattr__(trainer.params, "save_checkpoint_fn", lambda *_: trainer.save(path))
+    object.__setattr__(trainer.params, "save_checkpoint_fn", lambda *_: trainer.save(path, overwrite=True))
     trainer.execute_epoch()
 
 
@@ -133,7 +133,7 @@ def test_whatever_is_wrong_in_a_part_is_refused_and_nothing_changes(
             continue  # settings, compared as they are; and what only `rl.load` looks at
         for value in wrong_values(at(states[part], path)):
             wrong = states | {part: changed(states[part], path, value)}
-            monkeypatch.setattr("rltrainer.trainers.run_files.read_checkpoint", lambda *_, wrong=wrong, **__: wrong)
+            monkeypatch.setattr("rltrainer.trainers.run_files.read_logged", lambda *_, wrong=wrong, **__: wrong)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -166,10 +166,12 @@ def test_no_checkpoint_there(tmp_path: Path) -> None:
         build("dqn").restore(tmp_path)
 
 
-def test_saving_again_replaces(tmp_path: Path) -> None:
+def test_saving_again_replaces_if_it_is_asked_to(tmp_path: Path) -> None:
     trainer = finished("dqn")
     trainer.save(tmp_path / "checkpoint")
-    trainer.save(tmp_path / "checkpoint")
+    with pytest.raises(CheckpointError, match="checkpoint: exists, and is not replaced. Save to another path, or with"):
+        trainer.save(tmp_path / "checkpoint")
+    trainer.save(tmp_path / "checkpoint", overwrite=True)
     build("dqn").restore(tmp_path / "checkpoint")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
@@ -183,7 +185,7 @@ def test_a_save_that_fails_is_loud_and_harmless(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("rltrainer.checkpoint.directory.write_member", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
-        trainer.save(tmp_path / "checkpoint")
+        trainer.save(tmp_path / "checkpoint", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
     build("dqn").restore(tmp_path / "checkpoint")
 
@@ -195,7 +197,7 @@ def forget_what_led_there(trainer: Any, path: Path) -> None:
     collector = parts["training_collector"]
     collector["adapter"] = {name: collector["adapter"][name] for name in ("is_started", "clock")}
     del collector["episodes"], collector["is_stored"]
-    write_checkpoint(path, parts)
+    write_checkpoint(path, parts, overwrite=True)
 
 
 def test_an_env_in_the_middle_of_an_episode_starts_anew_with_a_warning(tmp_path: Path) -> None:

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import rltrainer as rl
-from rltrainer.checkpoint import read_checkpoint, write_checkpoint
-from rltrainer.checkpoint.manifest import read_manifest
-from rltrainer.checkpoint.segments import SegmentFolder
+from rltrainer.checkpoint import read_checkpoint
 from rltrainer.loggers import RunFolder
 from rltrainer.loggers.json_lines import read_log
 from rltrainer.recipes.recipe_file import recipe_of
@@ -180,25 +177,6 @@ def log_of_many_names(folder: Path) -> Path:
     return path
 
 
-def segment_named_often(folder: Path) -> Path:
-    """Return a sound checkpoint: blocks of equal contents share a segment."""
-    path = folder / "checkpoint.often"
-    write_checkpoint(path, {"buffer": {"size": 1}})
-    segments = SegmentFolder(folder)
-    segments.path.mkdir(exist_ok=True)
-    name = segments.write({"data": torch.zeros(1 << 20)})
-    own = {
-        "segments": segments.entries([name]),
-        "blocks": {"buffer": {"blocks": [name] * 100}},
-        "step": 1,
-        "version": 2,
-    }
-    manifest = read_manifest(path)
-    (path / "manifest.json").unlink()
-    type(manifest)(files=manifest.files, **own).write(path)
-    return path
-
-
 TOO_WIDE = "all must hold at most 1048576 numbers"
 TOO_LONG = "longer than 33,554,432 bytes"
 TOO_LONG_A_LINE = "has a line of more than 33,554,432 bytes"
@@ -220,6 +198,5 @@ CASES: list[tuple[Callable[[Path], Path], str]] = [
     (long_line_of_a_log_to_continue, TOO_LONG_A_LINE),
     (long_counters, TOO_LONG),
     (log_of_many_names, "5,000 names in 5,001 rows"),
-    (segment_named_often, "loaded"),
 ]
 """Makers of files, and what their readers say."""

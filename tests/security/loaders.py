@@ -23,7 +23,7 @@ from rltrainer.hooks import BatchRecorder
 from rltrainer.state_file import read_state, write_state
 from tests.resume.runs import BOX, build, digest, short_episodes
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text, with_other_value
-from tests.security.run_loaders import ways_to_damage, write_run
+from tests.security.run_loaders import signed_manifest, ways_to_damage, write_run
 
 MAX_SECONDS = 10.0
 """Of one load, on a busy machine."""
@@ -210,7 +210,7 @@ def of_values(name: str, folder: Path) -> Loader:
         part, changed = random.choice(sorted(states)), None
         while not isinstance(changed, dict):
             changed = with_other_value(random, states[part])
-        write_checkpoint(path, states | {part: changed})
+        write_checkpoint(path, states | {part: changed}, overwrite=True)
 
     return Loader(f"signed member, values of {name}", write, restoring(trainer, path), is_sealed=False)
 
@@ -228,7 +228,7 @@ def of_checkpoint(folder: Path) -> list[Loader]:
         member = random.choice(members)
         changed, plain = signed(_texts(random, files[member])), json.loads(files[manifest])
         plain["files"][member.name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
-        put({member: changed, manifest: json.dumps(plain).encode()})
+        put({member: changed, manifest: signed_manifest(plain)})
 
     def write_member(random: Random) -> None:
         member = random.choice(members)
@@ -244,7 +244,7 @@ def of_checkpoint(folder: Path) -> list[Loader]:
 
 
 def of_run(folder: Path) -> list[Loader]:
-    """Return the ways to damage a checkpoint that shares segments with others."""
+    """Return the ways to damage a checkpoint that shares files of rows with others."""
     trainer = make_run("sac", folder)
     path = write_run(trainer, folder / "of a run")
     load = restoring(trainer, path)

@@ -12,7 +12,7 @@ from tests.security.loaders import RUNS, Loader, make_loaders
 NAMES = [
     *(f"{kind}{way}" for kind in ("algorithm", "policy", "buffer", "batch") for way in ("", ", signed", ", values")),
     "manifest", "member", "signed member", *(f"signed member, values of {name}" for name in ("dqn_prioritized", *RUNS)),
-    "manifest, of a run", "member, segment", "signed member, segment", "signed member, segments in another order",
+    "manifest, of a run", "member, rows", "signed member, rows", "signed member, rows in another order",
     "log.jsonl", "log.csv", "log", "params JSON",
 ]  # fmt: skip
 

@@ -3,7 +3,6 @@
 import copy
 import json
 import resource
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.nets.encoder import FlatEncoder
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state_file import _write_safetensors, read_state, write_state
 from tests.contract.test_all_algorithms import ALL, make
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -139,9 +138,8 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     for _ in range(60):
         deep = [deep]
     is_invalid(path, changed(state, ("options", "policy", "options", "activation"), deep))
-    metadata = {"rltrainer": "algorithm", "version": "2", "state": '{"dict": ' * 10**5}
-    header = json.dumps({"__metadata__": metadata}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with open(path, "wb") as file:
+        _write_safetensors(file, {}, {"rltrainer": "algorithm", "version": "4", "state": '{"dict": ' * 10**5})
     with pytest.raises(CheckpointError, match="damaged or truncated"):
         rl.load(path)
 
@@ -149,10 +147,9 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 def test_a_tensor_is_read_once(tmp_path: Path) -> None:
     """A short file cannot ask for a thousand copies of what it holds."""
     tensor = {"tensor": "policy.w"}
-    metadata = {"rltrainer": "policy", "version": "2", "state": json.dumps({"dict": {"a": tensor, "b": tensor}})}
-    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    header = json.dumps({"__metadata__": metadata, "policy.w": entry}).encode()
-    (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    metadata = {"rltrainer": "policy", "version": "4", "state": json.dumps({"dict": {"a": tensor, "b": tensor}})}
+    with open(tmp_path / "file", "wb") as file:
+        _write_safetensors(file, {"policy.w": torch.zeros(2)}, metadata)
     with pytest.raises(CheckpointError, match=r"tensor 'policy\.w' is missing"):
         rl.load_policy(tmp_path / "file")
 

@@ -282,8 +282,8 @@ def test_the_checksum_is_a_tensor_that_safetensors_reads(path: Path) -> None:
     assert bytes(tensors["sha256"].tolist()) == hashlib.sha256(data[:-32]).digest() == data[-32:]
 
 
-def test_a_file_of_version_3_without_a_checksum(path: Path) -> None:
-    save_file({}, str(path), {"rltrainer": "tiny", "version": "3", "state": '{"dict": {}}'})
+def test_a_file_without_a_checksum(path: Path) -> None:
+    save_file({}, str(path), {"rltrainer": "tiny", "version": "4", "state": '{"dict": {}}'})
     with pytest.raises(CheckpointError, match="SHA-256 differs"):
         read(path)
 
@@ -297,7 +297,8 @@ def test_the_digest_of_the_whole_file_is_returned(tmp_path: Path) -> None:
 def rewritten(path: Path, tensors: dict[str, torch.Tensor], plain: Any) -> None:
     """Write a file with a checksum that is right, whatever it says."""
     with open(path, "wb") as file:
-        metadata = {"rltrainer": "tiny", "version": "3", "state": json.dumps(plain)}
+        text = plain if isinstance(plain, str) else json.dumps(plain)
+        metadata = {"rltrainer": "tiny", "version": "4", "state": text}
         state_file._write_safetensors(file, tensors, metadata)
 
 
@@ -317,8 +318,7 @@ def test_contents_that_contradict_each_other(path: Path, tensors: Any, plain: An
 
 
 def test_a_name_that_stands_twice(path: Path) -> None:
-    metadata = {"rltrainer": "tiny", "version": "2", "state": '{"dict": {"a": 1, "a": 2}}'}
-    save_file({}, str(path), metadata)
+    rewritten(path, {}, '{"dict": {"a": 1, "a": 2}}')
     with pytest.raises(CheckpointError, match="names 'a' twice"):
         read(path)
 
@@ -344,7 +344,17 @@ def test_a_file_of_a_newer_release(path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(state_file, "FORMAT_VERSION", 7)
     write_state(path, "tiny", {})
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads up to 3\. Upgrade it\.$"):
+    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads format 4\. Upgrade it\.$"):
+        read(path)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_file_of_an_older_version(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "FORMAT_VERSION", version)
+    write_state(path, "tiny", {})
+    monkeypatch.undo()
+    text = rf": written in format {version} by a version before 0\.1\.0, this release reads format 4\. Load it"
+    with pytest.raises(CheckpointError, match=text):
         read(path)
 
 
@@ -362,8 +372,7 @@ def test_a_file_of_a_newer_release(path: Path, monkeypatch: pytest.MonkeyPatch) 
     ids=str,
 )
 def test_metadata_that_write_state_did_not_write(path: Path, plain: object) -> None:
-    metadata = {"rltrainer": "tiny", "version": "1", "state": json.dumps(plain)}
-    save_file({"tiny.w": torch.zeros(1)}, str(path), metadata)
+    rewritten(path, {"tiny.w": torch.zeros(1)}, json.dumps(plain))
     with pytest.raises(CheckpointError, match=r"state.safetensors: not a readable tiny file"):
         read(path)
 
@@ -376,7 +385,7 @@ def test_an_unreadable_version(path: Path, version: str) -> None:
 
 
 def test_metadata_nested_too_deep(path: Path) -> None:
-    save_file({}, str(path), {"rltrainer": "tiny", "version": "1", "state": "[" * 10**5})
+    rewritten(path, {}, "[" * 10**5)
     with pytest.raises(CheckpointError, match=r"is nested deeper than 100\)$"):
         read(path)
 

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer import registry
+from rltrainer import registry, state_file
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets.encoder import ConvEncoder
 from rltrainer.state_file import read_state, write_state
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, update
 
-CORPUS = Path(__file__).parents[2] / "resume" / "corpus"
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
@@ -311,14 +310,17 @@ def test_classes_that_are_none(classes: Any, tmp_path: Path) -> None:
 # Files that are something else
 
 
-def test_an_old_file_says_what_to_do() -> None:
-    path = CORPUS / "format_1" / "sac_adamw.safetensors"
+def test_an_old_file_is_refused_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "old"
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "FORMAT_VERSION", 3)
+        rl.BC(rl.Actor(VECTOR, DISCRETE)).save(path)
     for load in (rl.load, rl.load_policy):
         with pytest.raises(CheckpointError) as caught:
             load(path)
         assert str(caught.value) == (
-            f"{path}: was written before files said what they hold (format 1). "
-            "Build the algorithm as it was, and call its `load` with this file."
+            f"{path}: written in format 3 by a version before 0.1.0, this release reads format 4. "
+            "Load it with the version that wrote it."
         )
 
 

@@ -33,19 +33,19 @@ def test_a_run(tmp_path: Path) -> None:
     assert [each.path.name for each in report.checkpoints] == ["checkpoint-000000000200", "checkpoint-000000000100"]
     newest = report.checkpoints[0]
     assert newest.manifest is not None
-    assert (newest.manifest.step, newest.manifest.score, newest.manifest.version) == (200, 25.0, 2)
+    assert (newest.manifest.step, newest.manifest.score) == (200, 25.0)
     algorithm, buffer = newest.parts
     assert algorithm.tensors == {"w": "float32 [2, 3]", "inner.0.count": "int64 []"}
-    assert (algorithm.num_segments, buffer.num_segments) == (0, 1)
-    assert buffer.segments_nbytes == sum(
-        (tmp_path / "run" / "segments" / name).stat().st_size for name in newest.manifest.segments
+    assert (algorithm.num_row_files, buffer.num_row_files) == (0, 1)
+    assert buffer.rows_nbytes == sum(
+        (tmp_path / "run" / "rows" / name).stat().st_size for name in newest.manifest.rows["buffer"]
     )
     lines = str(newest).splitlines()
-    assert lines[:2] == [f"{newest.path}: whole", "  format 2, step 200, score 25.0"]
+    assert lines[:2] == [f"{newest.path}: whole", "  format 3, step 200, score 25.0"]
     assert lines[2].startswith("  algorithm: ")
     assert lines[2].endswith(" bytes, 2 tensors")
     assert lines[3:5] == ["    w: float32 [2, 3]", "    inner.0.count: int64 []"]
-    assert ", 1 segments of " in str(newest)
+    assert ", 1 files of rows of " in str(newest)
     assert str(verify(tmp_path / "run" / "checkpoint-000000000200")) == str(newest)
 
 
@@ -53,7 +53,7 @@ def test_one_that_stands_alone(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "c", {"a": {"w": torch.zeros(5)}})
     report = verify(tmp_path / "c")
     assert report.is_whole
-    assert str(report).splitlines()[1] == "  format 1"
+    assert str(report).splitlines()[1] == "  format 3"
 
 
 def test_a_damaged_one_is_named_with_its_file(tmp_path: Path) -> None:
@@ -66,16 +66,16 @@ def test_a_damaged_one_is_named_with_its_file(tmp_path: Path) -> None:
     assert str(report).splitlines()[-1] == f"{len(report.checkpoints)} checkpoints, 1 damaged"
     lines = str(report.checkpoints[1]).splitlines()
     assert lines[0].startswith(f"{damaged.parent}: DAMAGED. {damaged}: expected ")
-    assert lines[1:] == ["  format 2, step 100, score 12.5"]
+    assert lines[1:] == ["  format 3, step 100, score 12.5"]
     (damaged.parent / "manifest.json").write_text("{")
     assert "DAMAGED" in str(verify(damaged.parent))
     assert "manifest.json: damaged (JSONDecodeError" in str(verify(damaged.parent))
 
 
-def test_a_copy_without_its_segments(tmp_path: Path) -> None:
+def test_a_copy_without_its_rows(tmp_path: Path) -> None:
     run_of_two(tmp_path / "run")
     (tmp_path / "run" / "checkpoint-000000000200").rename(tmp_path / "copy")
-    text = "The checkpoints of a run need the folder 'segments' beside them; copy it with them, or save one that stands"
+    text = "The checkpoints of a run need the folder 'rows' beside them; copy it with them, or save one that stands"
     assert text in str(verify(tmp_path / "copy"))
     (tmp_path / "link").symlink_to(tmp_path / "run" / "checkpoint-000000000100")
     assert verify(tmp_path / "link").is_whole

@@ -5,7 +5,6 @@ import errno
 import multiprocessing
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +16,11 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store
+from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store, write_checkpoint
+from rltrainer.checkpoint.directory import read_logged
 from rltrainer.checkpoint.manifest import read_manifest
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import replay_file
+from rltrainer.data import row_log
 from rltrainer.errors import CheckpointError
 from tests.unit.checkpoint.test_directory import interrupted_at
 from tests.unit.data.reference import World, add_step, make_buffer
@@ -50,8 +50,9 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_file, "MIN_NBYTES", 100)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
+    monkeypatch.setattr(row_log, "MAX_NBYTES", 200)
 
 
 class Run:
@@ -82,101 +83,72 @@ class Run:
     steps = (70, 3, 1, 40, 5, 80, 2, 9)
 
 
-class Writing:
-    """Holds the thread that writes, before each block and each part."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.may_go_on = threading.Event()
-        commit = CheckpointStore._commit
-
-        def held(*args: Any) -> None:
-            assert self.may_go_on.wait(20)
-            commit(*args)
-
-        monkeypatch.setattr(CheckpointStore, "_commit", held)
-
-
-def test_what_is_written_is_of_the_moment_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, writing, made = Run(), Writing(monkeypatch), opened(tmp_path)
-    generator = torch.Generator().manual_seed(1)
-    weights, inner = torch.zeros(3), {"list": [torch.ones(2)]}
-    run.go_on(70)
-    expected = torch.Generator().manual_seed(1).get_state()
-    parts = run.state() | {"more": {"w": weights, "inner": inner, "rng": generator.get_state()}}
-    made.save(parts, 1, None)
-    weights += 1.0
-    inner["list"][0].fill_(7.0)
-    inner["list"].append(torch.zeros(1))
-    parts["more"]["w"] = None
-    torch.rand(3, generator=generator)
-    run.go_on(200)
-    assert made.newest_intact() is None
-    writing.may_go_on.set()
-    made.wait()
-    made.check()
-    more = read_checkpoint(tmp_path / "checkpoint-000000000001")["more"]
-    assert more["w"].tolist() == [0.0] * 3
-    assert [value.tolist() for value in more["inner"]["list"]] == [[1.0, 1.0]]
-    assert torch.equal(more["rng"], expected)
-    assert run.check(made.newest_intact()) == 1
-    made.close()
-
-
-def test_a_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writing, made = Writing(monkeypatch), opened(tmp_path)
-    made.save(state(1), 1, None)
-    threading.Timer(0.2, writing.may_go_on.set).start()
-    made.save(state(2), 2, None)
-    assert number_in(tmp_path / "checkpoint-000000000001") == 1
-    made.close()
-    assert number_in(made.newest_intact()) == 2
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_checkpoints_share_the_segments_of_what_did_not_change(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_files")
+def test_only_new_rows_are_written_and_checkpoints_share_the_others(tmp_path: Path) -> None:
     run, made = Run(400), opened(tmp_path)
     run.go_on(500)
     made.save(run.state(), 1, None)
-    made.wait()
-    first = set(names(tmp_path / "segments"))
+    first = set(names(tmp_path / "rows"))
     run.go_on(3)
     made.save(run.state(), 2, None)
     made.close()
     manifests = [read_manifest(tmp_path / f"checkpoint-00000000000{i}") for i in (1, 2)]
     assert [manifest.serial for manifest in manifests] == [1, 2]
-    shared = set(manifests[0].segments) & set(manifests[1].segments)
+    added = set(names(tmp_path / "rows")) - first
     assert len(first) > 50
-    assert len(first - shared) == len(set(manifests[1].segments) - shared) <= 4
-    assert set(names(tmp_path / "segments")) == first | set(manifests[1].segments)
+    assert added == {"buffer-000000000998-000000001004.safetensors"}
+    assert first & set(manifests[1].shared) >= first - {min(first)}  # the oldest file is older than the ring
+    assert set(manifests[1].shared) - first == added
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_a_process_that_goes_on_does_not_write_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_files")
+def test_a_process_that_goes_on_does_not_write_what_is_there(tmp_path: Path) -> None:
     run, made = Run(400), opened(tmp_path)
     run.go_on(500)
     made.save(run.state(), 1, None)
     made.close()
-    before = {path.name: path.stat().st_ino for path in (tmp_path / "segments").iterdir()}
-    damaged = sorted((tmp_path / "segments").iterdir())[5]
+    before = names(tmp_path / "rows")
+    again, resumed = opened(tmp_path), Run(400)
+    resumed.buffer.load_state_dict(read_logged(tmp_path / "checkpoint-000000000001")["buffer"])
+    again.save(resumed.state(), 1, None)
+    assert names(tmp_path / "rows") == before
+    damaged = tmp_path / "rows" / before[5]
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-    again = opened(tmp_path)
-    again.save(run.state(), 1, None)
     again.close()
-    after = {path.name: path.stat().st_ino for path in (tmp_path / "segments").iterdir()}
-    assert {name for name in before if after[name] != before[name]} == {damaged.name}  # written anew
-    assert names(tmp_path) == ["checkpoint-000000000001", "checkpoint-000000000001-2", "lock", "segments"]
-    for path in (tmp_path / "checkpoint-000000000001", tmp_path / "checkpoint-000000000001-2"):
-        read_checkpoint(path)
-    assert made.newest_intact() == tmp_path / "checkpoint-000000000001-2"
+    again = opened(tmp_path)
+    again.save(run.state(), 1, None)  # whose files are no longer whole: all rows are written anew
+    again.close()
+    assert len(names(tmp_path / "rows")) == 2 * len(before)
+    newest = again.newest_intact()
+    assert newest == tmp_path / "checkpoint-000000000001-3"
+    resumed.buffer.load_state_dict(read_checkpoint(newest)["buffer"])
+    assert same(resumed.buffer, run.buffer, ignored="")
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_a_segment_that_somebody_removed_is_written_anew(tmp_path: Path) -> None:
+def test_a_branch_does_not_take_the_rows_of_another(tmp_path: Path) -> None:
+    """Their numbers are the same, and what they hold is not."""
+    made, one, other = opened(tmp_path), Run(), Run()
+    one.go_on(70)
+    made.save(one.state(), 1, None)
+    other.world = World(9, 2)
+    other.go_on(70)
+    made.save(other.state(), 2, None)
+    made.close()
+    assert names(tmp_path / "rows") == [
+        "buffer-000000000080-000000000138-2.safetensors", "buffer-000000000080-000000000138.safetensors"
+    ]  # fmt: skip
+    assert one.check(tmp_path / "checkpoint-000000000001") == 1
+    loaded = make_buffer(60, 2)
+    loaded.load_state_dict(read_checkpoint(tmp_path / "checkpoint-000000000002")["buffer"])
+    assert same(loaded, other.buffer, ignored="")
+
+
+@pytest.mark.usefixtures("small_files")
+def test_rows_that_somebody_removed_are_written_anew(tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path)
     run.go_on(70)
     made.save(run.state(), 1, None)
-    made.wait()
-    for path in (tmp_path / "segments").iterdir():
+    for path in (tmp_path / "rows").iterdir():
         path.unlink()
     made.save(run.state(), 2, None)
     made.close()
@@ -184,18 +156,27 @@ def test_a_segment_that_somebody_removed_is_written_anew(tmp_path: Path) -> None
     run.check(tmp_path / "checkpoint-000000000001")
 
 
-@pytest.mark.usefixtures("small_blocks")
+def test_a_checkpoint_that_was_read_can_be_written_as_one_that_stands_alone(tmp_path: Path) -> None:
+    run, made = Run(), opened(tmp_path / "run")
+    run.go_on(70)
+    made.save(run.state(), 1, None)
+    made.close()
+    write_checkpoint(tmp_path / "alone", read_checkpoint(tmp_path / "run" / "checkpoint-000000000001"))
+    shutil.rmtree(tmp_path / "run")
+    assert run.check(tmp_path / "alone") == 1
+
+
+@pytest.mark.usefixtures("small_files")
 def test_a_long_run_of_saves_with_few_kept(tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path, keep_last=2)
     for number, steps in enumerate(run.steps, 1):
         run.go_on(steps)
         made.save(run.state(), 10 * number, None)
-        made.wait()
         assert names(tmp_path) == sorted(
-            [f"checkpoint-{10 * n:012d}" for n in (number - 1, number) if n] + ["lock", "segments"]
+            [f"checkpoint-{10 * n:012d}" for n in (number - 1, number) if n] + ["lock", "rows"]
         )
-        listed = [read_manifest(path).segments for path in tmp_path.glob("checkpoint-*")]
-        assert set(names(tmp_path / "segments")) == {name for entries in listed for name in entries}
+        listed = [read_manifest(path).shared for path in tmp_path.glob("checkpoint-*")]
+        assert set(names(tmp_path / "rows")) == {name for entries in listed for name in entries}
         assert run.check(made.newest_intact()) == number
     made.close()
 
@@ -234,7 +215,7 @@ def test_the_newest_is_the_one_that_was_saved_last_whatever_its_step(tmp_path: P
     for step in (500, 10, 20):  # a run that went on from an older one
         made.save(state(step), step, None)
     made.close()
-    assert names(tmp_path) == ["checkpoint-000000000010", "checkpoint-000000000020", "lock", "segments"]
+    assert names(tmp_path) == ["checkpoint-000000000010", "checkpoint-000000000020", "lock", "rows"]
     assert number_in(made.newest_intact()) == 20
 
 
@@ -244,8 +225,8 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json", "segment", "missing manifest", "missing segment"])
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json", "rows", "missing manifest", "missing rows"])
 def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path)
     for steps in run.steps[:2]:
@@ -253,9 +234,9 @@ def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path
         made.save(run.state(), steps, None)
     made.close()
     newest, older = tmp_path / "checkpoint-000000000003", tmp_path / "checkpoint-000000000070"
-    if "segment" in member:
-        own = set(read_manifest(newest).segments) - set(read_manifest(older).segments)
-        damaged = tmp_path / "segments" / min(own)
+    if "rows" in member:
+        own = set(read_manifest(newest).shared) - set(read_manifest(older).shared)
+        damaged = tmp_path / "rows" / min(own)
     else:
         damaged = newest / member.removeprefix("missing ").replace("manifest.json", "manifest").replace(
             "manifest", "manifest.json"
@@ -307,7 +288,7 @@ def test_what_has_a_checkpoints_name_is_never_passed_over_in_silence(
         opened(tmp_path).newest_intact()
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_files")
 def test_a_link_stands_for_the_checkpoint_that_it_leads_to(tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path / "archive")
     run.go_on(70)
@@ -323,7 +304,7 @@ def test_a_link_stands_for_the_checkpoint_that_it_leads_to(tmp_path: Path) -> No
     run.go_on(3)
     made.save(run.state(), 8, None)  # which takes the place of the link, and leaves its checkpoint alone
     made.close()
-    assert names(tmp_path / "run") == ["checkpoint-000000000008", "lock", "segments"]
+    assert names(tmp_path / "run") == ["checkpoint-000000000008", "lock", "rows"]
     assert run.check(made.newest_intact()) == 2
     read_checkpoint(archived)
 
@@ -338,59 +319,52 @@ def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) 
     for name in (".checkpoint-000000000005.1-2-3-4.new", ".checkpoint-000000000004-2.1-2-3-4.gone"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text("{}")
-    (tmp_path / "segments" / ("0" * 64 + ".safetensors")).write_text("unlisted")
-    (tmp_path / "segments" / ("." + "0" * 64 + ".safetensors.new")).write_text("half")
-    (tmp_path / "segments" / "mine.safetensors").write_text("not ours")
+    (tmp_path / "rows" / "buffer-000000000000-000000000009.safetensors").write_text("unlisted, or half written")
+    (tmp_path / "rows" / "mine.safetensors").write_text("not ours")
     opened(tmp_path).close()
-    assert names(tmp_path) == sorted(["checkpoint-000000000001", "lock", "segments", *others])
-    assert names(tmp_path / "segments") == ["mine.safetensors"]
+    assert names(tmp_path) == sorted(["checkpoint-000000000001", "lock", "rows", *others])
+    assert names(tmp_path / "rows") == ["mine.safetensors"]
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_a_failed_save_is_raised_once_and_nothing_else_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_files")
+def test_a_failed_save_is_raised_and_nothing_else_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, made = Run(), opened(tmp_path, keep_last=1)
     run.go_on(70)
     made.save(run.state(), 1, None)
-    made.wait()
-    before = names(tmp_path / "segments")
-    for i, ask in enumerate(("check", "save", "close"), 1):
+    before = names(tmp_path / "rows")
+    newest = tmp_path / "checkpoint-000000000001"
+    text = rf"{tmp_path}: step 2 could not be saved \(OSError: \[Errno 28\] disk full\). The newest one is {newest}\."
+    for i in (1, 2, 3):
+        run.go_on(run.steps[i])
         with monkeypatch.context() as patch:
-            run.go_on(run.steps[i])
             patch.setattr(store, "write_parts", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "disk full")))
-            made.save(run.state(), 2, None)
-            made.wait()
-        assert names(tmp_path) == ["checkpoint-000000000001", "lock", "segments"]
-        assert names(tmp_path / "segments") == before
-        newest = tmp_path / "checkpoint-000000000001"
-        text = (
-            rf"{tmp_path}: step 2 could not be saved \(OSError: \[Errno 28\] disk full\). The newest one is {newest}\."
-        )
-        with pytest.raises(CheckpointError, match=text) as caught:
-            {"check": made.check, "save": lambda: made.save({}, 3, None), "close": made.close}[ask]()
+            with pytest.raises(CheckpointError, match=text) as caught:
+                made.save(run.state(), 2, None)
+        assert names(tmp_path) == ["checkpoint-000000000001", "lock", "rows"]
+        assert names(tmp_path / "rows") == before
         assert isinstance(caught.value.__cause__, OSError)
-        made.check()
-    made.open()
     made.save(run.state(), 4, None)
     made.close()
     assert run.check(made.newest_intact()) == 4
-    assert names(tmp_path) == ["checkpoint-000000000004", "lock", "segments"]
+    assert names(tmp_path) == ["checkpoint-000000000004", "lock", "rows"]
 
 
 def test_the_first_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = opened(tmp_path)
     monkeypatch.setattr(store, "write_parts", lambda *_: (_ for _ in ()).throw(MemoryError("no more")))
-    made.save(state(1), 1, None)
     with pytest.raises(CheckpointError, match=r"\(MemoryError: no more\)\. There is none before it\."):
-        made.close()
-    assert names(tmp_path) == ["lock", "segments"]
+        made.save(state(1), 1, None)
+    made.close()
+    assert names(tmp_path) == ["lock", "rows"]
 
 
-def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_said_and_nothing_is_written(tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path)
+    run.go_on(70)
     with pytest.raises(TypeError, match=r"b\.x: a state holds tensors and plain values; got .*object"):
         made.save({"buffer": live_state(run.buffer), "b": {"x": object()}}, 1, None)
-    assert run.buffer._ring.before_write is None
     made.close()
+    assert names(tmp_path / "rows") == []
     assert made.newest_intact() is None
 
 
@@ -419,9 +393,9 @@ def test_a_lock_that_is_lost_is_noticed_before_anything_is_written(tmp_path: Pat
     made = opened(tmp_path)
     made._lock.path.unlink()
     other = opened(tmp_path)
-    made.save(state(1), 1, None)
     with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on .* too"):
-        made.close()
+        made.save(state(1), 1, None)
+    made.close()
     other.close()
     assert other.newest_intact() is None
 
@@ -438,13 +412,11 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
         opened(tmp_path / "run" / "checkpoint-000000000001")
 
 
-def test_saves_leave_no_threads_and_no_files_open(tmp_path: Path) -> None:
+def test_saves_leave_no_files_open(tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path, keep_last=2)
     for step in range(30):
         run.go_on(3)
         made.save(run.state(), step, None)
-    made.wait()
-    assert [thread.name for thread in threading.enumerate() if "checkpoint" in thread.name] == []
     links = [Path("/proc/self/fd") / number for number in os.listdir("/proc/self/fd")]
     open_files = [os.readlink(link) for link in links if os.path.lexists(link)]
     assert [name for name in open_files if str(tmp_path) in name] == [str(tmp_path / "lock")]
@@ -456,13 +428,10 @@ class Calls:
 
     def __init__(self, at: int, act: Callable[[], Any]) -> None:
         self.count, self.at, self.act = 0, at, act
-        self._lock = threading.Lock()
 
     def __call__(self) -> None:
-        with self._lock:
-            self.count += 1
-            is_now = self.count == self.at
-        if is_now:
+        self.count += 1
+        if self.count == self.at:
             self.act()
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -519,7 +488,7 @@ def fail(number: int) -> Callable[[], None]:
 
 
 @pytest.fixture
-def two_saved(tmp_path: Path, small_blocks: None) -> Path:
+def two_saved(tmp_path: Path, small_files: None) -> Path:
     """Return the directory of a run that saved twice, of which the next save prunes the first."""
     run, made = Run(20), opened(tmp_path / "run")
     for number, steps in enumerate(run.steps[:2], 1):
@@ -538,8 +507,8 @@ def third_save(directory: Path) -> tuple[Run, CheckpointStore]:
 
 
 def assert_clean(directory: Path) -> None:
-    listed = {name for path in directory.glob("checkpoint-*") for name in read_manifest(path).segments}
-    assert set(names(directory / "segments")) == listed
+    listed = {name for path in directory.glob("checkpoint-*") for name in read_manifest(path).shared}
+    assert set(names(directory / "rows")) == listed
     assert not [name for name in names(directory) if name.startswith(".")]
     for path in directory.glob("checkpoint-*"):
         read_checkpoint(path)
@@ -561,8 +530,6 @@ def test_whatever_the_system_refuses_at_any_call(
             failure = None
             try:
                 made.save(run.state(), 3, None)
-                made.wait()
-                made.check()
             except CheckpointError as error:
                 failure = error
         if calls.count < at:
@@ -584,13 +551,12 @@ def test_whatever_the_system_refuses_at_any_call(
 
 def die_at(directory: Path, at: int) -> None:
     """Save, and die at a call of the save."""
-    replay_file.MIN_NBYTES = 100
+    row_log.MIN_NBYTES, row_log.MAX_NBYTES = 100, 200
     run, made = third_save(directory)
     calls = Calls(at, lambda: os.kill(os.getpid(), 9))
     os.fsync = lambda descriptor: None
     calls.install(setattr)
     made.save(run.state(), 3, None)
-    made.wait()
     os._exit(0 if calls.count < at else 1)
 
 
@@ -635,16 +601,15 @@ def test_uniform_rows_cost_little(tmp_path: Path) -> None:
     add(10_100)
     made = opened(tmp_path)
     made.save({"buffer": live_state(buffer)}, 1, None)
-    made.wait()
     whole = nbytes()
     add(100)
     made.save({"buffer": live_state(buffer)}, 2, None)
     made.close()
     assert whole > buffer.nbytes * 0.95
-    assert nbytes() - whole < 0.06 * buffer.nbytes  # blocks are a 37th here
+    assert nbytes() - whole < 0.012 * buffer.nbytes
 
 
-@pytest.mark.usefixtures("small_blocks", "collected")
+@pytest.mark.usefixtures("small_files", "collected")
 def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     run, made, line = Run(20), opened(tmp_path, keep_last=1), 0
@@ -656,22 +621,8 @@ def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.
         if not reached:
             break
         made.save(run.state(), line, None)
-        made.wait()
-        made.check()
         assert run.check(made.newest_intact()) == 1
         line += 1
     made.close()
     assert line > 30
     assert_clean(tmp_path)
-
-
-def test_without_threads_training_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    run, made = Run(), opened(tmp_path)
-    run.go_on(70)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    made.save(run.state(), 1, None)
-    assert run.check(made.newest_intact()) == 1
-    made.close()

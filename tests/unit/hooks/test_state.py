@@ -66,7 +66,7 @@ def test_each_hook_gets_its_own_state_back(tmp_path: Path) -> None:
     hooks = [Counting(), Counting(), Counting("third")]
     trainer = saved(tmp_path / "run", *hooks)
     hooks[1].count, hooks[2].count = 7, 9
-    trainer.save(tmp_path / "run")
+    trainer.save(tmp_path / "run", overwrite=True)
     resumed = [Counting("third"), Counting(), Counting()]  # in another order: their names stay
     again = with_hooks("ppo", *resumed)
     again.restore(tmp_path / "run")
@@ -88,7 +88,7 @@ def test_a_hook_may_just_load_its_state(tmp_path: Path) -> None:
 def test_a_hook_that_cannot_load_its_state_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     trainer = saved(tmp_path / "run", Loading())
     trainer.params.hooks[0].count = "many"
-    trainer.save(tmp_path / "run")
+    trainer.save(tmp_path / "run", overwrite=True)
     other = with_hooks("ppo", Loading())
     before = digest(other)
     with pytest.raises(TypeError, match="unsupported operand"):
@@ -155,7 +155,7 @@ def test_hooks_that_change_what_is_learned_may_not(before: list[Any], after: lis
 def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
     trainer = saved(tmp_path / "run", Counting())
     trainer.params.hooks[0].count = "many"
-    trainer.save(tmp_path / "run")
+    trainer.save(tmp_path / "run", overwrite=True)
     with pytest.raises(CheckpointError, match="Counting.count: expected a number"):
         with_hooks("ppo", Counting()).restore(tmp_path / "run")
     with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook has not"):

@@ -208,29 +208,6 @@ def test_a_save_that_fails_is_a_warning_if_the_user_likes(tmp_path: Path, monkey
     assert digest(trainer) == digest(whole)
 
 
-@pytest.mark.parametrize("method", ["check", "close"])
-def test_what_fails_in_the_background_is_raised(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Any) -> None:
-        raise CheckpointError("No space left on device")
-
-    monkeypatch.setattr(CheckpointStore, method, fail)
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        trained("ppo", tmp_path / "one").run()
-    with pytest.warns(RuntimeWarning, match="The run goes on"):
-        assert trained("ppo", tmp_path / "two", on_save_error="warn").run().epoch == 3
-
-
-def test_a_failure_at_the_end_hides_no_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    close = CheckpointStore.close
-
-    def fail(self: Any) -> None:
-        close(self)
-        raise CheckpointError("No space left on device")
-
-    monkeypatch.setattr(CheckpointStore, "close", fail)
-    killed_after(trained("ppo", tmp_path), 1)
-
-
 def test_a_trainer_that_saves_cannot_be_copied(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"checkpoint: must be None in a trainer that is copied; .*one directory\.$"):
         copy.deepcopy(trained("ppo", tmp_path))

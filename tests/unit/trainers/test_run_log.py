@@ -253,7 +253,7 @@ def test_an_old_checkpoint_has_no_episodes(tmp_path: Path) -> None:
     trainer.save(tmp_path / "checkpoint")
     states = read_checkpoint(tmp_path / "checkpoint")
     del states["trainer"]["log"]
-    write_checkpoint(tmp_path / "checkpoint", states)
+    write_checkpoint(tmp_path / "checkpoint", states, overwrite=True)
     again = on_policy_trainer(max_epochs=3)
     again.restore(tmp_path / "checkpoint")
     assert again.run().epoch == 3

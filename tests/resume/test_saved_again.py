@@ -1,4 +1,4 @@
-"""A run that saves in the background, goes on, and is continued from there by another: bit for bit the same."""
+"""A run that saves again and again: from each of its checkpoints another one continues to the same end, bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import replay_file
+from rltrainer.data import row_log
 from rltrainer.trainers.run_files import _settings
 from rltrainer.typed_state import to_state
 from tests.resume.runs import RUNS, build, digest
 
 
 def save(store: CheckpointStore, trainer: Any) -> None:
-    """Save as a trainer does, without waiting for the disk."""
+    """Save as a trainer does."""
     trainer.state.params = _settings(trainer.params, trainer.algorithm)
     parts = {"algorithm": trainer.algorithm, **trainer.params.parts()}
     states = {name: live_state(part) for name, part in parts.items()} | {"trainer": to_state(trainer.state)}
@@ -25,7 +25,7 @@ def save(store: CheckpointStore, trainer: Any) -> None:
 def test_each_of_its_checkpoints_continues_to_the_same_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay_file, "MIN_NBYTES", 100)
+    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
     store, whole = CheckpointStore(tmp_path, None, 0), build(name)
     store.open()
     object.__setattr__(whole.params, "save_checkpoint_fn", lambda *_: [save(store, whole), ""][1])
