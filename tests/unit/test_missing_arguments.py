@@ -14,9 +14,9 @@ from tests.fakes import CountingEnv
 RECORDS = {
     "BufferDescription", "CollectStats", "Decision", "EpochStats", "IncompatibleKeys", "InfoStats", "ReplayedStep",
     "Rollout", "Run", "Samples", "SeedRun", "SequenceSummaryStats", "Sequences", "SweepResult", "SweepTrial",
-    "Training", "Transitions",
+    "TrainerContext", "Training", "Transitions",
 }  # fmt: skip
-"""What functions return and steps are made of: some are built in every step, none by a user's program."""
+"""Objects that functions return or hand to hooks: some are made in every step, none by a user's program."""
 PARTS = {"Algorithm", "Optimizer", "ScheduledValue", "rms_prop"}
 """What algorithms are, and what they call with parameters of networks."""
 
