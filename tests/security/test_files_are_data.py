@@ -104,7 +104,7 @@ def test_texts_that_would_run_are_texts(kind: str, tmp_path: Path) -> None:
     for part, state in states.items():
         for key in state:
             changed = state | {key: with_texts(state[key], texts[kind])}
-            write_checkpoint(tmp_path / "wrong", states | {part: changed})
+            write_checkpoint(tmp_path / "wrong", states | {part: changed}, overwrite=True)
             if (part, key) in HARMLESS:
                 trainer.restore(tmp_path / "wrong")
                 continue
