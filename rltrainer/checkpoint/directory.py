@@ -187,7 +187,7 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
 def recover(path: Path) -> None:
     """Put back the checkpoint that a killed save had moved away, also one of a container that is gone.
 
-    Of a save that goes on nothing is touched.
+    The files of a save that is under way are left alone.
     """
     if os.path.lexists(path):
         return

@@ -87,7 +87,7 @@ class CollectingProcess(Child):
         return f"worker {self.number}: its process cannot be started: {type(error).__name__}: {error}"
 
     def _error_of(self, failure: Failure) -> RLTrainerError:
-        """Return the exception that tells of a failure there."""
+        """Return the exception for a failure there."""
         kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError) if failure.is_ours else EnvError
         text = failure.message if failure.is_ours else f"{failure.type_name}: {failure.message}"
         trace = f"\n\nIn the worker process:\n{failure.traceback}" if kind is EnvError and failure.traceback else ""

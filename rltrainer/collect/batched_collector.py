@@ -68,7 +68,7 @@ class StreamWatch(Watch):
                 check_obs(self._adapter.obs, self._only(env), int(self._adapter.num_steps[env]), True, hint)
 
     def check_arrived(self, step: EnvStep, env_action: Array, counted: Array) -> None:
-        """Look at cells that nobody stores; `counted` [N] says whose."""
+        """Check steps that are not stored; `counted` [N] marks their envs."""
         acts = all_finite(env_action) if self._adapter.to_env.clips_samples else self._actions.holds(env_action)
         if acts and all_finite(step.reward) and all_finite(step.next_obs):
             return

@@ -21,7 +21,7 @@ from rltrainer.typed_state import from_state
 from rltrainer.types import State
 
 Progress = dict[str, int | float | None]
-"""How far a run has come, by the names of `ProgressRow`."""
+"""Counters and best score of a run, by the names of `ProgressRow`."""
 Count = Annotated[int, Rule("a count", lambda v: is_int(v) and 0 <= v < 2**53)]
 """Floats are no exact counts beyond: no run takes so many steps."""
 
@@ -149,14 +149,22 @@ class LoggedEpoch:
         Raises:
             CheckpointError: it is damaged, or holds values that no run resumes from.
         """
-        try:
-            with open_regular(path) as file:
-                found = read_json(read_text(file), allows_nan=True)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path}: expected the counters of a run, as JSON ({error})") from error
-        return from_state(cls, found, str(path))
+        return from_state(cls, read_json_file(path, "the counters of a run"), str(path))
+
+
+def read_json_file(path: Path, what: str) -> Any:
+    """Return the contents of a JSON file; `what` names them in error texts.
+
+    Raises:
+        CheckpointError: it cannot be read, or is no JSON.
+    """
+    try:
+        with open_regular(path) as file:
+            return read_json(read_text(file), allows_nan=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: expected {what}, as JSON ({error})") from error
 
 
 def write_logged_epoch(path: Path, progress: Progress, state: State) -> None:

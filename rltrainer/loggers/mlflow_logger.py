@@ -30,7 +30,7 @@ class MLflowLogger(Logger):
 
     What the run was told is among its params, one by one, and whole in the artifact `params.json`.
 
-    A run that is restored, or goes on by `resume_from_log`, goes on in the same run of the service. Nothing can be
+    A run that is restored, or resumed by `resume_from_log`, continues the same run of the service. Nothing can be
     removed there, so what it has of a metric up to some step is not written again: no value is doubled or missing.
 
     Args:

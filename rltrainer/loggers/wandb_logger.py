@@ -20,7 +20,7 @@ Mode = Literal["online", "offline", "disabled"]
 class WandbLogger(Logger):
     """Write rows to a run of Weights & Biases, over our steps; what the run was told is its config. Extra `wandb`.
 
-    A run that is restored, or resumed by `resume_from_log`, goes on in the same run of the service. Online the service
+    A run that is restored, or resumed by `resume_from_log`, continues the same run of the service. Online the service
     tells how far that has come, and rows that it has already are left out: none is doubled or missing (of the last
     step before a kill, the row may hold a part only). Offline each start has a folder of its own under one id;
     `wandb sync` of all of them sends the rows between a checkpoint and a kill twice.

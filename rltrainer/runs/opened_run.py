@@ -11,13 +11,13 @@ from rltrainer.algorithms import Algorithm, load
 from rltrainer.checkpoint.run_directory import checkpoints_in
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.field_rules import AnyPath, checked
-from rltrainer.json_text import read_json
 from rltrainer.loggers import RunFolder
 from rltrainer.loggers.json_lines import Columns, LogRow, columns, read_log
+from rltrainer.loggers.log_state import read_json_file
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.names import explains_arguments
 from rltrainer.registry import Named
-from rltrainer.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.regular_file import neighbours_hint
 from rltrainer.state_file import read_state
 
 
@@ -219,13 +219,7 @@ def _instead_of_a_run(path: Path) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        with open_regular(path) as file:
-            found = read_json(read_text(file), allows_nan=True)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: expected what a run was told, as JSON ({error})") from error
+    found = read_json_file(path, "what a run was told")
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: expected what a run was told, found {readable(found)}")
     return found

@@ -267,7 +267,7 @@ def _num_cores() -> int:
 
 
 def _error_of(failure: Failure, when: str) -> RLTrainerError:
-    """Return the exception that tells of a failure in a worker."""
+    """Return the exception for a failure in a worker."""
     trace = f"\n\nIn the worker process:\n{failure.traceback}"
     if not failure.is_ours:
         return EnvError(failure_text(failure.env, when, failure.type_name, failure.message) + trace)
