@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import rltrainer as rl
-from rltrainer.field_rules import PositiveFloat
+from rltrainer.validation.field_rules import PositiveFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,7 +18,7 @@ import numpy as np
 
 import rltrainer as rl
 from pictures.figures import save
-from rltrainer.plots.figures import GREY, count_steps, drawing, line, new_figure
+from rltrainer.tools.plots.figures import GREY, count_steps, drawing, line, new_figure
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "benchmarks" / "learning_curve.json"

@@ -2,7 +2,7 @@
 
 import sys
 
-from rltrainer.cli import main
+from rltrainer.tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,10 @@
 """The exceptions that rltrainer raises. Every text names the field, file or env, the rule, the value and one hint."""
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|\bid=\d{9,}(, )?")
 MAX_LENGTH = 120
@@ -116,3 +119,37 @@ def field_error_text(owner: str, field: str, rule: str, value: object, hint: str
     kind = "type" if isinstance(value, type) else type(value).__name__
     text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
     return f"{text}. {hint}" if hint else text
+
+
+def call_all(calls: Iterable[Callable[[], Any]], cause: BaseException | None = None) -> None:
+    """Call all of these; then raise the first error, which the others are noted at.
+
+    Args:
+        calls: in this order.
+        cause: an error that is on its way already; then all are noted at it, and none is raised.
+    """
+    first = cause
+    for call in calls:
+        try:
+            call()
+        except BaseException as error:
+            if first is None:
+                first = error
+            else:
+                first.add_note(f"While this was on its way, {type(error).__name__} was raised: {error}")
+                for note in getattr(error, "__notes__", ()):
+                    first.add_note(note)
+    if first is not cause and first is not None:
+        raise first
+
+
+@contextmanager
+def at_the_end(*calls: Callable[[], Any], after_errors_only: bool = False) -> Iterator[None]:
+    """Make all calls at the end of a block; what leaves the block is what was raised in it, if anything was."""
+    try:
+        yield
+    except BaseException as error:
+        call_all(calls, error)
+        raise
+    if not after_errors_only:
+        call_all(calls)

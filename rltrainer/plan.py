@@ -8,10 +8,39 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import field_error_text
-from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Rule, instance_of, is_finite
-from rltrainer.params import Params
-from rltrainer.profiler_params import ProfilerParams
+from rltrainer.state.params import Params
 from rltrainer.types import UpdateResult
+from rltrainer.validation.field_rules import (
+    Flag,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rule,
+    instance_of,
+    is_finite,
+)
+
+Folder = Annotated[str, Rule("the path of a folder, as text", lambda v: isinstance(v, str) and v != "")]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProfilerParams(Params):
+    """Record the operations of a few training steps, once a run: time and, on CUDA, kernels.
+
+    Writes `trace.json`, for `chrome://tracing` or https://ui.perfetto.dev, and `operators.txt`, the operators that took
+    most. A recording ends with its epoch at the latest, so that no test step is in it. Memory and files grow with
+    `active`, not with the run: a training step of PPO, of 2,048 env steps and 32 gradient steps, has 40,000 operations,
+    and takes 10 MB in the trace and 100 MB of memory until that is written.
+    """
+
+    folder: Folder = "profile"
+    """The folder to write; it is made. One that exists is left as it is: `profile-2`."""
+    wait: NonNegativeInt = 10
+    """Training steps before, which cost nothing; what is compiled is compiled in them."""
+    warmup: PositiveInt = 1
+    """Training steps after those in which the profiler runs and keeps nothing: its first ones are slower."""
+    active: PositiveInt = 3
+    """Training steps that are recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -214,7 +243,7 @@ class UpdatePlan:
         runtime: how updates are run.
         precision: in which number formats.
         update: how gradients are limited, gathered and applied.
-        rollouts_vary: whether rollouts differ in size, as collections by episodes do.
+        varies_in_length: whether rollouts differ in size, as collections by episodes do.
         callbacks: functions that are called around gradient steps.
         all_reduce: from an optimizer's flat gradient to its average over processes; None for a process that trains
             alone. Called before the gradient is looked at and clipped, so that all processes decide alike.
@@ -225,7 +254,7 @@ class UpdatePlan:
     runtime: RuntimeParams = RuntimeParams()
     precision: PrecisionParams = PrecisionParams()
     update: UpdateParams = UpdateParams()
-    rollouts_vary: bool = False
+    varies_in_length: bool = False
     callbacks: UpdateCallbacks = UpdateCallbacks()
     all_reduce: Callable[[Tensor], Tensor] | None = None
 

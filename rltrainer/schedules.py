@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rltrainer.errors import ParamsError, field_error_text, readable
-from rltrainer.field_rules import FiniteFloat, checked
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import FiniteFloat, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 Schedule = Callable[[float], float]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import CheckpointError
-from rltrainer.field_rules import Rule, checked, is_int
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import Rule, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
 
 GENERATOR_STATE_SIZES = (16, 5056)
 """Bytes of the state of a generator on CUDA and on the CPU."""

@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import SpaceError, field_error_text, readable
-from rltrainer.field_rules import is_int
 from rltrainer.tree import Tree
+from rltrainer.validation.field_rules import is_int
 
 MAX_BOX_SIZE, MAX_AXES = 2**26, 32
 """Numbers in one value of a Box in a file, and its axes: more than any observation has."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from rltrainer.field_rules import NonNegativeInt, PositiveInt
-from rltrainer.means import Part, floats, merge
+from rltrainer.functional.means import Part, floats, merge
 from rltrainer.tree import Tree, map_tree
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt
 
 State = dict[str, Any]
 """A `state_dict`: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 
 OBS_SPACE = gym.spaces.Box(-10.0, 1000.0, (2,), np.float32)
 
@@ -69,12 +69,12 @@ class ScriptedOnPolicy(rl.OnPolicyAlgorithm):
         self.num_steps = torch.zeros((), dtype=torch.int64)
         self.rollouts: list[rl.Rollout] = []
 
-    def process(self, rollout: rl.Rollout) -> Samples:
+    def process(self, rollout: rl.Rollout) -> OnPolicyBatch:
         self.rollouts.append(rollout)
         reward = rollout.reward
-        return Samples(rollout.obs, rollout.action, reward, reward, reward, reward, rollout.valid.float())
+        return OnPolicyBatch(rollout.obs, rollout.action, reward, reward, reward, reward, rollout.valid.float())
 
-    def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> rl.UpdateResult:
         self.num_steps += 1
         return rl.UpdateResult({"loss": self.num_steps.float()})
 

@@ -47,7 +47,7 @@ OFF_POLICY = f"{ALGORITHMS}/actor_critic/test_sac_and_td3.py"
 ORDER = f"{UNIT}/trainers/test_order_and_counts.py"
 WRITES = "tests/faults/test_order_of_writes.py"
 RESUME = "tests/resume/test_resume.py::test_resume_in_process"
-COMMANDS = f"{UNIT}/cli/test_defaults_and_names.py"
+COMMANDS = f"{UNIT}/tools/cli/test_defaults_and_names.py"
 
 MUTANTS = [
     # Returns and advantages
@@ -174,13 +174,13 @@ MUTANTS = [
            "            os.fsync(stream.fileno())", "            pass", WRITES),
     mutant("fsync: none of the folder of rows", "checkpoint/store.py",
            "            sync_directory(self._rows)\n", "", WRITES),
-    mutant("fsync: none of a single file", "atomic_write.py",
+    mutant("fsync: none of a single file", "files/atomic_write.py",
            "            os.fsync(file.fileno())", "            pass", WRITES),
     mutant("fsync: none of a new checkpoint's folder", "checkpoint/directory.py",
            "    manifest.write(directory)\n    sync_directory(directory)", "    manifest.write(directory)", WRITES),
     mutant("fsync: none of the run's folder", "checkpoint/store.py",
            "        sync_directory(self.directory)", "        pass", WRITES),
-    mutant("rename: a file has its name before it is flushed", "atomic_write.py",
+    mutant("rename: a file has its name before it is flushed", "files/atomic_write.py",
            "                os.fsync(file.fileno())\n        os.replace(temporary, path)",
            "                os.replace(temporary, path)\n                os.fsync(file.fileno())",
            WRITES),
@@ -199,8 +199,8 @@ MUTANTS = [
            "found.hexdigest() != expected.sha256", "False",
            f"{UNIT}/checkpoint/test_store.py::test_a_damaged_one_is_passed_over_with_a_warning"),
     # Commands
-    mutant("command: evaluate plays 10 episodes", "cli/run_commands.py",
+    mutant("command: evaluate plays 10 episodes", "tools/cli/run_commands.py",
            '"--episodes", default=20', '"--episodes", default=10', COMMANDS),
-    mutant("command: train's seed is 1", "cli/train_command.py",
+    mutant("command: train's seed is 1", "tools/cli/train_command.py",
            '"--seed", default="0", metavar="SEEDS"', '"--seed", default="1", metavar="SEEDS"', COMMANDS),
 ]  # fmt: skip

@@ -12,29 +12,29 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "rltrainer"
 FLOORS = {
-    "cli": 9,
-    "plots": 8,
-    "sweeps": 7,
-    "runs": 6,
-    "recipes": 6,
+    "tools": 6,
     "trainers": 5,
     "hooks": 4,
     "checkpoint": 4,
-    "export": 4,
-    "evaluation": 4,
     "algorithms": 3,
     "collect": 3,
     "updates": 2,
-    "datasets": 2,
     "nets": 1,
     "data": 1,
     "envs": 1,
     "loggers": 1,
     "functional": 0,
+    "state": 0,
+    "validation": 0,
+    "processes": 0,
+    "files": 0,
 }
-ROOF_FLOOR = 10
+ROOF_FLOOR = 7
 ROOF = {"__init__", "__main__"}
 """Top-level modules on the highest floor; all others are on floor 0."""
+
+WORDS = {"errors", "types", "tree", "spaces", "seeding", "schedules", "interval", "plan"}
+"""The single files at the top level: the words of the domain, which every room may use."""
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "runpy"}
 FORBIDDEN_NAMES = {
@@ -58,16 +58,16 @@ MAX_LINES = 600
 """A file is one idea, as large as that is; a longer one needs a reason."""
 
 SATELLITES = {
-    "cli.doctor": "a command of its own",
-    "cli.run_commands": "commands of their own",
-    "cli.sweep_command": "a command of its own",
+    "tools.cli.doctor": "a command of its own",
+    "tools.cli.run_commands": "commands of their own",
+    "tools.cli.sweep_command": "a command of its own",
     "collect.async_team": "the processes, not the data that they bring",
-    "collect.decider": "the choice of actions, not the loop",
+    "collect.action_selection": "the choice of actions, not the loop",
     "data.drawing": "samplers are written by users too",
     "data.from_arrays": "checks of foreign data, not the ring",
     "data.replay_file": "a file format",
     "envs.workers.worker_process": "the program of another process",
-    "sweeps.trial_process": "the program of another process",
+    "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
     "updates.bad_gradients": "what is kept of a fault, not how gradients are applied",
@@ -134,20 +134,46 @@ def imports_that_do_not_point_down(modules: Modules) -> Iterator[str]:
                 yield f"{module} (floor {here}) imports {imported} (floor {there})"
 
 
+def room_cycles(modules: Modules) -> Iterator[str]:
+    """Yield a cycle among the rooms of each package: its sub-packages and its own files."""
+    packages = {module.removesuffix(".__init__") for module in modules if module.endswith(".__init__")}
+    for package in sorted(packages - {"rltrainer.envs"}):  # five arrows in there run upwards still
+        depth = package.count(".") + 2
+        rooms: dict[str, set[str]] = {}
+        for module in modules:
+            if not module.startswith(package + ".") or module == f"{package}.__init__":
+                continue
+            found = {i for i in imports(module, modules) if i.startswith(package + ".") and i != f"{package}.__init__"}
+            here = ".".join(module.split(".")[:depth])
+            rooms.setdefault(here, set()).update({".".join(i.split(".")[:depth]) for i in found} - {here})
+        yield from cycles(rooms)
+
+
+def single_files(modules: Modules) -> Iterator[str]:
+    for module in modules:
+        if module.count(".") == 1 and (name := room(module)) not in WORDS | ROOF:
+            yield f"{module}: {name!r} is none of the words at the top level; it belongs in a room"
+
+
 def import_cycles(modules: Modules) -> Iterator[str]:
     """Yield one cycle for each module from which depth-first search finds a way back into its own path."""
+    yield from cycles({module: imports(module, modules) for module in modules})
+
+
+def cycles(graph: dict[str, set[str]]) -> Iterator[str]:
+    """Yield one cycle for each node from which depth-first search finds a way back into its own path."""
     done: set[str] = set()
 
-    def visit(module: str, path: list[str]) -> Iterator[str]:
-        if module in path:
-            yield " -> ".join([*path[path.index(module) :], module])
-        elif module not in done:
-            for imported in sorted(imports(module, modules)):
-                yield from visit(imported, [*path, module])
-            done.add(module)
+    def visit(node: str, path: list[str]) -> Iterator[str]:
+        if node in path:
+            yield " -> ".join([*path[path.index(node) :], node])
+        elif node not in done:
+            for other in sorted(graph[node]):
+                yield from visit(other, [*path, node])
+            done.add(node)
 
-    for module in modules:
-        yield from visit(module, [])
+    for node in graph:
+        yield from visit(node, [])
 
 
 def forbidden_code(modules: Modules) -> Iterator[str]:
@@ -250,6 +276,8 @@ RULES: list[Callable[[Modules], Iterator[str]]] = [
     rooms_without_a_floor,
     imports_that_do_not_point_down,
     import_cycles,
+    room_cycles,
+    single_files,
     forbidden_code,
     drawers,
     long_files,

@@ -15,7 +15,7 @@ from rltrainer.algorithms.offline.cql import CQL, CQLParams
 from rltrainer.algorithms.offline.discrete_cql import DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.policy_gradient.impala import IMPALA, IMPALAParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
@@ -31,10 +31,55 @@ from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
-    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
-    "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
-    "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN",
-    "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "Optimizer", "PPOParams",
-    "QRDQNParams", "REDQParams", "REINFORCEParams", "RecurrentPPO", "SACParams", "Samples", "ScheduledValue",
-    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
+    "A2C",
+    "BC",
+    "C51",
+    "CQL",
+    "DDPG",
+    "DQN",
+    "IMPALA",
+    "IQL",
+    "PPO",
+    "QRDQN",
+    "REDQ",
+    "REINFORCE",
+    "SAC",
+    "TD3",
+    "TD3BC",
+    "TQC",
+    "TRPO",
+    "A2CParams",
+    "Algorithm",
+    "AlgorithmParams",
+    "BCParams",
+    "C51Params",
+    "CQLParams",
+    "DDPGParams",
+    "DQNParams",
+    "DiscreteCQL",
+    "DiscreteCQLParams",
+    "DiscreteSAC",
+    "DiscreteSACParams",
+    "DoubleDQN",
+    "IMPALAParams",
+    "IQLParams",
+    "OffPolicyAlgorithm",
+    "OffPolicyParams",
+    "OnPolicyAlgorithm",
+    "OnPolicyBatch",
+    "Optimizer",
+    "PPOParams",
+    "QRDQNParams",
+    "REDQParams",
+    "REINFORCEParams",
+    "RecurrentPPO",
+    "SACParams",
+    "ScheduledValue",
+    "TD3BCParams",
+    "TD3Params",
+    "TQCParams",
+    "TRPOParams",
+    "load",
+    "load_policy",
+    "rms_prop",
 ]  # fmt: skip

@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeV
 import torch
 from torch import Tensor, nn
 
-from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.algorithms.construction_check import check_arguments, check_construction, check_same_policy
-from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
-from rltrainer.field_rules import AnyPath, Flag, checked
-from rltrainer.hints import METHODS
-from rltrainer.names import explains_arguments, raise_no_such_name
+from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
-from rltrainer.nets.target import TargetNetwork
+from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, check_dtype, dtype_entry
-from rltrainer.plain_values import construction, to_plain
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.plain_values import construction, to_plain
+from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
@@ -35,6 +31,9 @@ from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.part_state import check_part, fitting_state, load_parts, part_state, set_part_dtype
 from rltrainer.updates.scheduled_value import ScheduledValue
 from rltrainer.updates.unsaved_state import check_all_is_saved
+from rltrainer.validation.field_rules import AnyPath, Flag, checked
+from rltrainer.validation.hints import METHODS
+from rltrainer.validation.suggestions import explains_arguments, raise_no_such_name
 
 TResult = TypeVar("TResult", covariant=True)
 
@@ -409,6 +408,6 @@ class Algorithm(ABC):
         kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
         return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
 
-    def columns_read(self, may_lag: bool = False) -> tuple[str, ...]:
-        """Return the names of the columns that the updates read; `may_lag` is the data source's."""
+    def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
+        """Return the names of the columns that the updates read; `has_stale_data` is the data source's."""
         return self.columns

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Annotated
 
-from rltrainer.field_rules import PositiveFloat, Rule, Scheduled, UnitFloat
-from rltrainer.params import Params
+from rltrainer.state.params import Params
 from rltrainer.updates.optimizer import OptimizerFactory
+from rltrainer.validation.field_rules import PositiveFloat, Rule, Scheduled, UnitFloat
 
 _HOW = "Pass a class such as torch.optim.RMSprop, or a function from parameters to an optimizer."
 

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.hints import ARGUMENTS
-from rltrainer.names import check_arguments as check_names
-from rltrainer.params import Params
+from rltrainer.state.params import Params
+from rltrainer.validation.hints import ARGUMENTS
+from rltrainer.validation.suggestions import check_arguments as check_names
 
 
 def check_arguments(algorithm_class: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -20,19 +20,19 @@ def check_arguments(algorithm_class: Any, args: tuple[Any, ...], options: dict[s
     check_names(algorithm_class.__name__, algorithm_class, args, options, "argument", elsewhere)
 
 
-def require_columns(algorithm: Any, owner: str, extra: Collection[str], may_lag: bool = False) -> None:
+def require_columns(algorithm: Any, owner: str, extra: Collection[str], has_stale_data: bool = False) -> None:
     """Check that a buffer declares the columns that an algorithm's updates read.
 
     Args:
         algorithm: the algorithm.
         owner: the field with the buffer, for the error's text.
         extra: the names of its columns.
-        may_lag: whether older weights than the policy's may have acted.
+        has_stale_data: whether older weights than the policy's may have acted.
 
     Raises:
         ParamsError: a column is missing.
     """
-    for name in algorithm.columns_read(may_lag):
+    for name in algorithm.columns_read(has_stale_data):
         if name not in extra:
             spec = algorithm.policy.columns.get(name, "(shape, dtype)")
             text = f"{owner}: must have the column {name!r}, which {type(algorithm).__name__} reads; got {list(extra)}"

@@ -18,17 +18,17 @@ from rltrainer.errors import (
     SpaceError,
     readable,
 )
-from rltrainer.field_rules import AnyPath, Flag, checked
 from rltrainer.loggers import RunFolder
-from rltrainer.names import explains_arguments
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import saved_dtype
-from rltrainer.plain_values import PlainReader
-from rltrainer.registry import Named, users_names
 from rltrainer.spaces import check_claims
-from rltrainer.state_file import read_state
+from rltrainer.state.plain_values import PlainReader
+from rltrainer.state.registry import Named, users_names
+from rltrainer.state.state_file import read_state
 from rltrainer.types import State
+from rltrainer.validation.field_rules import AnyPath, Flag, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 MAX_ITEMS = 10_000
 """Values that say how something is built, those of spaces aside: layers, options. Each may become an object."""

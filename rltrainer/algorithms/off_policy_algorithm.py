@@ -8,9 +8,9 @@ from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import PositiveInt
 from rltrainer.nets.policy import Policy
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.validation.field_rules import PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from rltrainer.accumulation import Accumulation
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
+from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
@@ -23,7 +23,7 @@ from rltrainer.updates.compiled_step import tell_norms
 
 
 @dataclasses.dataclass(slots=True)
-class Samples:
+class OnPolicyBatch:
     """A rollout as an algorithm sees it [T, N]; flattened, its cells [M], or a minibatch of them [B].
 
     Args:
@@ -72,7 +72,7 @@ class OnPolicyAlgorithm(Algorithm):
     is done before the first of them (`before_batches`), and what each of them is given (`batches`).
     """
 
-    columns_if_lagging: ClassVar[tuple[str, ...] | None] = None
+    columns_if_stale: ClassVar[tuple[str, ...] | None] = None
     """Names of the columns that its updates read, too, where older weights than the policy's may have acted.
 
     None takes all data for what the policy of now has done."""
@@ -82,21 +82,21 @@ class OnPolicyAlgorithm(Algorithm):
         self._eval_mode = EvalMode(policy)
 
     @abstractmethod
-    def process(self, rollout: Rollout) -> Samples:
+    def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Turn a rollout into samples [T, N]: values, advantages, returns.
 
         Called once per update, without gradients, and in eval mode, as the policy acted.
         """
 
     @abstractmethod
-    def gradient_step(self, batch: Samples) -> UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
 
-    def columns_read(self, may_lag: bool = False) -> tuple[str, ...]:
+    def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
         """Return the names of the columns that the updates read, of data that may lag behind the policy or does not."""
-        return self.columns + (self.columns_if_lagging or () if may_lag else ())
+        return self.columns + (self.columns_if_stale or () if has_stale_data else ())
 
-    def before_batches(self, samples: Samples) -> Mapping[str, Tensor]:
+    def before_batches(self, samples: OnPolicyBatch) -> Mapping[str, Tensor]:
         """Do what is done once with all samples [T, N], and return what to log of it; called without gradients."""
         return {}
 
@@ -112,7 +112,7 @@ class OnPolicyAlgorithm(Algorithm):
             ParamsError: they cannot.
         """
 
-    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
+    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Yield what each gradient step of an update is given: by default minibatches of cells in random order.
 
         The next one is asked for when the step before was taken; where steps run as a CUDA graph, up to 32 are asked
@@ -124,12 +124,12 @@ class OnPolicyAlgorithm(Algorithm):
             repeat: see `update`.
         """
         cells, size = samples.flatten(), samples.weight.numel()  # no matter how many of them are valid
-        if self.plan.rollouts_vary:
+        if self.plan.varies_in_length:
             size = 1 << (max(int(samples.weight.count_nonzero()), 1) - 1).bit_length()  # the next power of two
         size = size if batch_size is None else min(batch_size, size)
         yield from minibatches(cells, size, self.generator, repeat)
 
-    def goes_on(self, batch: Samples) -> bool:
+    def goes_on(self, batch: OnPolicyBatch) -> bool:
         """Return whether to take this step and those behind it; an algorithm may end an update step early."""
         return True
 
@@ -199,7 +199,9 @@ def check_standardized(name: str, field: str, batch_size: int | None, num_cells:
     raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, hint))
 
 
-def minibatches(cells: Samples, batch_size: int, generator: torch.Generator, repeat: int = 1) -> Iterator[Samples]:
+def minibatches(
+    cells: OnPolicyBatch, batch_size: int, generator: torch.Generator, repeat: int = 1
+) -> Iterator[OnPolicyBatch]:
     """Yield all cells [M] that count in random order, in minibatches whose sizes differ by at most one.
 
     Each is padded to `batch_size` with cells of weight 0, so that every gradient step has the same shape.

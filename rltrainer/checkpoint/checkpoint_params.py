@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, is_int
 from rltrainer.interval import Every
-from rltrainer.params import Params
+from rltrainer.state.params import Params
+from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, is_int
 
 
 def _is_path(value: Any) -> bool:

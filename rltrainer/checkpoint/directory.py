@@ -13,7 +13,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from rltrainer.atomic_write import (
+from rltrainer.checkpoint.manifest import MANIFEST, Manifest, check_member, read_manifest, write_member
+from rltrainer.data.row_log import RowFile
+from rltrainer.errors import CheckpointError
+from rltrainer.files.atomic_write import (
     goes_on,
     hidden_name,
     hidden_names,
@@ -23,10 +26,7 @@ from rltrainer.atomic_write import (
     sync_directory,
     write_errors,
 )
-from rltrainer.checkpoint.manifest import MANIFEST, Manifest, check_member, read_manifest, write_member
-from rltrainer.data.row_log import RowFile
-from rltrainer.errors import CheckpointError
-from rltrainer.state_file import PackedState, pack_state, read_state
+from rltrainer.state.state_file import PackedState, pack_state, read_state
 from rltrainer.types import State
 
 ROWS = "rows"

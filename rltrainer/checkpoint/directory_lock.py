@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrainer.errors import CheckpointError
-from rltrainer.json_text import read_json
+from rltrainer.files.json_text import read_json
 
 MAX_SIZE = 1 << 12
 """Bytes of a lock file that are read."""

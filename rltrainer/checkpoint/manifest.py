@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rltrainer.errors import CheckpointError
-from rltrainer.json_text import read_json
-from rltrainer.regular_file import neighbours_hint, open_regular, read_text
-from rltrainer.state_file import PackedState, refuse_version
+from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.state.state_file import PackedState, refuse_version
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 3

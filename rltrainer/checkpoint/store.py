@@ -16,7 +16,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from rltrainer.atomic_write import hidden_name, make_folder, remove, sync_directory, write_errors
 from rltrainer.checkpoint.directory import ROWS, write_parts
 from rltrainer.checkpoint.directory_lock import DirectoryLock
 from rltrainer.checkpoint.manifest import MANIFEST, ROW_FILE, FileEntry, Manifest, check_member, write_member
@@ -24,7 +23,8 @@ from rltrainer.checkpoint.run_directory import checkpoints_in, free_path, leftov
 from rltrainer.data.row_log import RowFile, RowLog
 from rltrainer.data.storage import Array
 from rltrainer.errors import CheckpointError
-from rltrainer.state_file import PackedState, pack_state
+from rltrainer.files.atomic_write import hidden_name, make_folder, remove, sync_directory, write_errors
+from rltrainer.state.state_file import PackedState, pack_state
 from rltrainer.types import State
 
 

@@ -9,10 +9,10 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.columns import Extra
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets import Policy
 from rltrainer.spaces import describe_mismatch
 from rltrainer.types import Rollout
+from rltrainer.validation.field_rules import PositiveInt, checked
 
 
 def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:

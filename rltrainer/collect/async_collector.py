@@ -23,14 +23,14 @@ from rltrainer.collect.shared_weights import Publisher
 from rltrainer.collect.weight_sync import EACH_STEP, Counts, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
 from rltrainer.interval import Every
-from rltrainer.names import explains_arguments
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.seeding import Integer, derive_seed, draw_seed
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, State
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 MakeEnvs = Annotated[
     Callable[[], gym.vector.VectorEnv[Any, Any, Any]],
@@ -101,7 +101,7 @@ class AsyncCollector:
         EnvError: the envs cannot be made.
     """
 
-    rollouts_vary: ClassVar[bool] = False
+    varies_in_length: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class AsyncCollector:
             self.buffer.clear()
 
     @property
-    def starts_anew(self) -> bool:
+    def needs_reset(self) -> bool:
         """Tell whether the next collection begins with a reset of all envs."""
         return self._needs_reset
 
@@ -195,15 +195,15 @@ class AsyncCollector:
             self._publisher.give()
 
     @property
-    def may_lag(self) -> bool:
+    def has_stale_data(self) -> bool:
         """Tell whether workers may act with older weights than the policy's."""
-        return self._max_ahead != 0 or self._sync.may_lag
+        return self._max_ahead != 0 or self._sync.has_stale_data
 
-    def look_aside(self, num_rows: int) -> Rollout:
-        """Return what random actions lead to [T, N]; see `Collector.look_aside`."""
+    def collect_random(self, num_rows: int) -> Rollout:
+        """Return what random actions lead to [T, N]; see `Collector.collect_random`."""
         self._begun()
         self._forget_ahead()
-        arrays = self._team.tell_all("random actions", "look_aside", num_rows)
+        arrays = self._team.tell_all("random actions", "collect_random", num_rows)
         self._needs_reset = True
         return from_arrays(join_envs(arrays))
 
@@ -298,9 +298,9 @@ class AsyncCollector:
         return load
 
     @property
-    def num_lost_envs(self) -> int:
+    def num_env_restarts(self) -> int:
         """The envs that failed so far and were restarted."""
-        return sum(worker.num_lost_envs for worker in self._team.workers)
+        return sum(worker.num_env_restarts for worker in self._team.workers)
 
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:
         """Record all episodes that end from now on; see `Collector`. Envs count from those of the first worker on."""
@@ -354,7 +354,7 @@ class AsyncCollector:
         row = single_row(cells) if process is None and isinstance(self.buffer, ReplayBuffer) else None
         if isinstance(self.buffer, ReplayBuffer) and row is not None:  # in a fifth of the time
             if cells["starts"].any():
-                self.buffer.break_trace(cells["starts"])
+                self.buffer.end_trajectory(cells["starts"])
             self.buffer.add(*row, stream=self._stream)
             self._rollout = cells  # few look at it
         elif self.buffer is not None:

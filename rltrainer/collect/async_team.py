@@ -36,12 +36,12 @@ class CollectingProcess(Child):
 
     Attributes:
         queue: rows that came and are not collected yet.
-        num_lost_envs: envs that failed there and were restarted.
+        num_env_restarts: envs that failed there and were restarted.
     """
 
     def __init__(self, context: BaseContext, make_envs: bytes, number: int, seed: int, timeout: float | None) -> None:
         self.number, self.queue = number, RowQueue()
-        self.num_lost_envs = 0
+        self.num_env_restarts = 0
         self.weights: SharedWeights | None = None
         super().__init__(context, CollectingServer, (make_envs, number, seed), timeout, stays_awake=False)
 
@@ -71,7 +71,7 @@ class CollectingProcess(Child):
         answer = self.result(watch)
         if not isinstance(answer, Answer):
             return None
-        self.num_lost_envs = answer.num_lost_envs
+        self.num_env_restarts = answer.num_env_restarts
         if answer.rows.arrays is not None:
             answer.rows.arrays = as_numpys_own(answer.rows.arrays)
         return answer.rows

@@ -62,7 +62,7 @@ class Answer:
     """The rows that were collected, and how many envs were lost so far."""
 
     rows: Rows
-    num_lost_envs: int
+    num_env_restarts: int
 
 
 class CollectingServer:
@@ -147,11 +147,11 @@ class CollectingServer:
         num_steps = None if request.num_rows is None else request.num_rows * collector.num_envs
         stats = collector.collect(num_steps, request.num_episodes, request.random, request.explore)
         arrays = None if collector.buffer is None else to_arrays(collector.rollout())
-        return Answer(Rows(arrays, stats, policy.version), collector.num_lost_envs)
+        return Answer(Rows(arrays, stats, policy.version), collector.num_env_restarts)
 
-    def look_aside(self, num_rows: int) -> dict[str, Any]:
-        """Collect random actions aside; see `Collector.look_aside`."""
-        return to_arrays(self.collector.look_aside(num_rows))
+    def collect_random(self, num_rows: int) -> dict[str, Any]:
+        """Collect random actions aside; see `Collector.collect_random`."""
+        return to_arrays(self.collector.collect_random(num_rows))
 
     def reset(self, first_episode: bool) -> None:
         """Start the envs anew."""

@@ -23,13 +23,13 @@ from rltrainer.envs.adapter.episode_seeds import Rows
 from rltrainer.envs.adapter.observation_memory import all_finite, take_rows
 from rltrainer.envs.streams.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked, instance_of
 from rltrainer.interval import Every
-from rltrainer.names import explains_arguments
 from rltrainer.nets import Exploration, Policy
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import map_tree
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import PositiveInt, checked, instance_of
+from rltrainer.validation.suggestions import explains_arguments
 
 MAX_SHORT_EPISODES = 1000
 """Episodes that a collection by episodes drops before it gives up, if there is no other."""
@@ -125,7 +125,7 @@ class BatchedCollector(Collector):
     """
 
     adapter_class = StreamAdapter
-    rollouts_vary: ClassVar[bool] = True
+    varies_in_length: ClassVar[bool] = True
     adapter: StreamAdapter
     _watch: StreamWatch
 
@@ -249,7 +249,7 @@ class BatchedCollector(Collector):
         is_open = self._episodes.open
         ready, begun = self.adapter.advance(is_open)
         if len(begun):
-            self._decider.forget(begun)
+            self._selection.forget(begun)
             if self.rollout_buffer is None:
                 self._watch.check_begun(begun)
         if is_open is not None:
@@ -259,7 +259,7 @@ class BatchedCollector(Collector):
 
     def _act(self, envs: Rows) -> None:
         """Decide for envs [K], and let them take the step."""
-        adapter, decider = self.adapter, self._decider
+        adapter, decider = self.adapter, self._selection
         if self.policy.has_mask:
             self._watch.check_masks_of(envs)
         rows = torch.from_numpy(envs).to(adapter.device)
@@ -292,7 +292,7 @@ class BatchedCollector(Collector):
         envs = adapter.stepped
         terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
         obs, next_obs = take_rows(adapter.obs, envs), take_rows(step.next_obs, envs)
-        extra = {name: self._extra[name][envs] for name in self._decider.columns}
+        extra = {name: self._extra[name][envs] for name in self._selection.columns}
         cells = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
         self._held.hand_on(buffer, envs, cells, valid, terminated | truncated)
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from rltrainer.errors import ParamsError
-from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt
+from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt
 
 Array = np.ndarray[Any, Any]
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rltrainer.collect.action_selection import ActionSelection
 from rltrainer.collect.arguments import (
     check_counts,
     processed,
@@ -22,7 +23,6 @@ from rltrainer.collect.arguments import (
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
-from rltrainer.collect.decider import Decider
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import reader_of, with_infos
 from rltrainer.collect.watch import Watch
@@ -34,16 +34,16 @@ from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.sharing import share_an_env
 from rltrainer.envs.backends.failing_env import env_named, raise_named
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.interval import Every
-from rltrainer.names import explains_arguments
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, State
+from rltrainer.validation.field_rules import PositiveInt, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 
 class Collector:
@@ -79,7 +79,7 @@ class Collector:
     """
 
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
-    rollouts_vary: ClassVar[bool] = False
+    varies_in_length: ClassVar[bool] = False
 
     @explains_arguments
     def __init__(
@@ -101,7 +101,7 @@ class Collector:
         self.adapter = self.adapter_class(with_infos(envs, info_keys), self._acting.device)
         self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
-        self._decider = Decider(self._acting, self.adapter)
+        self._selection = ActionSelection(self._acting, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
         self.keeps_env_action, self._stream = False, UnbrokenRun()
@@ -123,7 +123,7 @@ class Collector:
         require_buffer("Collector", self.policy, self.adapter, buffer)
         self.buffer, self._stream = buffer, UnbrokenRun()
         self.keeps_env_action = isinstance(buffer, ReplayBuffer)
-        self._decider.columns = tuple(buffer.extra)
+        self._selection.columns = tuple(buffer.extra)
         if isinstance(buffer, RolloutBuffer):
             self.rollout_buffer = buffer
         else:
@@ -157,9 +157,9 @@ class Collector:
             self._weights.sync(counts)
 
     @property
-    def may_lag(self) -> bool:
+    def has_stale_data(self) -> bool:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
-        return self._decider.policy is not self.policy if self._weights is None else self._weights.may_lag
+        return self._selection.policy is not self.policy if self._weights is None else self._weights.has_stale_data
 
     @explains_arguments
     def collect(
@@ -212,7 +212,7 @@ class Collector:
         # Until all is stored: whatever breaks off half-way must not be continued by the next collection.
         self._needs_reset, is_stored = True, False
         try:
-            self._decider.begin(self.exploration, random, explore)
+            self._selection.begin(self.exploration, random, explore)
             try:
                 self._step_envs(num_steps)
                 self._watch.check_policy(self.policy)
@@ -232,7 +232,7 @@ class Collector:
         num_cells = (self.num_rows - num_rows_before) * self.num_envs if num_episodes is None else None
         return self._episodes.stats(num_cells, time.perf_counter() - started)
 
-    def look_aside(self, num_rows: int) -> Rollout:
+    def collect_random(self, num_rows: int) -> Rollout:
         """Return what random actions lead to [T, N], with random streams of their own; nothing is counted or stored.
 
         The envs start anew afterwards, where they would have started without.
@@ -242,7 +242,7 @@ class Collector:
         spaces = (self.adapter.observation_space, self.adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         other.buffer = other.rollout_buffer = buffer
-        other.keeps_env_action, other._decider = False, Decider(self._acting, self.adapter)
+        other.keeps_env_action, other._selection = False, ActionSelection(self._acting, self.adapter)
         other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
         other._count_episodes()
         other._needs_reset = self._needs_reset = True
@@ -252,7 +252,7 @@ class Collector:
         return buffer.rollout()
 
     @property
-    def starts_anew(self) -> bool:
+    def needs_reset(self) -> bool:
         """Tell whether the next collection begins with a reset of all envs."""
         return self._needs_reset
 
@@ -274,7 +274,7 @@ class Collector:
             "adapter": self.adapter.state_dict(goes_on),
             "num_rows": self.num_rows,
             "needs_reset": self._needs_reset,
-            "memory": self._decider.memory,
+            "memory": self._selection.memory,
             "episodes": to_state(self._episodes.running()) if goes_on else None,
             "is_stored": goes_on and self._stream.is_stored(self.rollout_buffer, self.buffer),
             **({} if self._weights is None else {"weights": to_state(self._weights.state)}),
@@ -294,7 +294,7 @@ class Collector:
         """
         found = from_state(CollectorState, state, "collector")
         check_generator("collector.generator", self.generator, found.generator)
-        load_memory = self._decider.prepare_load(found.memory, self.exploration)
+        load_memory = self._selection.prepare_load(found.memory, self.exploration)
         load_adapter = self.adapter.prepare_load(found.adapter)
         load_episodes = self._episodes.prepare_load(found.episodes)
 
@@ -310,7 +310,7 @@ class Collector:
         return load
 
     @property
-    def num_lost_envs(self) -> int:
+    def num_env_restarts(self) -> int:
         """The envs that failed so far and were restarted."""
         return getattr(self.envs.unwrapped, "num_restarts", 0)
 
@@ -330,13 +330,13 @@ class Collector:
         """Bring the envs to where a state that was loaded has put them."""
         lost = self.adapter.resume(self._episodes.running_return)
         self._episodes.forget(lost)
-        self._decider.forget(lost)
+        self._selection.forget(lost)
         self._stream.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
-        adapter, decider, episodes, buffer = self.adapter, self._decider, self._episodes, self.rollout_buffer
+        adapter, decider, episodes, buffer = self.adapter, self._selection, self._episodes, self.rollout_buffer
         stores_env_action = self.keeps_env_action or not adapter.to_env.clips_samples
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
         must_look = buffer is None
@@ -432,5 +432,5 @@ class UnbrokenRun:
             rollout_buffer.go_on(self, lost)
             if isinstance(buffer, ReplayBuffer):
                 buffer.go_on(self, obs)
-                buffer.break_trace(np.isin(np.arange(buffer.num_envs), lost))
+                buffer.end_trajectory(np.isin(np.arange(buffer.num_envs), lost))
         self.is_loaded = False

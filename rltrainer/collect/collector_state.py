@@ -5,7 +5,7 @@ from typing import Any
 
 from rltrainer.collect.episode_counter import RunningEpisodes
 from rltrainer.collect.weight_sync import SyncState
-from rltrainer.field_rules import NonNegativeInt
+from rltrainer.validation.field_rules import NonNegativeInt
 
 
 @dataclass

@@ -29,10 +29,10 @@ class DataSource(Protocol):
     """Collects for a trainer, from envs of this process or of others; a `Collector` is one, and explains the names.
 
     Its `policy` is the algorithm's, `buffer` holds what it collects, `frame_skip` is its envs' (`rl.frame_skip`).
-    `rollouts_vary` is True if collections of as many env steps may have different numbers of rows.
+    `varies_in_length` is True if collections of as many env steps may have different numbers of rows.
     """
 
-    rollouts_vary: ClassVar[bool]
+    varies_in_length: ClassVar[bool]
     policy: Policy
     num_envs: int
     frame_skip: int
@@ -49,7 +49,7 @@ class DataSource(Protocol):
         """Start all envs anew."""
 
     @property
-    def starts_anew(self) -> bool:
+    def needs_reset(self) -> bool:
         """Tell whether the next collection begins with a reset of all envs."""
 
     def sync(self, counts: Counts | None = None) -> None:
@@ -59,10 +59,10 @@ class DataSource(Protocol):
         """
 
     @property
-    def may_lag(self) -> bool:
+    def has_stale_data(self) -> bool:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
 
-    def look_aside(self, num_rows: int) -> Rollout:
+    def collect_random(self, num_rows: int) -> Rollout:
         """Return what random actions lead to; nothing is counted or stored."""
 
     def collect(
@@ -82,7 +82,7 @@ class DataSource(Protocol):
         """Return what a log tells of it beside statistics of its collections."""
 
     @property
-    def num_lost_envs(self) -> int:
+    def num_env_restarts(self) -> int:
         """The envs that failed so far and were replaced."""
 
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:

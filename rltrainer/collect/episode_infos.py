@@ -9,8 +9,8 @@ import numpy as np
 
 from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs
 from rltrainer.errors import EnvError, ParamsError, field_error_text, readable
-from rltrainer.field_rules import Rule, as_python, checked, is_int
-from rltrainer.names import did_you_mean
+from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
+from rltrainer.validation.suggestions import did_you_mean
 
 Array = np.ndarray[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]

@@ -4,8 +4,8 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable
 
-from rltrainer.field_rules import NonNegativeFloat, PositiveInt
-from rltrainer.params import Params
+from rltrainer.state.params import Params
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

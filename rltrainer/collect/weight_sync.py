@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from rltrainer.data.columns import require_device
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt
 from rltrainer.interval import Every
 from rltrainer.nets import Policy
+from rltrainer.validation.field_rules import NonNegativeInt
 
 Counts = Mapping[str, float]
 """A trainer's counters by the unit that they are in: how many of it are done."""
@@ -53,7 +53,7 @@ class WeightSync:
         return self.state.version
 
     @property
-    def may_lag(self) -> bool:
+    def has_stale_data(self) -> bool:
         """Tell whether collections may begin with older weights than the policy's."""
         return self._every != EACH_STEP
 

@@ -12,8 +12,8 @@ from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array
 from rltrainer.data.stored_episodes import stored_episodes
 from rltrainer.errors import escaped
-from rltrainer.field_rules import Rule, checked, is_finite
 from rltrainer.tree import named_leaves
+from rltrainer.validation.field_rules import Rule, checked, is_finite
 
 ReferenceScores = Annotated[
     tuple[float, float],

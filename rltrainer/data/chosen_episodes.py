@@ -9,8 +9,8 @@ from rltrainer.data.spread import copy_cells
 from rltrainer.data.storage import Array
 from rltrainer.data.stored_episodes import StoredEpisodes, stored_episodes
 from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
-from rltrainer.field_rules import FiniteFloat, NonNegativeInt, PositiveInt, UnitFloat, checked
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import FiniteFloat, NonNegativeInt, PositiveInt, UnitFloat, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @explains_arguments

@@ -8,8 +8,8 @@ import torch
 
 from rltrainer.data.storage import Spec, space_specs
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import as_python, is_int
 from rltrainer.tree import Tree, leaves
+from rltrainer.validation.field_rules import as_python, is_int
 
 Extra = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape (of one cell) and dtype of each extra, by name."""

@@ -12,10 +12,10 @@ from rltrainer.data.sampler import Sampler
 from rltrainer.data.state_checks import require
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, field_error_text, readable
-from rltrainer.field_rules import NonNegativeInt, PositiveInt, UnitFloat, checked
 from rltrainer.plan import no_progress
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, UnitFloat, checked
 
 
 class Drawing:

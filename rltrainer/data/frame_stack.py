@@ -8,8 +8,8 @@ from torch import Tensor
 
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.types import Rollout
+from rltrainer.validation.field_rules import PositiveInt, checked
 
 
 class FrameStack:

@@ -16,10 +16,10 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
-from rltrainer.field_rules import PositiveInt, a_callable, checked
-from rltrainer.names import explains_arguments
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
+from rltrainer.validation.field_rules import PositiveInt, a_callable, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 GOALS = ("achieved_goal", "desired_goal")
 OfGoals = Callable[[Any, Any, dict[str, Any]], Any]

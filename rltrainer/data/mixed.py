@@ -11,11 +11,11 @@ from torch import Tensor
 from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
 from rltrainer.data.state_checks import in_order
 from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
-from rltrainer.field_rules import PositiveInt, UnitFloat, checked, is_int
-from rltrainer.names import explains_arguments
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, Sequences, State, Transitions
+from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @explains_arguments

@@ -13,10 +13,10 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.state_checks import check_tensor, require
 from rltrainer.errors import ReplayBufferError, readable
-from rltrainer.field_rules import Scheduled, UnitFloat, checked
-from rltrainer.names import explains_arguments
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import Scheduled, UnitFloat, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 EPSILON = 1e-6
 """Added to an error, so that a transition without one is drawn again some day."""

@@ -24,11 +24,11 @@ from rltrainer.data.spread import append
 from rltrainer.data.state_checks import in_order
 from rltrainer.data.storage import Array
 from rltrainer.errors import NonFiniteError, ReplayBufferError, RLTrainerError, SpaceError, field_error_text
-from rltrainer.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
-from rltrainer.names import explains_arguments
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
+from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is walked through."""
@@ -120,7 +120,7 @@ class ReplayBuffer:
     ) -> None:
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
-        Where the step before did not end its episode, `obs` is its `next_obs`; else call `break_trace` first.
+        Where the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
         A step of another stream than the step before continues nothing.
 
         Args:
@@ -144,7 +144,7 @@ class ReplayBuffer:
         """Store the valid cells of a rollout.
 
         In an env where the rollout begins with the successor of what was stored last, it continues that; but not if it
-        is of another stream, says that it starts anew there, or `break_trace` was called.
+        is of another stream, says that it starts anew there, or `end_trajectory` was called.
 
         Args:
             rollout: the cells [T, N].
@@ -156,13 +156,13 @@ class ReplayBuffer:
         """
         write_whole(self._ring, self._ring.add_rollout, rollout, stream)
 
-    def break_trace(self, envs: Array | None = None) -> None:
+    def end_trajectory(self, envs: Array | None = None) -> None:
         """End the traces: what is stored next does not continue what was stored last.
 
         Args:
             envs: [N] bool, which envs; None breaks all.
         """
-        self._ring.break_trace(envs)
+        self._ring.end_trajectory(envs)
 
     def is_of(self, stream: object) -> bool:
         """Return whether what was stored last is of this stream."""
@@ -309,7 +309,7 @@ class ReplayBuffer:
         cells = cells_from_arrays(observation_space, action_space, columns, next_observations)
         buffer = cls(len(cells.source), observation_space, action_space, device=device, seed=seed)
         buffer._ring.store(cells)
-        buffer.break_trace()
+        buffer.end_trajectory()
         return buffer
 
     def state_dict(self) -> State:

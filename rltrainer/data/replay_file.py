@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.atomic_write import write_errors
 from rltrainer.data.columns import EXTRA_DTYPES, column_specs, require_extra
 from rltrainer.data.incoming_cells import outside_text, to_array
 from rltrainer.data.ring import Ring
@@ -17,8 +16,9 @@ from rltrainer.data.row_log import RowFile, RowLog, all_rows, read_rows
 from rltrainer.data.state_checks import check_tensor, check_tree, require
 from rltrainer.data.storage import Array, Rows, numbered
 from rltrainer.errors import ReplayBufferError, SpaceError, readable
+from rltrainer.files.atomic_write import write_errors
 from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, map_tree, named_leaves
 from rltrainer.types import Load, State
 

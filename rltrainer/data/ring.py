@@ -94,13 +94,13 @@ class Ring:
         forgets = written > self.cells_per_env
         return np.asarray(np.minimum(written, self.cells_per_env) - self.num_frameless * forgets)
 
-    def break_trace(self, envs: Array | None) -> None:
+    def end_trajectory(self, envs: Array | None) -> None:
         """End the traces of some envs [N] bool, or all, before the next cell is written."""
         self.broken_mask |= True if envs is None else envs
 
     def turn_to(self, stream: object | None) -> None:
         """End all traces: what is stored next is of another stream."""
-        self.break_trace(None)
+        self.end_trajectory(None)
         self.stream = stream
 
     def go_on(self, stream: object, obs: Tree) -> None:
@@ -109,7 +109,7 @@ class Ring:
         head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
         differs = to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
         self.stream = stream
-        self.break_trace(differs & (self.final.slots.reshape(-1)[self._cells_at(self.written - 1)] == 0))
+        self.end_trajectory(differs & (self.final.slots.reshape(-1)[self._cells_at(self.written - 1)] == 0))
 
     def add(
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
@@ -158,7 +158,7 @@ class Ring:
         # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid | rollout.idle)[0]
         head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
-        self.break_trace(starts | to_array(differ(head, map_tree(lambda x: x[0], rollout.obs))))
+        self.end_trajectory(starts | to_array(differ(head, map_tree(lambda x: x[0], rollout.obs))))
         self.store(cells)
 
     def store(self, cells: Cells) -> tuple[Array, Array]:

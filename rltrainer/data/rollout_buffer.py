@@ -14,11 +14,11 @@ from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.storage import Array, Spec, Storage, matching_leaves
 from rltrainer.errors import ReplayBufferError
-from rltrainer.field_rules import PositiveInt, checked
-from rltrainer.names import explains_arguments
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout
+from rltrainer.validation.field_rules import PositiveInt, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @explains_arguments
@@ -180,8 +180,8 @@ class RolloutBuffer:
             for n in short.tolist():
                 leaf.target[self._lengths[n] : num_rows + 1, n] = last[n]
 
-    def break_trace(self, envs: Array | None = None) -> None:
-        """End the traces; see `ReplayBuffer.break_trace`."""
+    def end_trajectory(self, envs: Array | None = None) -> None:
+        """End the traces; see `ReplayBuffer.end_trajectory`."""
         if self.num_rows:
             first = (self.num_rows - 1) * self.num_envs
             ended = np.isin(first + np.arange(self.num_envs), self._final_index)

@@ -40,7 +40,7 @@ def copy_cells(source: Ring, target: Ring, cells: Array, env: Array, ended: Arra
         ended: [M] bool, at which of them a trace ends.
         chunk_size: how many cells at once.
     """
-    target.break_trace(None)
+    target.end_trajectory(None)
     columns = {name: column.flat for name, column in source.columns.items()}
     for start in range(0, len(cells), chunk_size):
         chunk, to, ends = (x[start : start + chunk_size] for x in (cells, env, ended))
@@ -53,7 +53,7 @@ def copy_cells(source: Ring, target: Ring, cells: Array, env: Array, ended: Arra
         if target.sampler is not None and source.sampler is not None:
             stored = torch.from_numpy(kept).to(target.device)
             target.sampler.copied(stored, source.sampler, torch.from_numpy(origin).to(source.device))
-    target.break_trace(None)
+    target.end_trajectory(None)
 
 
 def _lay_out(source: Ring, target: Ring, capacity: int) -> tuple[Array, Array, Array]:

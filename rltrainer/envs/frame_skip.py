@@ -7,8 +7,8 @@ import gymnasium as gym
 
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import as_python, is_int
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import as_python, is_int
+from rltrainer.validation.suggestions import explains_arguments
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 

@@ -22,8 +22,8 @@ from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.envs.wrappers.atari_wrapper import atari_options_of
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
-from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
-from rltrainer.names import did_you_mean, explains_arguments
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
+from rltrainer.validation.suggestions import did_you_mean, explains_arguments
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked, is_finite
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import PositiveInt, checked, is_finite
+from rltrainer.validation.suggestions import explains_arguments
 
 Array = NDArray[np.float64]
 

@@ -15,10 +15,9 @@ from rltrainer.hooks.max_episodes import MaxEpisodes
 from rltrainer.hooks.reward_normalizer import RewardNormalizer
 from rltrainer.hooks.select_keys import SelectKeys
 from rltrainer.hooks.system_stats import SystemStats
-from rltrainer.hooks.video_recorder import VideoRecorder
 
 __all__ = [
     "BatchRecorder", "BatchSubSampler", "ClearCudaCache", "EarlyStopping", "Evaluate", "FunctionHook", "HookRunner",
     "LogScalar", "LogTiming", "MaxEpisodes", "RewardNormalizer", "SelectKeys", "SystemStats", "TrainerContext",
-    "TrainerHook", "VideoRecorder",
+    "TrainerHook",
 ]  # fmt: skip

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltrainer.atomic_write import write_errors
 from rltrainer.errors import ReplayBufferError, readable
-from rltrainer.field_rules import AnyPath, PositiveInt, checked
+from rltrainer.files.atomic_write import write_errors
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, named_leaves
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
+from rltrainer.validation.field_rules import AnyPath, PositiveInt, checked
 
 _DTYPES = {
     **dict.fromkeys(("terminated", "truncated", "valid", "starts", "first"), (torch.bool,)),

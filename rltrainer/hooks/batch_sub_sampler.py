@@ -8,13 +8,13 @@ from torch import Tensor
 
 from rltrainer.algorithms import OnPolicyAlgorithm
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
+from rltrainer.state.typed_state import from_state
 from rltrainer.tree import Tree, map_tree
-from rltrainer.typed_state import from_state
 from rltrainer.types import Load, Rollout, State
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 
 
 class BatchSubSampler(TrainerHook):

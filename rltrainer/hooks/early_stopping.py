@@ -5,14 +5,14 @@ from typing import Annotated, Any, Literal
 
 from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, checked
+from rltrainer.functional.means import Part, floats, gather, merge
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.hooks.update_metric import UpdateMetric
 from rltrainer.interval import Every, as_every
-from rltrainer.means import Part, floats, gather, merge
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, checked
 
 Metric = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
 Mode = Literal["max", "min"]

@@ -12,12 +12,12 @@ from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, PositiveInt, Rule, a_callable, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule, a_callable, checked
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 AnyEnvs = Annotated[

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Rule, a_callable, checked
 from rltrainer.hooks.hook import POINTS, TrainerHook
-from rltrainer.names import did_you_mean
+from rltrainer.validation.field_rules import Rule, a_callable, checked
+from rltrainer.validation.suggestions import did_you_mean
 
 Name = Annotated[str, Rule("a text with something in it", lambda v: isinstance(v, str) and bool(v))]
 

@@ -10,8 +10,8 @@ from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.interval import Every
-from rltrainer.names import explains_arguments
 from rltrainer.types import Load, State
+from rltrainer.validation.suggestions import explains_arguments
 
 Values = Mapping[str, Any]
 """Numbers by name; `"log_pbar": True` among them shows them on the progress bar too."""

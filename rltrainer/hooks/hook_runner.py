@@ -7,24 +7,23 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from rltrainer.algorithms import Samples
-from rltrainer.call_all import call_all
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.collect import CollectStats
-from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, field_error_text
-from rltrainer.field_rules import AnyText, Rule, checked
+from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, call_all, field_error_text
 from rltrainer.hooks.context import SHOW, TrainerContext, are_numbers
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
 from rltrainer.hooks.lent import is_ours, lent
 from rltrainer.interval import Every
-from rltrainer.names import did_you_mean
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import leaves
 from rltrainer.types import Load, Rollout, State, Transitions, UpdateResult
+from rltrainer.validation.field_rules import AnyText, Rule, checked
+from rltrainer.validation.suggestions import did_you_mean
 
 INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
 """Points inside a gradient step."""
-WITH_BATCH_AXES = {field.name for cls in (Rollout, Transitions, Samples) for field in dataclasses.fields(cls)} - {
+WITH_BATCH_AXES = {field.name for cls in (Rollout, Transitions, OnPolicyBatch) for field in dataclasses.fields(cls)} - {
     "last_obs",
     "final_obs",
     "final_index",
@@ -239,7 +238,7 @@ class HookRunner:
 
 def misshapen(batch: Any) -> str | None:
     """Return which part of a batch is no tensor, or of another length than the rest; None if all fits."""
-    if not isinstance(batch, Rollout | Transitions | Samples):
+    if not isinstance(batch, Rollout | Transitions | OnPolicyBatch):
         return None  # of an algorithm of the user's
     cells = batch.valid if isinstance(batch, Rollout) else batch.weight
     for name in [field.name for field in dataclasses.fields(batch) if field.name in WITH_BATCH_AXES]:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Flag, NonNegativeInt, Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook, Values
 from rltrainer.hooks.update_metric import UpdateMetric
 from rltrainer.interval import Every, as_every
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, State
+from rltrainer.validation.field_rules import Flag, NonNegativeInt, Rule, checked
 
 MAX_PARTS = 256
 MAX_NUMBERS = 1 << 20

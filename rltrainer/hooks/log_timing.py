@@ -4,12 +4,12 @@ import dataclasses
 import time
 
 from rltrainer.collect import CollectStats
-from rltrainer.field_rules import NonNegativeFloat
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import NonNegativeFloat
 
 
 @dataclasses.dataclass

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from rltrainer.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 
 
 class MaxEpisodes(TrainerHook):

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from rltrainer.algorithms import OnPolicyAlgorithm
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.field_rules import PositiveFloat, Rule, checked, is_finite
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
-from rltrainer.typed_state import check_like, from_state
+from rltrainer.state.typed_state import check_like, from_state
 from rltrainer.types import Load, Rollout, State, Transitions
+from rltrainer.validation.field_rules import PositiveFloat, Rule, checked, is_finite
 
 Decay = Annotated[float, Rule("a number in (0, 1]", lambda v: is_finite(v) and 0 < v <= 1)]
 

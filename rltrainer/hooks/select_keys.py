@@ -9,13 +9,13 @@ from torch import nn
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Rule, checked
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
-from rltrainer.names import did_you_mean
 from rltrainer.nets.encoder import Encoder
 from rltrainer.spaces import ACTION_MASK
 from rltrainer.types import Rollout, Transitions
+from rltrainer.validation.field_rules import Rule, checked
+from rltrainer.validation.suggestions import did_you_mean
 
 
 def _are_names(value: object) -> bool:
@@ -62,7 +62,7 @@ class SelectKeys(TrainerHook):
             _require_kept("obs", self.obs, _seen(ctx.algorithm, space), "networks read")
         if self.extra is not None:
             source = getattr(ctx.params, "training_collector", None)
-            read = ctx.algorithm.columns_read(may_lag=source is not None and source.may_lag)
+            read = ctx.algorithm.columns_read(has_stale_data=source is not None and source.has_stale_data)
             _require_kept("extra", self.extra, read, "its updates read")
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rltrainer.errors import MissingExtraError, ParamsError, field_error_text, install_extra
-from rltrainer.field_rules import Flag, checked
+from rltrainer.functional.means import Part, floats, gather, merge
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
-from rltrainer.means import Part, floats, gather, merge
+from rltrainer.validation.field_rules import Flag, checked
 
 
 class SystemStats(TrainerHook):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.hooks.context import TrainerContext
-from rltrainer.names import did_you_mean
+from rltrainer.validation.suggestions import did_you_mean
 
 MAX_MISSES = 10
 """Updates in a row without the number before that is an error, unless the algorithm says that it may report it."""

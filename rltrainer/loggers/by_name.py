@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, checked
 from rltrainer.loggers.console import ConsoleLogger
 from rltrainer.loggers.csv_file import CSVLogger
 from rltrainer.loggers.json_lines import JSONLinesLogger
@@ -13,7 +12,8 @@ from rltrainer.loggers.logger import Logger
 from rltrainer.loggers.mlflow_logger import MLflowLogger
 from rltrainer.loggers.tensorboard import TensorBoardLogger
 from rltrainer.loggers.wandb_logger import WandbLogger
-from rltrainer.names import check_arguments, did_you_mean, explains_arguments
+from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.suggestions import check_arguments, did_you_mean, explains_arguments
 
 LoggerName = Literal["tensorboard", "csv", "jsonl", "console", "wandb", "mlflow"]
 

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rltrainer.errors import CheckpointError, readable
-from rltrainer.json_text import read_json
+from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import open_regular, read_lines
 from rltrainer.loggers.file_logger import LineLogger
 from rltrainer.loggers.log_state import PROGRESS_NAMES, Extent, LoggedEpoch, LoggerState, ProgressRow
 from rltrainer.loggers.logger import Kind, Row
 from rltrainer.loggers.run_path import RunPath
-from rltrainer.regular_file import open_regular, read_lines
-from rltrainer.typed_state import from_state
+from rltrainer.state.typed_state import from_state
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
 """The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none."""

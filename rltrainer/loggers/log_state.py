@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from rltrainer.atomic_write import replaced_file
 from rltrainer.errors import CheckpointError
-from rltrainer.field_rules import FiniteFloat, NonNegativeFloat, NonNegativeInt, Rule, is_int
-from rltrainer.json_text import read_json
-from rltrainer.means import Part
-from rltrainer.regular_file import open_regular, read_text
-from rltrainer.typed_state import from_state
+from rltrainer.files.atomic_write import replaced_file
+from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import open_regular, read_text
+from rltrainer.functional.means import Part
+from rltrainer.state.typed_state import from_state
 from rltrainer.types import State
+from rltrainer.validation.field_rules import FiniteFloat, NonNegativeFloat, NonNegativeInt, Rule, is_int
 
 Progress = dict[str, int | float | None]
 """Counters and best score of a run, by the names of `ProgressRow`."""

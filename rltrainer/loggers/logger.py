@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.field_rules import Flag, Rule, as_python, checked, is_int
+from rltrainer.functional.means import Number, Part, floats, gather, merge
 from rltrainer.interval import Every, Unit
 from rltrainer.loggers.log_state import (
     PROGRESS_NAMES,
@@ -24,10 +24,10 @@ from rltrainer.loggers.log_state import (
     read_logger_state,
     write_logged_epoch,
 )  # fmt: skip
-from rltrainer.means import Number, Part, floats, gather, merge
-from rltrainer.names import explains_arguments
-from rltrainer.typed_state import to_state
+from rltrainer.state.typed_state import to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import Flag, Rule, as_python, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
 
 Kind = str
 """Of a row: "training", "test", "update" or "epoch", as trainers write them, or a name of one's own."""

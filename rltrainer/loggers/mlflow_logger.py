@@ -14,10 +14,10 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from rltrainer.errors import missing_extra
-from rltrainer.field_rules import AnyPath, AnyText, checked
 from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.types import Load
+from rltrainer.validation.field_rules import AnyPath, AnyText, checked
 
 MAX_PARAM = 6000
 """Characters of a param's value; MLflow takes no more."""

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec
 
-from rltrainer.call_all import call_all
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, call_all, field_error_text
 from rltrainer.loggers.log_state import MultiLoggerState, Progress, read_logger_state
 from rltrainer.loggers.logger import Kind, Logger, Row
 from rltrainer.types import Load, State

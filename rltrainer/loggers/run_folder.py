@@ -11,14 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, Unpack
 
-from rltrainer.atomic_write import refuse_links
 from rltrainer.errors import CheckpointError
-from rltrainer.field_rules import AnyPath, AnyText, Rule, checked
+from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers.by_name import LoggerName, get_logger
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.multi import MultiLogger
 from rltrainer.loggers.run_path import RunPath
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import AnyPath, AnyText, Rule, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 FolderName = Annotated[
     str,

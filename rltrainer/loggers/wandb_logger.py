@@ -9,10 +9,10 @@ from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
 from rltrainer.errors import ParamsError, field_error_text, missing_extra
-from rltrainer.field_rules import AnyPath, AnyText, checked
 from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.types import Load
+from rltrainer.validation.field_rules import AnyPath, AnyText, checked
 
 Mode = Literal["online", "offline", "disabled"]
 

@@ -6,7 +6,6 @@ from typing import Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from rltrainer.field_rules import FiniteFloat, Flag, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
@@ -20,6 +19,7 @@ from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.spaces import Space, leaf_shape
 from rltrainer.tree import Tree
+from rltrainer.validation.field_rules import FiniteFloat, Flag, checked
 
 SQRT_2 = 2**0.5
 

@@ -11,7 +11,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import FiniteFloat, Flag, PositiveInt, checked
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
@@ -25,6 +24,7 @@ from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
 from rltrainer.spaces import Space, leaf_shape, require_floats
 from rltrainer.tree import Tree
+from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
 
 class UnitBoxPolicy(Policy):

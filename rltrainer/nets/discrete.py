@@ -6,11 +6,11 @@ from gymnasium import spaces
 from torch import nn
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.field_rules import PositiveInt, checked
 from rltrainer.nets.actor_critic import Actor, ActorOptions
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.net_params import NetParams
 from rltrainer.spaces import Space
+from rltrainer.validation.field_rules import PositiveInt, checked
 
 
 class DiscreteActorCritic(Actor):

@@ -9,16 +9,16 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rltrainer import registry
 from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
-from rltrainer.names import did_you_mean
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.net_params import MakeEncoder, MakeObsEncoder, NetParams
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
+from rltrainer.state import registry
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
+from rltrainer.validation.suggestions import did_you_mean
 
 
 class FlatEncoder(nn.Module):

@@ -13,10 +13,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Rule, Scheduled, UnitFloat
-from rltrainer.params import Params
 from rltrainer.schedules import value_at
 from rltrainer.spaces import Space, leaf_shape
+from rltrainer.state.params import Params
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Rule, Scheduled, UnitFloat
 
 
 class Exploration(Protocol):

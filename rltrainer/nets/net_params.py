@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, Self
 
 from torch import nn
 
-from rltrainer import registry
-from rltrainer.field_rules import Rule, Sizes, is_finite
 from rltrainer.nets.dropout import Dropout
 from rltrainer.nets.mlp import MLP, Activation, EnsembleMLP, make_activation
-from rltrainer.params import Params
+from rltrainer.state import registry
+from rltrainer.state.params import Params
+from rltrainer.validation.field_rules import Rule, Sizes, is_finite
 
 ACTIVATIONS = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid,

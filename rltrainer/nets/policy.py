@@ -14,10 +14,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.atomic_write import write_errors
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text, readable
-from rltrainer.field_rules import AnyPath, Flag, Sizes, checked, instance_of
-from rltrainer.names import check_arguments, explains_arguments
+from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.action_mask import allowed, require_mask
 from rltrainer.nets.decision import NO_COLUMNS, VERSION, Decision, ExtraSpecs
 from rltrainer.nets.exploration import Exploration, remembers
@@ -27,11 +25,13 @@ from rltrainer.nets.module_state import IncompatibleKeys, load_module
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, dtype_name, set_weight_dtype
-from rltrainer.plain_values import construction
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK, Array, Space, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.plain_values import construction
+from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of
+from rltrainer.validation.suggestions import check_arguments, explains_arguments
 
 Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")

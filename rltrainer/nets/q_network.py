@@ -7,7 +7,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.action_mask import excluded
 from rltrainer.nets.chain import Chain
 from rltrainer.nets.decision import Decision
@@ -19,6 +18,7 @@ from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.spaces import Space, require_few_choices
 from rltrainer.tree import Tree
+from rltrainer.validation.field_rules import Flag, PositiveInt, checked
 
 
 class DuelingHead(nn.Module):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from rltrainer.field_rules import FiniteFloat, Flag, PositiveInt, checked
 from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
@@ -21,6 +20,7 @@ from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import Policy, PolicyOptions
 from rltrainer.spaces import Space
 from rltrainer.tree import Tree, leaves
+from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
 
 class RecurrentCell(nn.Module, ABC):

@@ -5,11 +5,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer import registry
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.names import explains_arguments
 from rltrainer.nets.linear import Linear
 from rltrainer.spaces import Space
+from rltrainer.state import registry
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @explains_arguments

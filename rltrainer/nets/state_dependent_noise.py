@@ -11,13 +11,13 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Flag, PositiveInt, checked
 from rltrainer.nets.decision import Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space
 from rltrainer.tree import Tree
+from rltrainer.validation.field_rules import Flag, PositiveInt, checked
 
 EPS = 1e-6
 

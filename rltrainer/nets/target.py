@@ -1,13 +1,45 @@
-"""Target networks: slow copies that a network's own targets are computed with."""
+"""Target networks: slow copies of a network, from which its targets are computed."""
 
 import copy
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from rltrainer.accumulation import Accumulation
 from rltrainer.functional.scalars import computed_once
+
+
+class Accumulation:
+    """Groups of gradient steps: the last of each applies what the group has gathered.
+
+    An algorithm's optimizers and target networks share one.
+
+    Args:
+        size: gradient steps of a group.
+
+    Attributes:
+        num_steps: steps of the group under way that were handed out.
+        applies: whether the step that is being taken is the last of its group.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.num_steps, self.applies = size, 0, True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the group under way, which is another algorithm's."""
+        return {"size": self.size, "num_steps": 0, "applies": True}
+
+    @property
+    def begins(self) -> bool:
+        """Return whether the next step is the first of a group."""
+        return self.num_steps == 0
+
+    def grouped(self, steps: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of each step, followed by whether it is the last of its group."""
+        for args in steps:
+            self.num_steps = (self.num_steps + 1) % self.size
+            yield *args, self.num_steps == 0
 
 
 class TargetNetwork(nn.Module):

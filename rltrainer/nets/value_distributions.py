@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import FiniteFloat, Rule, checked, is_int
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.q_network import QNetwork, QNetworkOptions
 from rltrainer.spaces import Space
+from rltrainer.validation.field_rules import FiniteFloat, Rule, checked, is_int
 
 Several = Annotated[int, Rule("an integer of at least 2", lambda v: is_int(v) and v >= 2)]
 

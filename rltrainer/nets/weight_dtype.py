@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, readable
-from rltrainer.field_rules import Rule
 from rltrainer.types import State
+from rltrainer.validation.field_rules import Rule
 
 FULL = (torch.float32, torch.float64)
 WeightDtype = Annotated[

@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 
 from rltrainer.collect import CollectStats
-from rltrainer.field_rules import NonNegativeInt, PositiveInt
-from rltrainer.means import gather
+from rltrainer.functional.means import gather
 from rltrainer.trainers.run_stats import EpochStats, Timing
 from rltrainer.types import UpdateResult
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt
 
 NUM_EPISODES = 100
 """Returns, lengths and infos of training are means over so many episodes, the last ones."""

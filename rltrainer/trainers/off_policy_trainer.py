@@ -9,11 +9,11 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.collect import CollectStats
 from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer
-from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.trainers.run_state import RunState
 from rltrainer.types import Rollout, UpdateResult
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

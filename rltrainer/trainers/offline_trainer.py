@@ -8,15 +8,15 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
-from rltrainer.field_rules import NonNegativeInt, PositiveInt, instance_of
 from rltrainer.interval import Every
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
+from rltrainer.state.typed_state import from_state
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
-from rltrainer.typed_state import from_state
 from rltrainer.types import Load, State, Transitions, UpdateResult
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, instance_of
 
 _HOW_TO_READ = "Read one by rl.ReplayBuffer.load(path), or from other files by rl.datasets."
 

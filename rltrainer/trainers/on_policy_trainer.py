@@ -7,11 +7,11 @@ import math
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.data import RolloutBuffer
-from rltrainer.field_rules import PositiveInt
-from rltrainer.names import explains_arguments
 from rltrainer.nets.decision import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.types import Rollout, UpdateResult
+from rltrainer.validation.field_rules import PositiveInt
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,7 +37,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
             ParamsError: see `OnlineTrainerParams`, or the algorithm can make no such minibatches.
         """
         super().check_fits(algorithm)
-        num_steps = None if self.rollouts_vary else self.collection_step_num_env_steps
+        num_steps = None if self.varies_in_length else self.collection_step_num_env_steps
         num_rows = None if num_steps is None else -(-num_steps // self.training_collector.num_envs)
         if isinstance(algorithm, OnPolicyAlgorithm):
             algorithm.check_batch_size(self.batch_size, num_rows, self.training_collector.num_envs)
@@ -73,15 +73,15 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
     def __init__(self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams) -> None:
         super().__init__(algorithm, params)
         collector = params.training_collector
-        if collector.may_lag and algorithm.columns_if_lagging is None:
+        if collector.has_stale_data and algorithm.columns_if_stale is None:
             _say_that_data_may_lag(type(algorithm).__name__)
         if collector.buffer is None:
             num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
-            known, names = algorithm.policy.columns, algorithm.columns_read(collector.may_lag)
+            known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data)
             extra = {name: known[name] for name in names if name in known}
-            require_columns(algorithm, f"{type(params).__name__}.training_collector", extra, collector.may_lag)
-            extra |= VERSION if collector.may_lag else {}
+            require_columns(algorithm, f"{type(params).__name__}.training_collector", extra, collector.has_stale_data)
+            extra |= VERSION if collector.has_stale_data else {}
             buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
             collector.attach_buffer(buffer)
 

@@ -9,12 +9,12 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
 from rltrainer.types import Rollout
+from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -65,7 +65,7 @@ class OnlineTrainerParams(TrainerParams):
         source = self.training_collector
         if source.buffer is not None:
             owner = f"{type(self).__name__}.training_collector"
-            require_columns(algorithm, owner, source.buffer.extra, source.may_lag)
+            require_columns(algorithm, owner, source.buffer.extra, source.has_stale_data)
 
     @property
     def planned_num_steps(self) -> int:
@@ -77,9 +77,9 @@ class OnlineTrainerParams(TrainerParams):
         return self.max_epochs * -(-self.epoch_num_steps // collection) * collection
 
     @property
-    def rollouts_vary(self) -> bool:
+    def varies_in_length(self) -> bool:
         """Return whether collections differ in size: episodes do, and those of envs that do not wait for each other."""
-        return self.collection_step_num_episodes is not None or self.training_collector.rollouts_vary
+        return self.collection_step_num_episodes is not None or self.training_collector.varies_in_length
 
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
@@ -95,7 +95,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         collector = self.params.training_collector
-        if reset_collectors or collector.starts_anew:
+        if reset_collectors or collector.needs_reset:
             self._take_initial_statistics()
         if reset_collectors:
             collector.reset(reset_buffer=reset_buffers)
@@ -106,7 +106,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         num_rows = self.params.initial_statistics_num_env_steps // collector.num_envs
         if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
             return
-        self.algorithm.observe(collector.look_aside(num_rows))
+        self.algorithm.observe(collector.collect_random(num_rows))
         num_steps = num_rows * collector.num_envs
         text = f"normalisers begin with statistics of {num_steps:,} env steps of random actions, which are not counted"
         logging.getLogger("rltrainer").info(text)
@@ -157,4 +157,4 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         if collector.frame_skip != 1:
             told["frames"] = self.env_step * collector.frame_skip
         told |= collector.settings()
-        return told | ({"num_lost_envs": collector.num_lost_envs} if collector.num_lost_envs else {})
+        return told | ({"num_env_restarts": collector.num_env_restarts} if collector.num_env_restarts else {})

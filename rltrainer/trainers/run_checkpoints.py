@@ -14,12 +14,11 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.call_all import at_the_end
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.checkpoint.run_directory import checkpoints_in
 from rltrainer.collect.data_source import DataSource, EpisodeWriter
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, at_the_end
 from rltrainer.interval import as_every
 from rltrainer.trainers.run_files import run_parts
 from rltrainer.trainers.run_state import SIGNAL, RunState

@@ -12,14 +12,14 @@ from rltrainer.checkpoint import write_checkpoint
 from rltrainer.checkpoint.directory import read_logged
 from rltrainer.checkpoint.store import live_state
 from rltrainer.errors import CheckpointError, ReplayBufferError, readable, stable_repr
-from rltrainer.global_random import GlobalRandom
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import NO_HOOKS
-from rltrainer.params import Params
 from rltrainer.plan import RuntimeParams
+from rltrainer.state.global_random import GlobalRandom
+from rltrainer.state.params import Params
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.trainers.run_state import SIGNAL, RunState
 from rltrainer.trainers.trainer_params import TrainerParams
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 
 MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log", "checkpoint")

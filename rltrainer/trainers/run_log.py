@@ -12,14 +12,13 @@ from typing import Any, Literal
 import torch
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
-from rltrainer.call_all import call_all
 from rltrainer.collect import CollectStats
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, call_all, field_error_text
+from rltrainer.functional.means import floats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
-from rltrainer.means import floats
-from rltrainer.plain_values import to_plain
-from rltrainer.progress import make_bar
+from rltrainer.loggers.progress_bar import make_bar
+from rltrainer.state.plain_values import to_plain
 from rltrainer.trainers.run_state import RunState
 from rltrainer.trainers.run_stats import Best, EpochStats
 from rltrainer.trainers.trainer_params import TrainerParams

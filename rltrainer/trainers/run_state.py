@@ -4,13 +4,13 @@ import dataclasses
 from typing import Any, Literal, Self
 
 from rltrainer.errors import readable
-from rltrainer.field_rules import NonNegativeInt
-from rltrainer.global_random import GlobalRandom
 from rltrainer.loggers.log_state import Progress
 from rltrainer.plan import RuntimeParams
+from rltrainer.state.global_random import GlobalRandom
 from rltrainer.trainers.epoch_record import EpochRecord, LastEpisodes
 from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats, Timing
 from rltrainer.types import UpdateResult
+from rltrainer.validation.field_rules import NonNegativeInt
 
 SIGNAL = "signal"
 """The stop reason of a run that a signal ended: it goes on when it is restored."""

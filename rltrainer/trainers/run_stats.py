@@ -5,9 +5,9 @@ import math
 from dataclasses import dataclass, field
 
 from rltrainer.collect import CollectStats
-from rltrainer.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt
 from rltrainer.loggers.log_state import Progress
 from rltrainer.types import UpdateResult
+from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 
 @dataclass

@@ -16,15 +16,12 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import torch
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
-from rltrainer.call_all import at_the_end
 from rltrainer.collect import CollectStats, DataSource
-from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, Flag, checked
+from rltrainer.errors import ParamsError, at_the_end, field_error_text
 from rltrainer.hooks import HookRunner, TrainerContext
 from rltrainer.loggers import Logger
 from rltrainer.loggers.run_path import RunPath
-from rltrainer.names import explains_arguments
-from rltrainer.profiler_params import ProfilerParams
+from rltrainer.plan import ProfilerParams
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.epoch_record import EpochRecord
 from rltrainer.trainers.run_checkpoints import checkpoints_of
@@ -35,6 +32,8 @@ from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
 from rltrainer.trainers.torch_settings import running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
+from rltrainer.validation.field_rules import AnyPath, Flag, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
 TParams = TypeVar("TParams", bound=TrainerParams)

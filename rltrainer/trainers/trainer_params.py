@@ -15,14 +15,23 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, as_python, instance_of, is_int
 from rltrainer.hooks import HookRunner, TrainerHook
 from rltrainer.hooks.lent import lent
 from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
-from rltrainer.params import Params
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
+from rltrainer.state.params import Params
 from rltrainer.trainers.torch_settings import check_deterministic
+from rltrainer.validation.field_rules import (
+    Flag,
+    NonNegativeInt,
+    PositiveInt,
+    Rule,
+    a_callable,
+    as_python,
+    instance_of,
+    is_int,
+)
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
 StopFn = Annotated[Callable[[float], bool], a_callable("(score) -> bool")]
@@ -245,7 +254,7 @@ class TrainerParams(Params):
             runtime=dataclasses.replace(runtime, num_threads=num_threads, matrix_library=library, **new),
             precision=self.precision,
             update=self.update,
-            rollouts_vary=self.rollouts_vary,
+            varies_in_length=self.varies_in_length,
         )
 
     @abstractmethod
@@ -277,10 +286,10 @@ class TrainerParams(Params):
     @property
     @abstractmethod
     def gradient_batch_size(self) -> int:
-        """Samples of a gradient step."""
+        """OnPolicyBatch of a gradient step."""
 
     @property
-    def rollouts_vary(self) -> bool:
+    def varies_in_length(self) -> bool:
         """Return whether collections differ in size."""
         return False
 

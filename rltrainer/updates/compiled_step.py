@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rltrainer.accumulation import Accumulation
 from rltrainer.nets.module_tree import ModuleTree
-from rltrainer.nets.target import TargetNetwork
+from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult

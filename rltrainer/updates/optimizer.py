@@ -9,19 +9,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rltrainer.accumulation import Accumulation
 from rltrainer.errors import CheckpointError, ParamsError, readable
-from rltrainer.field_rules import is_int
 from rltrainer.functional.scalars import computed_once
+from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import convert
 from rltrainer.plan import PrecisionParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
-from rltrainer.typed_state import check_like
+from rltrainer.state.typed_state import check_like
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.bad_gradients import BadGradients
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 from rltrainer.updates.unused_parameters import UnusedParameters
+from rltrainer.validation.field_rules import is_int
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from rltrainer import registry
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
-from rltrainer.field_rules import is_finite, is_int
 from rltrainer.nets.weight_dtype import cast
-from rltrainer.typed_state import check_like
+from rltrainer.state import registry
+from rltrainer.state.typed_state import check_like
 from rltrainer.types import State
+from rltrainer.validation.field_rules import is_finite, is_int
 
 NOT_NEGATIVE = {"lr", "step", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "mu_product", "acc_delta"}
 """Numbers in the state or options of PyTorch's optimizers that are counts, or that a root is taken of."""

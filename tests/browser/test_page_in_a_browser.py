@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import rltrainer as rl
-from rltrainer.plots import page
+from rltrainer.tools.plots import page
 
 playwright = pytest.importorskip("playwright.sync_api")
 

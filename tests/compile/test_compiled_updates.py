@@ -166,7 +166,7 @@ def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[st
 @pytest.mark.filterwarnings("ignore:PrecisionParams.amp")
 def test_the_ratio_is_one_before_the_first_compiled_step_in_bf16() -> None:
     class Measures(rl.PPO):
-        def gradient_step(self, batch: rl.Samples) -> rl.UpdateResult:
+        def gradient_step(self, batch: rl.OnPolicyBatch) -> rl.UpdateResult:
             log_prob = self.policy.distribution(batch.obs).log_prob(batch.action).detach()
             result = super().gradient_step(batch)
             result.metrics["log_ratio"] = (log_prob - batch.log_prob).abs().amax()

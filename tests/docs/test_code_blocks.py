@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer import registry
+from rltrainer.state import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rltrainer as rl
-from rltrainer.cli import main
+from rltrainer.tools.cli import main
 from tests.docs.test_code_blocks import PAGES, ROOT, blocks, short_runs
 
 __all__ = ["short_runs"]
@@ -21,7 +21,7 @@ SHORT = {"train": f"{FEW} --num-env-steps 600", "sweep": f"{FEW} --num-env-steps
 SHORT_OFFLINE = f"{FEW} --num-gradient-steps 20"
 OTHERS = {"minari": "downloads", "curl": "asks the server of the line before", ".": "of the shell", "cd": "the same"}
 """Programs that are not run, and why."""
-TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/cli/test_page_of_commands.py runs them"}
+TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/tools/cli/test_page_of_commands.py runs them"}
 
 
 def commands(text: str) -> Iterator[list[str]]:

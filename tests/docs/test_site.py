@@ -16,6 +16,8 @@ from rltrainer import functional, nets
 ROOT = Path(__file__).parents[2]
 
 NOT_EXPLAINED = {
+    "rltrainer.functional.means": "means of logged numbers",
+    "rltrainer.nets.target.Accumulation": "shared by optimizers and target networks",
     "rltrainer.nets.exploration.remembers": "a question that collectors ask",
     "rltrainer.nets.policy.no_progress": "a default",
 }

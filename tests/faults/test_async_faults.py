@@ -72,7 +72,7 @@ def test_an_exception_arrives_and_the_envs_start_anew(fault: str, text: str) -> 
     assert "In the worker process:\nTraceback" in str(caught.value)
     assert isinstance(collector.buffer, rl.ReplayBuffer)
     assert len(collector.buffer) == 4  # nothing of the collection that failed
-    assert collector.starts_anew
+    assert collector.needs_reset
     assert collector.collect(num_steps=4).num_env_steps == 4  # the processes are well
     collector.close()
     wait_until_gone(pids, 5.0)
@@ -227,7 +227,7 @@ def test_transitions_around_a_restart(tmp_path: Path) -> None:
     stats = [collector.collect(num_steps=4) for _ in range(6)]
     assert sum(each.num_env_steps - each.num_collected_steps for each in stats) == 2  # both envs of the process
     assert {int(n) for each in stats for n in each.lengths} == {4}, "the episodes that broke off are not counted"
-    assert collector.num_lost_envs == 1
+    assert collector.num_env_restarts == 1
     buffer: Any = collector.buffer
     assert len(buffer) == 22
     batch = buffer.sample(600, n_step=3, gamma=1.0)

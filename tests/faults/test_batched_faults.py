@@ -65,7 +65,7 @@ def test_an_exception_arrives(fault: str, text: str, kind: Any) -> None:
         assert lines[2:4] == ["In the worker process:", "Traceback (most recent call last):"]
         assert "in fail" in str(caught.value)
         # The processes are well, and the next collection starts anew, beyond the episode that failed.
-        assert one.starts_anew
+        assert one.needs_reset
         stats = one.collect(num_steps=60)
         assert stats.num_collected_steps == 60
 
@@ -123,7 +123,7 @@ def test_an_env_is_restarted(fault: str, tmp_path: Path, caplog: pytest.LogCaptu
         with caplog.at_level(logging.WARNING, "rltrainer"):
             while not stats or one.adapter.num_steps[1] < 14:
                 stats.append(one.collect(num_steps=8))
-        assert one.num_lost_envs == 1
+        assert one.num_env_restarts == 1
         assert caplog.messages[0].startswith("restart 1 of 3: env 1 ")
         assert sum(part.num_env_steps - part.num_collected_steps for part in stats) == 1
         assert {int(n) for part in stats for n in part.lengths} == {6}, "the episode that broke off is not counted"
@@ -149,7 +149,7 @@ def test_a_reset_that_fails_is_done_again_with_the_same_seed(fault: str, tmp_pat
             seeds += rollout.obs[:, 1, 0][rollout.valid[:, 1]].tolist()
             assert rollout.valid.sum() == 8
         assert seeds[:14] == [seed_of(1, 0) % 1000] * 6 + [seed_of(1, 1) % 1000] * 6 + [seed_of(1, 2) % 1000] * 2
-        assert one.num_lost_envs == 1
+        assert one.num_env_restarts == 1
 
 
 @pytest.mark.parametrize("at", [0, 2])

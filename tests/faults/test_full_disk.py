@@ -59,8 +59,8 @@ def test_a_save_that_the_disk_refuses_is_loud_and_harmless(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_real_full_device(trainer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rltrainer.atomic_write.hidden_name", lambda path, suffix: Path("/dev/full"))
-    monkeypatch.setattr("rltrainer.atomic_write.remove", lambda path: None)
+    monkeypatch.setattr("rltrainer.files.atomic_write.hidden_name", lambda path, suffix: Path("/dev/full"))
+    monkeypatch.setattr("rltrainer.files.atomic_write.remove", lambda path: None)
     with pytest.raises(CheckpointError, match="best: could not be written .*No space left on device"):
         trainer.algorithm.save(tmp_path / "best")
 

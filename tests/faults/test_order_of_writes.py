@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from rltrainer.atomic_write import make_folder, replaced_file
 from rltrainer.checkpoint.directory import write_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore
 from rltrainer.data import row_log
-from rltrainer.envs.filming import video_file
-from rltrainer.state_file import write_state
+from rltrainer.files.atomic_write import make_folder, replaced_file
+from rltrainer.state.state_file import write_state
+from rltrainer.tools.evaluation import video_file
 from tests.unit.checkpoint.test_store import Run
 
 

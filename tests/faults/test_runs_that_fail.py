@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.call_all import at_the_end, call_all
-from rltrainer.errors import EnvError
+from rltrainer.errors import EnvError, at_the_end, call_all
 from rltrainer.hooks.hook import POINTS
 from tests.fakes import CountingEnv, tiny_actor_critic
 

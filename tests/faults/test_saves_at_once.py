@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rltrainer import atomic_write
-from rltrainer.atomic_write import abandoned, hidden_name, replaced_file
 from rltrainer.checkpoint.directory import read_checkpoint, write_checkpoint
+from rltrainer.files import atomic_write
+from rltrainer.files.atomic_write import abandoned, hidden_name, replaced_file
 
 
 def save(path: Path, content: bytes) -> None:
@@ -50,7 +50,7 @@ def test_no_two_names_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rltrainer.atomic_write import replaced_file
+from rltrainer.files.atomic_write import replaced_file
 with replaced_file(Path(sys.argv[1])) as file:
     file.write(b"half")
     file.flush()

@@ -102,7 +102,7 @@ def filled_buffer(algorithm: Any, device: str, num_envs: int = 4) -> rl.ReplayBu
         data = transitions(algorithm, seed=step)[:num_envs]
         no = torch.zeros(num_envs, dtype=torch.bool)
         buffer.add(data.obs, data.action, data.reward, data.next_obs, data.terminated, no)
-        buffer.break_trace()
+        buffer.end_trajectory()
     return buffer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.cli import main
+from rltrainer.tools.cli import main
 from tests.mistakes.table import COMMANDS, MISTAKES
 from tests.mistakes.world import names, write_files
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect.decider import random_action
+from rltrainer.collect.action_selection import random_action
 from tests.fakes import POLICY_OPTIONS
 from tests.probe.envs import (
     ActionFromObs,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from rltrainer.typed_state import to_state
+from rltrainer.state.typed_state import to_state
 from tests.fakes import POLICY_OPTIONS, counting_envs
 from tests.resume.steered import negative_distance
 

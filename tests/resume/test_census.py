@@ -38,7 +38,7 @@ EXCEPTIONS = {
     r"^trainer\._collected\b": "of the training step under way",
     r"^trainer\._profiler\.": "of one recording, which no resume goes on with",
     r"_continues$|_is_started$": "that the next run continues is what restoring means",
-    r"_decider\._(acting|initial|replacing|random|explore)$": "set at the start of every collection",
+    r"_selection\._(acting|initial|replacing|random|explore)$": "set at the start of every collection",
     r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",
 }
 UNWALKED = (
@@ -119,7 +119,7 @@ def saved_and_restored(name: str, path: Path) -> tuple[Any, Any]:
 def bring_envs_back(trainer: Any, restored: Any) -> None:
     """Let the envs of a run that was restored be where those of the other one are: its next collection does so."""
     collectors = [each.params.collectors().get("training_collector") for each in (trainer, restored)]
-    if collectors[1] is not None and not collectors[1].starts_anew:
+    if collectors[1] is not None and not collectors[1].needs_reset:
         collectors[1]._resume()
     elif collectors[1] is not None:
         for collector in collectors:

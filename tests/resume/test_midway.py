@@ -18,7 +18,7 @@ from gymnasium.wrappers.vector import ClipReward, NormalizeReward
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, EnvError
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import leaves
 from rltrainer.types import State
 from tests.resume.wanderers import BOX, Fragile, Moody, Saveable, Stranger, Wanderer

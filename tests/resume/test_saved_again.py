@@ -8,8 +8,8 @@ import pytest
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.store import live_state
 from rltrainer.data import row_log
+from rltrainer.state.typed_state import to_state
 from rltrainer.trainers.run_files import _settings
-from rltrainer.typed_state import to_state
 from tests.resume.runs import RUNS, build, digest
 
 

@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import RLTrainerError
 from rltrainer.hooks import BatchRecorder
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from tests.resume.runs import BOX, build, digest, short_episodes
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text, with_other_value
 from tests.security.run_loaders import signed_manifest, ways_to_damage, write_run
@@ -107,7 +107,7 @@ def make_buffer(cls: Any = rl.PrioritizedReplayBuffer) -> Any:
         ends = np.array([step % 3 == 2, step % 4 == 3])
         extra = {"x": rng.random((2, 2), np.float32)}
         buffer.add(obs, rng.integers(0, 3, 2), rng.random(2), after, ends, np.zeros(2, np.bool_), extra)
-        buffer.break_trace()
+        buffer.end_trajectory()
     return buffer
 
 

@@ -15,7 +15,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ReplayBufferError, RLTrainerError
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from tests.security.claims_of_files import CASES, columns, read_as_named
 
 MEASURE = """

@@ -13,7 +13,7 @@ from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError, RLTrainerError
 from rltrainer.hooks import BatchRecorder
 from rltrainer.loggers.log_state import LoggedEpoch
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from tests.resume.runs import build
 
 MEMBERS = [

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.cli.pictures import film
 from rltrainer.errors import CheckpointError
 from rltrainer.loggers.run_folder import WRITTEN
-from rltrainer.recipes.recipe_file import write_recipe
+from rltrainer.tools.cli.pictures import film
+from rltrainer.tools.recipes.recipe_file import write_recipe
 from tests.resume.runs import build
-from tests.unit.sweeps.sweep_programs import score
+from tests.unit.tools.sweeps.sweep_programs import score
 
 LOGS = ("logs/log.jsonl", "logs/log-2.csv", "logs/events.out.tfevents.1")
 

@@ -16,7 +16,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.nets.encoder import FlatEncoder
-from rltrainer.state_file import _write_safetensors, read_state, write_state
+from rltrainer.state.state_file import _write_safetensors, read_state, write_state
 from tests.contract.test_all_algorithms import ALL, make
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)

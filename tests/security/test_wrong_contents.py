@@ -115,7 +115,7 @@ def make_buffer() -> Any:
         obs, after = ({"a": np.full((2, 2), 0.1, np.float32), "b": np.full(2, i)} for i in (1 + step % 5, 5))
         ends = np.array([step % 3 == 2, False])
         buffer.add(obs, np.zeros(2, int), np.ones(2), after, ends, np.zeros(2, np.bool_))
-        buffer.break_trace()
+        buffer.end_trajectory()
     return buffer
 
 

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 import rltrainer as rl
-from rltrainer.field_rules import PositiveFloat
+from rltrainer.validation.field_rules import PositiveFloat
 
 envs = rl.make_vec("CartPole-v1", num_envs=2)
 policy = rl.ActorCritic.for_envs(envs)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 from rltrainer.functional.losses import weighted_mean
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 
 rl.seed(1)
 envs = rl.make_vec("CartPole-v1", num_envs=2, seed=1)

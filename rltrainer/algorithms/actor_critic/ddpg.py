@@ -4,8 +4,8 @@ import dataclasses
 
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeFloat, PositiveInt
 from rltrainer.nets import DeterministicActorCritic
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

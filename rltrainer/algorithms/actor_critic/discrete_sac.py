@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
-from rltrainer.field_rules import FiniteFloat
 from rltrainer.nets import DiscreteActorCritic
 from rltrainer.types import Transitions
+from rltrainer.validation.field_rules import FiniteFloat
 
 SHARE = 0.6
 """Of the greatest entropy there can be, that a learned temperature steers to."""

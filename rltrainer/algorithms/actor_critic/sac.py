@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import a_step_per_sample
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,10 +9,10 @@ from torch import Tensor
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import a_step_per_sample
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

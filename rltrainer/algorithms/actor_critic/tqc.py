@@ -6,10 +6,10 @@ from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, PositiveFloat, Scheduled
 from rltrainer.functional.distributional import midpoints, quantile_huber
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,11 +8,11 @@ from torch import nn
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.errors import ParamsError
-from rltrainer.field_rules import PositiveFloat, Scheduled
 from rltrainer.nets import Policy
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import Tree
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.validation.field_rules import PositiveFloat, Scheduled
 
 
 class Stochastic(Protocol):

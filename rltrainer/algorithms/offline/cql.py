@@ -8,9 +8,9 @@ from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
 from rltrainer.algorithms.recommended import offline_fields
-from rltrainer.field_rules import PositiveFloat, PositiveInt, Scheduled
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
+from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
 from rltrainer.algorithms.recommended import offline_fields
-from rltrainer.field_rules import Flag, PositiveFloat
 from rltrainer.nets import QNetwork
 from rltrainer.types import Transitions
+from rltrainer.validation.field_rules import Flag, PositiveFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import offline_fields
-from rltrainer.field_rules import PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import expectile
 from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.schedules import CosineSchedule
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.validation.field_rules import PositiveFloat, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

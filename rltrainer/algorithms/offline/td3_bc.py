@@ -7,9 +7,9 @@ from torch import Tensor
 from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
-from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 from rltrainer.nets import DeterministicActorCritic
 from rltrainer.types import Transitions
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

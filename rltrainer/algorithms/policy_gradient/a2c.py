@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples, check_standardized
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch, check_standardized
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
-from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
@@ -21,6 +20,7 @@ from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,7 +46,7 @@ class PolicyStep(UpdateResult):
 
     Args:
         log_ratio: [B], the log-probability of each action less that under the policy that collected.
-        weight: [B], as in `Samples`.
+        weight: [B], as in `OnPolicyBatch`.
         is_taken: bool scalar, False if the update step had ended before; None if it never ends early.
     """
 
@@ -55,7 +55,7 @@ class PolicyStep(UpdateResult):
     is_taken: Tensor | None = None
 
     @classmethod
-    def of(cls, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> Self:
+    def of(cls, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> Self:
         """Return the outcome of a step that saw these log-probabilities [B]; it shares no memory with the batch."""
         return cls(metrics, log_ratio=log_prob - batch.log_prob, weight=batch.weight.clone())
 
@@ -82,19 +82,19 @@ class A2C(OnPolicyAlgorithm):
         num_envs, _ = look_at(envs, cls)
         return {"collection_step_num_env_steps": 5 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 
-    def process(self, rollout: Rollout) -> Samples:
+    def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
         value, next_value, _ = self._values(rollout)
         return self.samples(rollout, value, next_value)
 
-    def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> Samples:
+    def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> OnPolicyBatch:
         """Return samples with advantages and returns, given V(obs) and V(next_obs) [T, N]."""
         obs = self.policy.normalize(rollout.obs)
         reward = self.policy.scale_reward(rollout.reward)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
         weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
-        return Samples(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
+        return OnPolicyBatch(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
         """Check that the advantages of each minibatch can be standardised, if the params say so.
@@ -107,13 +107,13 @@ class A2C(OnPolicyAlgorithm):
             field = f"{type(self.params).__name__}.normalize_advantage"
             check_standardized(type(self).__name__, field, batch_size, num_cells)
 
-    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
+    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Yield minibatches, of which none has one cell if advantages are standardised."""
         if self.params.normalize_advantage:
             self.check_batch_size(batch_size, int(samples.weight.count_nonzero()))
         yield from super().batches(samples, batch_size, repeat)
 
-    def gradient_step(self, batch: Samples) -> UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""
         distribution, value = self.evaluate(batch)
         log_prob, weight = distribution.log_prob(batch.action), batch.weight
@@ -132,14 +132,14 @@ class A2C(OnPolicyAlgorithm):
         metrics: dict[str, Tensor | float] = {name: value.detach() for name, value in losses.items()}
         return self.step_result(metrics, log_prob, batch)
 
-    def evaluate(self, batch: Samples) -> tuple[Distribution, Tensor]:
+    def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [B] of a minibatch."""
         return self.policy.evaluate(batch.obs)
 
-    def end_early(self, log_prob: Tensor, batch: Samples) -> None:
+    def end_early(self, log_prob: Tensor, batch: OnPolicyBatch) -> None:
         """Stop the optimizer before this step of an update, where it should go no further."""
 
-    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> UpdateResult:
+    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
         """Return the outcome of a gradient step, a `PolicyStep` if `policy_change` measures it."""
         return UpdateResult(metrics)
 
@@ -162,20 +162,20 @@ class A2C(OnPolicyAlgorithm):
             for (k, step), *values in zip(steps, *(value.unbind() for value in change.values()), strict=True):
                 results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)))
 
-    def before_batches(self, samples: Samples) -> dict[str, Tensor]:
+    def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Return how much of the returns' variance the critic explained before this update."""
         value, return_, weight = (x.flatten() for x in (samples.value, samples.return_, samples.weight))
         return {"explained_variance": explained_variance(value, return_, weight)}
 
-    def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
+    def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return -A log pi(a|s) per cell [B] (Mnih et al. 2016, algorithm S3)."""
         return -self.advantage(batch) * log_prob
 
-    def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
+    def value_loss(self, value: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return the squared error of the critic per cell [B]."""
         return (batch.return_ - value).square()
 
-    def advantage(self, batch: Samples) -> Tensor:
+    def advantage(self, batch: OnPolicyBatch) -> Tensor:
         """Return the advantages [B], standardised if the params say so."""
         return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
 

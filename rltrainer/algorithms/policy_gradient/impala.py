@@ -4,15 +4,15 @@ import dataclasses
 
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import Samples
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
-from rltrainer.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.returns import vtrace
 from rltrainer.nets import ActorCritic
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -50,7 +50,7 @@ class IMPALA(A2C):
     params_class = IMPALAParams
     params: IMPALAParams
     columns = ("log_prob",)
-    columns_if_lagging = ()
+    columns_if_stale = ()
 
     def __init__(self, policy: ActorCritic, params: IMPALAParams | None = None) -> None:
         super().__init__(policy, params)
@@ -64,7 +64,7 @@ class IMPALA(A2C):
         num_envs, _ = look_at(envs, cls)
         return {"collection_step_num_env_steps": 20 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 
-    def process(self, rollout: Rollout) -> Samples:
+    def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Estimate advantages and returns of the policy of now from what the one that acted did."""
         value, next_value, features = self._values(rollout)
         obs, acted = self.policy.normalize(rollout.obs), rollout.extra["log_prob"]
@@ -76,9 +76,9 @@ class IMPALA(A2C):
         bars = params.gae_lambda, params.rho_bar, params.c_bar
         advantage, return_ = vtrace(reward, value, next_value, discount, rollout.ends, ratio, *bars)
         weight = rollout.valid.to(value.dtype)
-        return Samples(obs, rollout.action, advantage, return_, value, acted, weight, rollout.extra)
+        return OnPolicyBatch(obs, rollout.action, advantage, return_, value, acted, weight, rollout.extra)
 
-    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> UpdateResult:
+    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
         """Return a `PolicyStep`."""
         return PolicyStep.of(metrics, log_prob, batch)
 

@@ -5,14 +5,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import Samples
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
-from rltrainer.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -39,7 +39,7 @@ class PPO(A2C):
 
     params_class = PPOParams
     params: PPOParams
-    columns_if_lagging = ("log_prob",)
+    columns_if_stale = ("log_prob",)
 
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
         super().__init__(policy, params)
@@ -62,7 +62,7 @@ class PPO(A2C):
             "update_step_num_repetitions": 4 if has_images else 10,
         }
 
-    def process(self, rollout: Rollout) -> Samples:
+    def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Add the log-probability under the policy that collected the data: the column `log_prob`, or that of now.
 
         That of now is in the number formats of the gradient steps, so that the ratio of probabilities is 1 before the
@@ -82,11 +82,11 @@ class PPO(A2C):
                 samples.value = self.policy.value(cells.obs).view_as(value)  # what the critic may move from
         return samples
 
-    def policy_loss(self, log_prob: Tensor, batch: Samples) -> Tensor:
+    def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return the clipped surrogate per cell [B] (eq. 7)."""
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
-    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: Samples) -> UpdateResult:
+    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
         """Return a `PolicyStep`."""
         step = PolicyStep.of(metrics, log_prob, batch)
         if self.params.target_kl is not None:
@@ -107,14 +107,14 @@ class PPO(A2C):
             "clip_fraction": weighted_mean(is_clipped, weight, total),
         }
 
-    def end_early(self, log_prob: Tensor, batch: Samples) -> None:
+    def end_early(self, log_prob: Tensor, batch: OnPolicyBatch) -> None:
         """Stop the optimizer if the policy is too far from the one that collected, by the same estimator."""
         if self.params.target_kl is not None:
             log_ratio = log_prob - batch.log_prob
             approx_kl = weighted_mean(log_ratio.expm1() - log_ratio, batch.weight)
             self.optimizer.stop_above(1.5 * self.params.target_kl, approx_kl)
 
-    def goes_on(self, batch: Samples) -> bool:
+    def goes_on(self, batch: OnPolicyBatch) -> bool:
         """Return whether the policy is as near to the old one as `target_kl` asks; waits for the device."""
         return self.params.target_kl is None or not self.optimizer.is_stopped
 
@@ -125,7 +125,7 @@ class PPO(A2C):
             del results[int(torch.stack(taken).sum()) :]
         super()._end_update(results)
 
-    def value_loss(self, value: Tensor, batch: Samples) -> Tensor:
+    def value_loss(self, value: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return the squared error per cell [B], the larger of the plain and the clipped one."""
         plain = super().value_loss(value, batch)
         if self.params.value_clip is None:

@@ -8,7 +8,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import Samples, shuffled
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, shuffled
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.errors import ParamsError, field_error_text
@@ -19,8 +19,8 @@ from rltrainer.types import Rollout
 
 
 @dataclasses.dataclass(slots=True)
-class Sequences(Samples):
-    """Samples of whole envs; flattened or a minibatch, the T cells of each of n envs, time first [T * n].
+class Sequences(OnPolicyBatch):
+    """OnPolicyBatch of whole envs; flattened or a minibatch, the T cells of each of n envs, time first [T * n].
 
     Args:
         begins: [T, N] bool, where an episode begins within the rollout.
@@ -102,7 +102,7 @@ class RecurrentPPO(PPO):
             rule = f"must be a multiple of {num_rows}, the steps of each env in a rollout, as a minibatch is whole envs"
             raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, "None takes all envs."))
 
-    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Iterator[Samples]:
+    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Yield what whole envs did, in random order; the last minibatch is padded by envs of weight 0."""
         sequences, (num_rows, num_envs) = cast(Sequences, samples), samples.weight.shape
         self.check_batch_size(batch_size, num_rows, num_envs)
@@ -119,7 +119,7 @@ class RecurrentPPO(PPO):
                     batch.weight = batch.weight * is_real[k].repeat(num_rows)
                 yield batch
 
-    def evaluate(self, batch: Samples) -> tuple[Distribution, Tensor]:
+    def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [T * n] of whole envs."""
         batch = cast(Sequences, batch)
         state = self.policy.remember(batch.obs, batch.state, batch.begins.view(-1, len(batch.state)))

@@ -7,13 +7,13 @@ import logging
 import torch
 
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, Samples, check_standardized
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch, check_standardized
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
-from rltrainer.field_rules import Flag, PositiveFloat, Scheduled
 from rltrainer.functional.losses import standardize, weighted_mean
 from rltrainer.functional.returns import backward_recurrence
 from rltrainer.nets import Actor
 from rltrainer.types import Rollout, UpdateResult
+from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -69,7 +69,7 @@ class REINFORCE(OnPolicyAlgorithm):
             field = f"{type(self.params).__name__}.standardize_return"
             check_standardized(type(self).__name__, field, None, num_cells)
 
-    def process(self, rollout: Rollout) -> Samples:
+    def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Return what was earned from each cell to the end of its trace, as returns and as advantages."""
         self.check_batch_size(None, int(rollout.valid.count_nonzero()))
         weight = rollout.valid.to(rollout.reward.dtype)
@@ -82,9 +82,9 @@ class REINFORCE(OnPolicyAlgorithm):
         if self.params.standardize_return:
             advantage = standardize(return_.flatten(), weight.flatten()).view_as(return_)
         obs, nothing = self.policy.normalize(rollout.obs), torch.zeros_like(return_)
-        return Samples(obs, rollout.action, advantage, return_, nothing, nothing, weight, rollout.extra)
+        return OnPolicyBatch(obs, rollout.action, advantage, return_, nothing, nothing, weight, rollout.extra)
 
-    def gradient_step(self, batch: Samples) -> UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on -G log pi(a|s)."""
         distribution = self.policy.distribution(batch.obs)
         loss = -weighted_mean(batch.advantage * distribution.log_prob(batch.action), batch.weight)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import Samples
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.errors import ParamsError
-from rltrainer.field_rules import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.trust_region import fisher_product, flat, line_search, split_like, trust_region_step
 from rltrainer.nets import ActorCritic
@@ -18,6 +17,7 @@ from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import Tree
 from rltrainer.types import UpdateResult
 from rltrainer.updates.unused_parameters import UnusedParameters
+from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -97,21 +97,21 @@ class TRPO(A2C):
         """
         super().check_batch_size(None, num_rows, num_envs)
 
-    def before_batches(self, samples: Samples) -> dict[str, Tensor]:
+    def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Take the policy's step on all cells, and return what it came to."""
         self.check_batch_size(None, int(samples.weight.count_nonzero()))
         # In eval mode: two masks of dropout are further apart than the bound allows, and no step would be taken.
         with self._eval_mode.while_on():
             return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
-    def gradient_step(self, batch: Samples) -> UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one gradient step of the critic."""
         loss = weighted_mean(self.value_loss(self.policy.value(batch.obs), batch), batch.weight)
         self.optimizer.step(loss)
         return UpdateResult({"value_loss": loss.detach()})
 
     @torch.enable_grad()
-    def improve_policy(self, cells: Samples) -> dict[str, Tensor]:
+    def improve_policy(self, cells: OnPolicyBatch) -> dict[str, Tensor]:
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
 
         Its length is what the bound allows, shortened until the bound holds and the objective grows; if neither comes

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
-from rltrainer.field_rules import PositiveFloat, Scheduled
 from rltrainer.functional.distributional import project
 from rltrainer.nets import CategoricalQNetwork
 from rltrainer.types import Transitions
+from rltrainer.validation.field_rules import PositiveFloat, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
-from rltrainer.field_rules import Flag, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 from rltrainer.functional.losses import huber
 from rltrainer.nets import EpsilonGreedy, QNetwork
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.schedules import LinearSchedule
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.validation.field_rules import Flag, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -29,8 +29,8 @@ from rltrainer.envs.workers.child import GRACE
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, leaves, map_tree
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 
 _LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.field_rules import NonNegativeInt
 from rltrainer.seeding import derive_seed, draw_seed
+from rltrainer.validation.field_rules import NonNegativeInt
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]

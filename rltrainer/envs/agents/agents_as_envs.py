@@ -25,12 +25,12 @@ from rltrainer.envs.backends.env_group import write_row
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, missing_extra
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int
-from rltrainer.names import explains_arguments
 from rltrainer.seeding import derive_seed
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, map_tree
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
 
 AGENT, TEAM_RETURN = "agent", "team_return"
 

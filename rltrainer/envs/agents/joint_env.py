@@ -8,9 +8,9 @@ from gymnasium import spaces
 
 from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space, nothing
 from rltrainer.errors import SpaceError
-from rltrainer.field_rules import checked
-from rltrainer.names import explains_arguments
 from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
+from rltrainer.validation.field_rules import checked
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @explains_arguments

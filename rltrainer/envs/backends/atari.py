@@ -11,10 +11,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
-from rltrainer.field_rules import NonNegativeInt, Rule, as_python, is_int
 from rltrainer.seeding import draw_seed
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import NonNegativeInt, Rule, as_python, is_int
 
 UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_per_episode", "num_threads"}
 """Arguments that ALE's vector env has: those of a single game, and how many threads play."""

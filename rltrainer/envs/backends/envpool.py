@@ -11,9 +11,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
-from rltrainer.field_rules import is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import map_tree
+from rltrainer.validation.field_rules import is_int
 
 
 class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):

@@ -10,11 +10,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.errors import EnvError, ParamsError, field_error_text
-from rltrainer.field_rules import as_python, is_int
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
+from rltrainer.validation.field_rules import as_python, is_int
 
 NO_TRANSITION = "rltrainer_no_transition"
 """The info that tells [N] bool in which envs a step was no transition: they failed and were made anew, or stood for an

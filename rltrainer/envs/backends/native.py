@@ -4,8 +4,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from rltrainer.field_rules import as_python
 from rltrainer.seeding import derive_seed
+from rltrainer.validation.field_rules import as_python
 
 
 class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):

@@ -13,8 +13,8 @@ import numpy as np
 
 from rltrainer.envs.resuming.action_trail import MAX_STEPS
 from rltrainer.errors import CheckpointError
-from rltrainer.state_file import read_state, write_state
-from rltrainer.typed_state import from_state, to_state
+from rltrainer.state.state_file import read_state, write_state
+from rltrainer.state.typed_state import from_state, to_state
 
 Array = np.ndarray[Any, Any]
 

@@ -12,10 +12,10 @@ from rltrainer.envs.episodes.episode_files import Episode, find_episode
 from rltrainer.envs.episodes.recorder import digest_of
 from rltrainer.envs.resuming.action_trail import MAX_STEPS
 from rltrainer.errors import EnvError, ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, NonNegativeInt, Rule, checked
-from rltrainer.names import explains_arguments
 from rltrainer.spaces import leaf_spaces, numpy_dtype
 from rltrainer.tree import map_tree
+from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, Rule, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 Env = gym.Env[Any, Any]
 MakeEnv = Annotated[Callable[[], Env], Rule("a factory of one env, as for make_vec", callable)]

@@ -12,9 +12,9 @@ from torch import Tensor
 from rltrainer.envs.adapter.episode_seeds import ClockState, Rows
 from rltrainer.envs.resuming.action_trail import MAX_STEPS
 from rltrainer.errors import CheckpointError
-from rltrainer.field_rules import NonNegativeInt
 from rltrainer.spaces import ValueRange, leaf_shape, stored_dtype
 from rltrainer.tree import Tree, leaves
+from rltrainer.validation.field_rules import NonNegativeInt
 
 NO_ROWS: Rows = np.zeros(0, np.int64)
 

@@ -20,10 +20,10 @@ from rltrainer.envs.resuming.action_trail import ActionTrail, as_array
 from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState, warn_of_lost
 from rltrainer.envs.saveable_env import SaveableEnv
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.field_rules import AnyPath, checked
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, leaves, rebuild
-from rltrainer.typed_state import from_state, to_state
 from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import AnyPath, checked
 
 
 @dataclass(slots=True)

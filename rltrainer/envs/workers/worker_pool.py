@@ -22,7 +22,7 @@ from rltrainer.envs.workers.start_methods import make_context
 from rltrainer.envs.workers.worker import Worker
 from rltrainer.envs.workers.worker_envs import DESCRIBE, REMAKE, RESET, STEP, Failure
 from rltrainer.errors import EnvError, RLTrainerError
-from rltrainer.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)

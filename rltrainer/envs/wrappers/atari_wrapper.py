@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import wrappers
 
 from rltrainer.errors import MissingExtraError, ParamsError, field_error_text, install_extra
-from rltrainer.field_rules import Flag, NonNegativeInt, PositiveInt, checked
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 RULES: dict[str, Any] = {
     "noop_max": NonNegativeInt, "frame_skip": PositiveInt, "screen_size": PositiveInt, "terminal_on_life_loss": Flag,

@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from rltrainer.envs.adapter.checks import describe
 from rltrainer.errors import EnvError, SpaceError, field_error_text
-from rltrainer.names import explains_arguments
 from rltrainer.spaces import ACTION_MASK, num_choices
+from rltrainer.validation.suggestions import explains_arguments
 
 
 @explains_arguments

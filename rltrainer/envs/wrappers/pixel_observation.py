@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from rltrainer.envs.adapter.checks import describe
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.field_rules import Flag, Rule, checked, is_int
-from rltrainer.names import explains_arguments
+from rltrainer.validation.field_rules import Flag, Rule, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
 
 Array = np.ndarray[Any, Any]
 FrameSize = Annotated[

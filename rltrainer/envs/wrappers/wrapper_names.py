@@ -12,7 +12,7 @@ from rltrainer.envs.wrappers.atari_wrapper import AtariWrapper
 from rltrainer.envs.wrappers.mask_wrapper import ActionMask
 from rltrainer.envs.wrappers.pixel_observation import PixelObservation
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.names import did_you_mean
+from rltrainer.validation.suggestions import did_you_mean
 
 Env = gym.Env[Any, Any]
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer import registry, state_file
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets.encoder import ConvEncoder
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state import registry, state_file
+from rltrainer.state.state_file import read_state, write_state
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, update
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.tree import map_tree
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 
@@ -18,7 +18,7 @@ class NotesSizes(ScriptedOnPolicy):
         super().__init__(policy)
         self.sizes: list[tuple[int, int]] = []
 
-    def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> rl.UpdateResult:
         self.sizes.append((len(batch.weight), int(batch.weight.sum())))
         return super().gradient_step(batch)
 
@@ -93,16 +93,16 @@ def test_a_batch_beyond_the_rollout_is_the_whole_rollout() -> None:
 class WholeEnvs(NotesSizes):
     """Takes what one env did in a minibatch, after a look at all."""
 
-    def before_batches(self, samples: Samples) -> dict[str, torch.Tensor]:
+    def before_batches(self, samples: OnPolicyBatch) -> dict[str, torch.Tensor]:
         return {"cells": samples.weight.sum()}
 
-    def batches(self, samples: Samples, batch_size: int | None, repeat: int) -> Any:
+    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Any:
         for _ in range(repeat):
             yield from (_of_env(samples, env) for env in range(samples.weight.shape[1]))
 
 
-def _of_env(samples: Samples, env: int) -> Samples:
-    return Samples(*map_tree(lambda x: x[:, env], tuple(getattr(samples, name) for name in samples.names())))
+def _of_env(samples: OnPolicyBatch, env: int) -> OnPolicyBatch:
+    return OnPolicyBatch(*map_tree(lambda x: x[:, env], tuple(getattr(samples, name) for name in samples.names())))
 
 
 def test_an_algorithm_makes_its_own_batches() -> None:

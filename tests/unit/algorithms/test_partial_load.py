@@ -12,7 +12,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets.normalizer import running_moments
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from tests.unit.updates.test_part_state import ACTION, OBS, assert_refused, batch, change, contents, make_sac, same
 
 

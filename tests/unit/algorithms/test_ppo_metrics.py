@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import PolicyStep
 from tests.fakes import counting_envs, tiny_actor_critic
 
@@ -16,12 +16,12 @@ def make(**params: object) -> rl.PPO:
     return rl.PPO(tiny_actor_critic(counting_envs()), rl.PPOParams(**params))  # type: ignore[arg-type]
 
 
-def samples(log_prob: list[float], weight: list[float]) -> Samples:
+def samples(log_prob: list[float], weight: list[float]) -> OnPolicyBatch:
     x = torch.zeros(len(weight))
-    return Samples(x, x, x, x, x, torch.tensor(log_prob), torch.tensor(weight))
+    return OnPolicyBatch(x, x, x, x, x, torch.tensor(log_prob), torch.tensor(weight))
 
 
-def measured(ppo: rl.PPO, log_prob: torch.Tensor, batch: Samples) -> dict[str, torch.Tensor]:
+def measured(ppo: rl.PPO, log_prob: torch.Tensor, batch: OnPolicyBatch) -> dict[str, torch.Tensor]:
     """Return the metrics [1] of one gradient step."""
     step = ppo.step_result({}, log_prob, batch)
     assert isinstance(step, PolicyStep)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-from rltrainer.atomic_write import hidden_name
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError
+from rltrainer.files.atomic_write import hidden_name
 
 WATCHED = ("checkpoint/directory.py", "checkpoint/manifest.py", "atomic_write.py", "state_file.py")
 

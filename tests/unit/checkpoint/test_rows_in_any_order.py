@@ -57,7 +57,7 @@ def test_a_checkpoint_holds_the_buffer_as_it_is(seed: int, tmp_path: Path, monke
         elif action == "clear":
             buffer.clear()
         elif action == "end":
-            buffer.break_trace()
+            buffer.end_trajectory()
         elif action == "go back" and saved:
             buffer.load_state_dict(read_checkpoint(saved[int(rng.integers(len(saved)))])["buffer"])
         elif action == "save":

@@ -126,7 +126,7 @@ def test_episodes_are_shared_among_all_envs(make: Make) -> None:
     assert stats.num_collected_episodes == 7
     assert stats.num_env_steps == int(collector.rollout().valid.sum()) == 28
     assert collector.rollout().valid.sum(0).tolist() == [8, 8, 8, 4]
-    assert collector.starts_anew
+    assert collector.needs_reset
     with pytest.raises(ParamsError, match="collect.num_episodes: must give each of 2 workers an episode; got 1"):
         collector.collect(num_episodes=1)
 
@@ -288,7 +288,7 @@ def test_normalisers_reach_the_workers(make: Make) -> None:
     buffer = rl.RolloutBuffer(8, 1, policy.observation_space, policy.action_space)
     collector = make(policy, pendulums, 1, buffer, max_ahead=0)
     assert policy.obs_normalizer is not None
-    policy.obs_normalizer.update(collector.look_aside(50).obs.flatten(0, 1))
+    policy.obs_normalizer.update(collector.collect_random(50).obs.flatten(0, 1))
     collector.sync()
     collector.collect(num_steps=8, explore=False)
     rollout = collector.rollout()

@@ -389,7 +389,7 @@ def test_ppo_trains(place: str, batch_size: int | None) -> None:
         test = rl.BatchedCollector(algorithm.policy, test_envs)
         options = {"batch_size": batch_size, "test_collector": test, "test_step_num_episodes": 4}
         run = params(rl.OnPolicyTrainerParams, collector, **options)
-        assert run.rollouts_vary
+        assert run.varies_in_length
         result = algorithm.run_training(run)
         assert (result.env_step, result.best_score) == (96, 5.0)
         assert result.gradient_step == (6 if batch_size else 2)
@@ -473,7 +473,7 @@ def test_a_state_goes_on_without_loss(place: str) -> None:
         other.prepare_load(state)()
         buffer.load_state_dict(stored)
         assert other.num_dropped_episodes == num_dropped > 0
-        assert not other.starts_anew
+        assert not other.needs_reset
         before = len(buffer)
         seeds = set(buffer.sample(600).obs[:, 0].tolist())
         with warnings.catch_warnings():
@@ -572,7 +572,7 @@ def test_what_is_not_finite_is_named_by_env_and_its_own_step(place: str, buffer:
         if buffer is rl.ReplayBuffer:
             stored: Any = one.buffer
             stored.check_finite()
-        assert one.starts_anew
+        assert one.needs_reset
 
 
 class TwoAgents(CountingEnv):

@@ -290,5 +290,5 @@ def test_envs_that_are_read_come_back_to_where_they_were(env: Any) -> None:
         found, expected = other.collect(num_steps=400), one.collect(num_steps=400)
     assert found.returns.tolist() == expected.returns.tolist() != []
     assert found.lengths.tolist() == expected.lengths.tolist()
-    assert other.starts_anew is False
+    assert other.needs_reset is False
     np.testing.assert_array_equal(found.infos["steps"], expected.infos["steps"])

@@ -89,7 +89,7 @@ def test_only_allowed_actions_reach_the_envs(stores: str, mode: Any, how: str) -
 
 def test_initial_statistics_are_made_with_allowed_actions() -> None:
     one = collector(envs_in("ours"))
-    rollout = one.look_aside(20)
+    rollout = one.collect_random(20)
     assert rollout.obs["action_mask"].gather(2, rollout.action.unsqueeze(2)).all()
 
 

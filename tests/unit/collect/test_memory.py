@@ -151,7 +151,7 @@ def test_looking_aside_leaves_no_memory_behind() -> None:
     one, other = collector(length=50), collector(length=50)
     for c in (one, other):
         c.seed(2)
-    one.look_aside(5)
+    one.collect_random(5)
     for c in (one, other):
         c.collect(num_steps=8)
     assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])

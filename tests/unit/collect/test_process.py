@@ -71,7 +71,7 @@ def test_what_comes_back_is_checked_and_else_nothing_is_stored(process: Any, err
         one.collect(num_steps=4, process=process)
     assert one.buffer is not None
     assert len(one.buffer) == 0
-    assert one.starts_anew
+    assert one.needs_reset
 
 
 def test_nothing_reaches_it_that_is_not_finite() -> None:

@@ -45,7 +45,7 @@ class Reference:
     def add(self, env: int, cell: Cell) -> None:
         self.streams[env] = [*self.streams[env], cell][-self.cells_per_env :]
 
-    def break_trace(self, env: int) -> None:
+    def end_trajectory(self, env: int) -> None:
         if self.streams[env]:
             self.streams[env][-1].broken = True
 

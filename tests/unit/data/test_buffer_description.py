@@ -60,7 +60,7 @@ def test_invalid_reference_scores(value: Any) -> None:
 
 def test_a_boundary_ends_no_episode_and_begins_one() -> None:
     buffer = one_env(FOUR)
-    buffer.break_trace()
+    buffer.end_trajectory()
     add_step(buffer, None, [Cell(20, 0, 1.0, 21, True, False)])
     found = buffer.describe()
     assert (found.num_episodes, found.num_unfinished) == (4, 1)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rltrainer import datasets
 from rltrainer.data import PrioritizedReplayBuffer, ReplayBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError
+from rltrainer.tools import datasets
 from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, as_obs, found, make_buffer, make_rollout
 
 

@@ -50,7 +50,7 @@ def walk(buffer: rl.ReplayBuffer, places: list[float], terminated: bool = False,
         ends = np.array([after == places[-1]])
         buffer.add(obs(here), [0], [after - TRUE_GOAL], obs(after), ends & terminated, ends & truncated)
     if not (terminated or truncated):
-        buffer.break_trace()
+        buffer.end_trajectory()
 
 
 def goals_by_place(batch: rl.Transitions) -> dict[int, set[int]]:
@@ -194,9 +194,9 @@ def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
     bounds = TraceBounds(buffer._ring)
     for step in range(150):
         if rng.random() < 0.1:
-            buffer.break_trace()
+            buffer.end_trajectory()
             for env in range(num_envs):
-                reference.break_trace(env)
+                reference.end_trajectory(env)
         if step == 70:
             buffer.clear()
             reference = Reference(9, num_envs)

@@ -89,7 +89,7 @@ def test_a_replay_buffer_goes_on_after_idle_cells(seed: int, n_step: int) -> Non
             if is_broken:  # as of an env that was restarted: its trace ends before a cell without a transition
                 now = worlds[n].obs[0]
                 add(rollouts, [n], [Cell(now, 0, 0.0, now, False, True)], valid=False)
-                reference.break_trace(n)
+                reference.end_trajectory(n)
                 worlds[n].restart()
                 continue
             (step,), _ = worlds[n].step()

@@ -13,7 +13,7 @@ import torch
 import rltrainer as rl
 from rltrainer.data.prioritized import EPSILON
 from rltrainer.errors import ParamsError, ReplayBufferError
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
 from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, make_buffer, make_rollout
 

@@ -49,7 +49,7 @@ def test_three_step_windows_worked_by_hand() -> None:
     buffer = make_buffer(8)
     for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, truncated=True), cell(10, 8.0, 11)):
         add_step(buffer, None, [step])
-    buffer.break_trace()
+    buffer.end_trajectory()
     for step in (cell(20, 16.0, 21), cell(21, 32.0, 22)):
         add_step(buffer, None, [step])
     assert found(buffer.sample(400, n_step=3, gamma=0.5)) == {
@@ -77,9 +77,9 @@ def test_steps_equal_brute_force(seed: int, num_envs: int) -> None:
     for step in range(40):
         if rng.random() < 0.1:
             mask = rng.random(num_envs) < 0.5
-            buffer.break_trace(mask)
+            buffer.end_trajectory(mask)
             for env in np.flatnonzero(mask):
-                reference.break_trace(env)
+                reference.end_trajectory(env)
         add_step(buffer, reference, world.step()[0])
         if step % 5 == 0 or step > 34:
             for n_step in (1, 2, 3, 20):
@@ -95,10 +95,10 @@ def test_rollouts_equal_brute_force(seed: int, num_envs: int, p_invalid: float) 
     buffer, reference = make_buffer(7 * num_envs, num_envs), Reference(7, num_envs)
     for _ in range(15):
         if rng.random() < 0.3:
-            buffer.break_trace()
+            buffer.end_trajectory()
             world.restart()
             for env in range(num_envs):
-                reference.break_trace(env)
+                reference.end_trajectory(env)
         rows = [world.step() for _ in range(rng.choice([1, 1, 2, 5, 12]))]
         buffer.add_rollout(make_rollout(rows))
         for cells, valid in rows:
@@ -134,7 +134,7 @@ def test_a_cell_before_an_invalid_one_keeps_its_successor() -> None:
     ]
     buffer = make_buffer(16, 2)
     add_step(buffer, None, [cell(70, 1.0, 71), cell(80, 1.0, 81)])
-    buffer.break_trace(np.array([True, False]))
+    buffer.end_trajectory(np.array([True, False]))
     buffer.add_rollout(make_rollout(rows))
     next_obs = {obs: values[2] for obs, values in found(buffer.sample(300)).items()}
     assert next_obs == {70: 71, 80: 81, 0: 1, 5: 6, 110: 111}
@@ -230,9 +230,9 @@ def test_paths_equal_brute_force(seed: int) -> None:
     buffer, reference = make_buffer(21, 3), Reference(7, 3)
     for step in range(30):
         if rng.random() < 0.1:
-            buffer.break_trace()
+            buffer.end_trajectory()
             for env in range(3):
-                reference.break_trace(env)
+                reference.end_trajectory(env)
         add_step(buffer, reference, world.step()[0])
         if step % 7 != 5:
             continue
@@ -452,7 +452,7 @@ def test_tensor_writes_give_the_same_as_array_writes() -> None:
         world.p_invalid = 0.0
         for _ in range(9):
             add_step(buffer, None, world.step()[0])
-        buffer.break_trace()
+        buffer.end_trajectory()
         add_step(buffer, None, world.step()[0])
     assert found(buffers[1].sample(500, n_step=2)) == found(buffers[0].sample(500, n_step=2))
 
@@ -670,11 +670,11 @@ def test_extend_appends_streams_in_order_and_cuts() -> None:
         add_step(other, None, cells)
     buffer.extend(other)
     for env in (0, 1, 2):  # each env of the other one keeps its newest three
-        reference.break_trace(env % 2)
+        reference.end_trajectory(env % 2)
         for cells in steps[2:]:
             reference.add(env % 2, cells[env])
-    reference.break_trace(0)
-    reference.break_trace(1)
+    reference.end_trajectory(0)
+    reference.end_trajectory(1)
     assert_holds(buffer, reference, 3)
     for _ in range(3):
         add_step(buffer, reference, world.step()[0])

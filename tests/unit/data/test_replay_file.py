@@ -11,7 +11,7 @@ import torch
 
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError
-from rltrainer.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import named_leaves
 from tests.unit.data.reference import (
     ACTION,
@@ -74,7 +74,7 @@ def test_what_follows_a_load_starts_a_new_trace(tmp_path: Path) -> None:
     loaded = ReplayBuffer.load(tmp_path / "b")
     assert_holds(loaded, reference, 3)
     world.restart()
-    reference.break_trace(0)
+    reference.end_trajectory(0)
     for _ in range(3):
         add_step(loaded, reference, world.step()[0])
         assert_holds(loaded, reference, 3)
@@ -90,7 +90,7 @@ def test_a_state_goes_on_where_it_was() -> None:
     for buffer, its_world in ((one, world), (other, reference_world)):
         for i in range(12):
             if i == 5:
-                buffer.break_trace(np.array([True, False, False]))
+                buffer.end_trajectory(np.array([True, False, False]))
             add_step(buffer, None, its_world.step()[0])
     assert same(one, other, ignored="")
     assert found(one.sample(400, n_step=4)) == found(other.sample(400, n_step=4))
@@ -98,7 +98,7 @@ def test_a_state_goes_on_where_it_was() -> None:
 
 def test_a_pending_cut_is_part_of_the_state() -> None:
     buffer, _ = filled(3)
-    buffer.break_trace(np.array([False, True, False]))
+    buffer.end_trajectory(np.array([False, True, False]))
     other, _ = filled(0)
     other.load_state_dict(buffer.state_dict())
     assert other.state_dict()["cut"].tolist() == [False, True, False]

@@ -88,16 +88,16 @@ def test_clear_starts_again() -> None:
 
 def test_a_cut_keeps_the_successors_once() -> None:
     buffer = RolloutBuffer(4, 3, OBS, ACTION)
-    buffer.break_trace()  # nothing to break
+    buffer.end_trajectory()  # nothing to break
     cells = [Cell(0, 0, 0.0, 1, False, False), Cell(10, 0, 0.0, 11, True, False), Cell(20, 0, 0.0, 21, False, False)]
     add(buffer, cells)
-    buffer.break_trace(np.array([True, True, False]))
-    buffer.break_trace(np.array([True, False, False]))
+    buffer.end_trajectory(np.array([True, True, False]))
+    buffer.end_trajectory(np.array([True, False, False]))
     add(buffer, [Cell(n, 0, 0.0, n + 1, False, False) for n in (50, 60, 21)])
     rollout = buffer.rollout()
     assert sorted(rollout.final_index.tolist()) == [0, 1]
     assert rollout.next_obs[..., 0].tolist() == [[1, 11, 21], [51, 61, 22]]
-    buffer.break_trace()
+    buffer.end_trajectory()
     assert sorted(buffer.rollout().final_index.tolist()) == [0, 1, 3, 4, 5]
 
 

@@ -43,7 +43,7 @@ class Run:
                 rows = [self.world.step() for _ in range(int(self.rng.integers(1, 4)))]
                 self.buffer.add_rollout(make_rollout(rows))
             elif kind < 0.98 or not clears:
-                self.buffer.break_trace(self.rng.random(self.world.num_envs) < 0.5)
+                self.buffer.end_trajectory(self.rng.random(self.world.num_envs) < 0.5)
                 self.world.restart()
             else:
                 self.buffer.clear()
@@ -114,7 +114,7 @@ def test_a_trajectory_that_ends_after_its_save_ends_in_the_next() -> None:
     buffer, files = make_buffer(10), Files()
     add_step(buffer, None, [Cell(1, 0, 0.0, 2, False, False)])
     before = loaded(buffer, files.save(buffer))
-    buffer.break_trace()
+    buffer.end_trajectory()
     add_step(buffer, None, [Cell(7, 0, 0.0, 8, False, False)])
     after = loaded(buffer, files.save(buffer))
     add_step(before, None, [Cell(2, 0, 0.0, 3, False, False)])

@@ -85,9 +85,9 @@ def test_sequences_equal_brute_force(seed: int, num_envs: int) -> None:
     buffer, reference = make_buffer(9 * num_envs, num_envs), Reference(9, num_envs)
     for step in range(40):
         if rng.random() < 0.1:
-            buffer.break_trace()
+            buffer.end_trajectory()
             for env in range(num_envs):
-                reference.break_trace(env)
+                reference.end_trajectory(env)
         add_step(buffer, reference, world.step()[0])
         if step % 9 not in (4, 5):
             continue

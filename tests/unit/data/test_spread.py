@@ -76,7 +76,7 @@ def test_the_same_envs_keep_their_streams(tmp_path: Path) -> None:
     loaded = ReplayBuffer.load(tmp_path / "b", capacity=30)
     assert_holds(loaded, reference, 5)
     for env in range(3):
-        reference.break_trace(env)
+        reference.end_trajectory(env)
     world.restart()
     for _ in range(12):
         add_step(loaded, reference, world.step()[0])

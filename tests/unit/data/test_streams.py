@@ -207,7 +207,7 @@ def test_a_copied_replay_buffer_goes_on_by_itself(copied: Callable[[Any], Any]) 
         cells = [Cell(5000 + 3 * k + env, 0, 0.0, 1, True, False) for env in range(3)]
         twin.add_rollout(make_rollout([(cells, [True] * 3)]))
         for env in range(3):
-            its_reference.break_trace(env)  # the rollout begins elsewhere
+            its_reference.end_trajectory(env)  # the rollout begins elsewhere
             its_reference.add(env, cells[env])
         assert_holds(twin, its_reference, 3)
     assert_holds(buffer, reference, 3)  # of which nothing was overwritten

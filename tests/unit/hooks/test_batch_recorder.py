@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError, ReplayBufferError
 from rltrainer.hooks import BatchRecorder
-from rltrainer.state_file import write_state
+from rltrainer.state.state_file import write_state
 from rltrainer.tree import named_leaves
 from tests.unit.hooks.fake_run import FakeRun, rollout, transitions
 

@@ -142,7 +142,7 @@ def test_what_a_point_may_not_return_is_named() -> None:
         ("test_log", {1: 2.0}, "must return a mapping from names to numbers, or None"),
         ("post_steps", 1, "must return None"),
         ("pre_optim_steps", False, "must return None"),
-        ("process_optim_batch", 1, "must return a Samples or None"),
+        ("process_optim_batch", 1, "must return a OnPolicyBatch or None"),
         ("optimizer", {"critic": 1.0}, "must return a dict of the loss 'loss', a scalar with its graph, or None"),
         ("optimizer", {"loss": torch.zeros(())}, "must return a dict of the loss 'loss', a scalar with its graph"),
     ],

@@ -102,9 +102,9 @@ def test_columns_that_the_algorithm_reads_are_kept() -> None:
 
 def test_probabilities_are_kept_where_copies_of_the_policy_may_lag() -> None:
     policy, hook = rl.ActorCritic.for_spaces(SPACE, ACTIONS), SelectKeys(extra=["version"])
-    hook.setup(FakeRun(rl.PPO(policy), training_collector=SimpleNamespace(may_lag=False)))
+    hook.setup(FakeRun(rl.PPO(policy), training_collector=SimpleNamespace(has_stale_data=False)))
     with pytest.raises(ParamsError, match=r"SelectKeys.extra: must keep 'log_prob', which its updates read; got"):
-        hook.setup(FakeRun(rl.PPO(policy), training_collector=SimpleNamespace(may_lag=True)))
+        hook.setup(FakeRun(rl.PPO(policy), training_collector=SimpleNamespace(has_stale_data=True)))
 
 
 def test_a_mask_is_kept() -> None:

@@ -53,7 +53,7 @@ def test_lost_envs_are_logged() -> None:
     trainer = build("ppo", logger=logger)
     trainer.params.training_collector.envs.unwrapped.num_restarts = 2
     trainer.run()
-    assert {values["num_lost_envs"] for _, values in logger.of("training")} == {2}
+    assert {values["num_env_restarts"] for _, values in logger.of("training")} == {2}
 
 
 def test_what_is_no_source_is_refused() -> None:

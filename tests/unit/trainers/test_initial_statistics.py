@@ -77,7 +77,7 @@ def test_the_first_update_knows_where_the_data_lies() -> None:
 def test_the_same_statistics_without_a_trainer() -> None:
     one = trainer()
     collector, moments = one.params.training_collector, one.algorithm.policy.obs_normalizer.moments["0"]
-    one.algorithm.observe(collector.look_aside(num_rows=50))
+    one.algorithm.observe(collector.collect_random(num_rows=50))
     assert moments.count == 100
     assert moments.mean.tolist() == pytest.approx([100, 100], abs=0.4)
     assert first_rollout(one)[1] == pytest.approx(float(moments.mean[0]), abs=0.4)  # and the run takes no others

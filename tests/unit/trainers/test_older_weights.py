@@ -33,14 +33,14 @@ def trainer(algorithm: Any, kind: Any = OneUpdateOld, buffer: Any = None) -> Any
 
 def test_the_policy_itself_does_not_lag() -> None:
     one = trainer(rl.PPO, rl.Collector)
-    assert not one.params.training_collector.may_lag
+    assert not one.params.training_collector.has_stale_data
     assert one.params.training_collector.buffer.extra == {}
 
 
 @pytest.mark.parametrize("algorithm", [rl.PPO, rl.RecurrentPPO, rl.IMPALA])
 def test_a_buffer_is_told_the_probabilities_then_and_whose_they_are(algorithm: Any, caplog: Any) -> None:
     one = trainer(algorithm)
-    assert one.params.training_collector.may_lag
+    assert one.params.training_collector.has_stale_data
     assert set(one.params.training_collector.buffer.extra) == {"log_prob", "version", *algorithm.columns}
     assert caplog.messages == []
     one.run()
@@ -52,8 +52,8 @@ def test_ppo_begins_from_the_policy_that_acted(algorithm: Any) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     class Watching(algorithm):  # type: ignore[misc]  # either class
-        def process(self, rollout: rl.Rollout) -> rl.Samples:
-            samples: rl.Samples = super().process(rollout)
+        def process(self, rollout: rl.Rollout) -> rl.OnPolicyBatch:
+            samples: rl.OnPolicyBatch = super().process(rollout)
             others = copy.copy(rollout)
             others.extra = {name: column for name, column in rollout.extra.items() if name != "log_prob"}
             seen.append((samples.log_prob.clone(), rollout.extra["log_prob"].clone(), super().process(others).log_prob))

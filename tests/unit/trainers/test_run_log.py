@@ -15,8 +15,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rltrainer as rl
-from rltrainer import progress
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.loggers import progress_bar as progress
 from rltrainer.trainers.run_log import ProgressBar
 from tests.resume.runs import build
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer

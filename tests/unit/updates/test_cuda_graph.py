@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms.on_policy_algorithm import Samples, minibatches
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, minibatches
 from rltrainer.updates.compiled_step import STEPS_PER_CUDA_GRAPH
 from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaGraphs, _copy, _take_apart
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, rollout, transitions
@@ -300,8 +300,8 @@ class _Parameter:
         return 1
 
 
-def make_samples(column: torch.Tensor, weight: torch.Tensor) -> Samples:
-    return Samples(*[column] * 6, weight)
+def make_samples(column: torch.Tensor, weight: torch.Tensor) -> OnPolicyBatch:
+    return OnPolicyBatch(*[column] * 6, weight)
 
 
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(23, 8), (24, 8), (3, 8), (17, 4)])
@@ -336,7 +336,7 @@ def test_without_a_cell_that_counts_there_is_no_minibatch() -> None:
 @pytest.mark.parametrize("batch_size", [4, 3, 8])
 def test_minibatches_carry_extras_and_keep_their_class(batch_size: int) -> None:
     @dataclasses.dataclass(slots=True)
-    class Marked(Samples):
+    class Marked(OnPolicyBatch):
         mark: torch.Tensor = dataclasses.field(kw_only=True)
 
     column = torch.arange(8.0)
@@ -359,7 +359,7 @@ def test_a_rollouts_extras_reach_the_gradient_step(make_algorithm: type[rl.A2C])
     rollout.extra = {"row": torch.arange(5).unsqueeze(1).expand(5, 2) + 100 * rollout.obs[..., 1].long()}
 
     class Watching(make_algorithm):  # type: ignore[valid-type, misc]  # either class
-        def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+        def gradient_step(self, batch: OnPolicyBatch) -> rl.UpdateResult:
             seen.append((batch.obs[:, 1], batch.extra["row"]))
             return super().gradient_step(batch)  # type: ignore[no-any-return]  # its parent is a parameter
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.errors import ParamsError
 from tests.fakes import OBS_SPACE
 
@@ -21,7 +21,7 @@ def test_a_cut_inside_a_rollout_ends_the_trace_and_bootstraps_from_what_came_bef
         buffer.add(here, np.zeros(1, np.int64), np.full(1, reward, np.float32), after, no, no)
 
     add(0.0, 1.0, 1.0)
-    buffer.break_trace()
+    buffer.end_trajectory()
     add(5.0, 2.0, 6.0)
     with torch.no_grad():
         samples = algorithm.process(buffer.rollout())
@@ -47,7 +47,9 @@ def test_the_entropy_bonus_follows_its_schedule() -> None:
     progress = [0.0]
     algorithm.attach(rl.UpdatePlan(progress=lambda: progress[0]))
     cells = torch.zeros(4)
-    samples = Samples(torch.zeros(1, 4, 2), cells.long().unsqueeze(0), *[cells.unsqueeze(0)] * 4, torch.ones(1, 4))
+    samples = OnPolicyBatch(
+        torch.zeros(1, 4, 2), cells.long().unsqueeze(0), *[cells.unsqueeze(0)] * 4, torch.ones(1, 4)
+    )
     for progress[0], coef in ((0.0, 0.1), (0.75, 0.025), (1.0, 0.0)):
         algorithm._begin_update()
         metrics = algorithm.gradient_step(samples.flatten()).floats()

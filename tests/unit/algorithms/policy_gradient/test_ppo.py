@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (17,), np.float32)
 ROWS_FIRST = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -26,7 +26,7 @@ class Recorder(rl.PPO):
         super().__init__(*args)
         self.seen: list[tuple[torch.Tensor, ...]] = []
 
-    def policy_loss(self, log_prob: torch.Tensor, batch: Samples) -> torch.Tensor:
+    def policy_loss(self, log_prob: torch.Tensor, batch: OnPolicyBatch) -> torch.Tensor:
         if not self.seen:
             self.seen.append((log_prob.detach() - batch.log_prob, self.policy.value(batch.obs).detach() - batch.value))
         return super().policy_loss(log_prob, batch)
@@ -157,5 +157,5 @@ def test_the_value_loss_is_the_larger_of_the_plain_and_the_clipped_one(
 ) -> None:
     ppo = rl.PPO(rl.ActorCritic.for_spaces(VECTOR, DISCRETE, hidden_sizes=()), rl.PPOParams(value_clip=value_clip))
     zeros = torch.zeros(3)
-    batch = Samples(zeros, zeros, zeros, torch.tensor([1.0, 1.0, 2.0]), zeros, zeros, torch.ones(3))
+    batch = OnPolicyBatch(zeros, zeros, zeros, torch.tensor([1.0, 1.0, 2.0]), zeros, zeros, torch.ones(3))
     assert ppo.value_loss(torch.tensor([2.0, 0.25, 2.0]), batch).tolist() == losses

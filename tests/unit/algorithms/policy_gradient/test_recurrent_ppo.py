@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import Sequences
 from rltrainer.errors import ParamsError
 from tests.fakes import CountingEnv, counting_envs
@@ -17,11 +17,11 @@ from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
 class Recorder(rl.RecurrentPPO):
     """Keeps the minibatches, and the logarithms of the ratios in the first gradient step."""
 
-    def gradient_step(self, batch: Samples) -> rl.UpdateResult:
+    def gradient_step(self, batch: OnPolicyBatch) -> rl.UpdateResult:
         vars(self).setdefault("seen", []).append(batch)
         return super().gradient_step(batch)
 
-    def policy_loss(self, log_prob: torch.Tensor, batch: Samples) -> torch.Tensor:
+    def policy_loss(self, log_prob: torch.Tensor, batch: OnPolicyBatch) -> torch.Tensor:
         vars(self).setdefault("log_ratio", log_prob.detach() - batch.log_prob)
         return super().policy_loss(log_prob, batch)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.reinforce import _say_that_returns_are_cut
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -83,7 +83,7 @@ def test_the_loss_by_hand() -> None:
     algorithm.policy.distribution = lambda obs: rl.nets.distributions.Categorical(logits)  # type: ignore[attr-defined]
     algorithm.optimizer.step = lambda loss: None  # type: ignore[method-assign, misc]
     return_, one = torch.tensor([2.71, 1.9, 1.0, 7.0]), torch.ones(4)
-    batch = Samples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), return_, return_, one, one, one)
+    batch = OnPolicyBatch(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), return_, return_, one, one, one)
     batch.weight = torch.tensor([1.0, 1.0, 1.0, 0.0])
     assert algorithm.gradient_step(batch).floats()["loss"] == pytest.approx(1.151667, abs=1e-6)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.algorithms import Samples
+from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.errors import NonFiniteError, ParamsError
 from rltrainer.plan import UpdateCallbacks
 
@@ -21,9 +21,9 @@ TWO = gym.spaces.Discrete(2)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
-def cells_of(action: Tensor, advantage: Tensor, weight: Tensor | None = None) -> Samples:
+def cells_of(action: Tensor, advantage: Tensor, weight: Tensor | None = None) -> OnPolicyBatch:
     obs, one = torch.zeros(len(action), 1), torch.ones(len(action))
-    return Samples(obs, action, advantage, one, one, one, one if weight is None else weight)
+    return OnPolicyBatch(obs, action, advantage, one, one, one, one if weight is None else weight)
 
 
 def bias_only() -> rl.TRPO:
@@ -56,7 +56,7 @@ def test_the_policys_step_by_hand(padding: int) -> None:
     assert float(metrics["entropy"]) == pytest.approx(np.log(2), abs=1e-6)
 
 
-def random_cells(action_space: gym.Space[object], seed: int = 0) -> Samples:
+def random_cells(action_space: gym.Space[object], seed: int = 0) -> OnPolicyBatch:
     g = torch.Generator().manual_seed(seed)
     action = torch.randint(0, 2, (64,), generator=g) if action_space is TWO else torch.randn(64, 2, generator=g)
     cells = cells_of(action, torch.randn(64, generator=g))

@@ -306,7 +306,7 @@ def test_a_copy_that_fails_is_made_anew() -> None:
     stats = collector.collect(num_steps=2 * 7)
     # One step, the one that failed, and an episode, of which agent a leaves two steps early.
     assert (sorted(stats.lengths.tolist()), stats.num_collected_steps) == ([3, 5], 2 + 3 + 5)
-    assert collector.num_lost_envs == 1
+    assert collector.num_env_restarts == 1
     envs.close()
 
 

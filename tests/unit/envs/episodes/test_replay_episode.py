@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 import rltrainer as rl
 from rltrainer.envs.episodes import recorder
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
-from rltrainer.state_file import write_state
+from rltrainer.state.state_file import write_state
 from tests.fakes import CountingEnv
 from tests.resume.runs import build
 from tests.resume.test_midway import cut
@@ -195,7 +195,7 @@ def test_offline_there_is_nothing_to_record(tmp_path: Path) -> None:
 def test_random_actions_aside_are_not_recorded(tmp_path: Path) -> None:
     collector = make_collector(rl.make_vec(Wanderer, 2, backend="sync"))
     record = collector.record_episodes(tmp_path)
-    collector.look_aside(60)
+    collector.collect_random(60)
     collector.collect(num_steps=100)
     record.flush()
     assert assert_replayed(tmp_path, collector.buffer, Wanderer) > 3

@@ -1,0 +1,159 @@
+"""The one who decides what the envs do next, and what is remembered from one of their steps to the next."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.envs import EnvAdapter
+from rltrainer.envs.adapter.episode_seeds import Rows
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.action_mask import allowed
+from rltrainer.nets.decision import VERSION, Decision
+from rltrainer.nets.exploration import remembers
+from rltrainer.state.typed_state import check_like
+from rltrainer.tree import Tree
+from rltrainer.types import Load
+
+MEMORY = "state"
+"""The column of the memory that a cell was acted on with."""
+UNCHOSEN = {MEMORY, *VERSION}
+"""Columns that mean the same, whoever chooses the actions."""
+
+
+class ActionSelection:
+    """Asks a collector's policy, or draws at random, and keeps the memory of policy or exploration.
+
+    Attributes:
+        policy: who is asked.
+        memory: [N, S] float32; None without one, and before the first collection.
+        columns: names of the columns that the buffer declares.
+    """
+
+    def __init__(self, policy: Policy, adapter: EnvAdapter) -> None:
+        self.memory: Tensor | None = None
+        self.columns: tuple[str, ...] = ()
+        self.policy, self._adapter = policy, adapter
+        self._initial = self._initial_memory(None)
+        # Set at the start of every collection.
+        self._acting: Exploration | None = None
+        self._replacing: Exploration | None = None
+        self._random, self._explore = False, True
+
+    def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
+        """Prepare for a collection; memory that does not continue an episode is the initial one.
+
+        Raises:
+            ParamsError: policy and exploration both have a memory, or others replace the choices that a column is of.
+        """
+        self._replacing, self._random, self._explore = exploration, random, explore
+        acting = self.policy.exploration if exploration is None else exploration
+        if acting is not self._acting or self._initial is not None:
+            self._acting, self._initial = acting, self._initial_memory(acting)
+            if self.memory is None or self._adapter.is_fresh:
+                self.memory = self._initial
+        if self.columns and (random or (explore and acting is not None)):
+            lost = [name for name in self.columns if name not in UNCHOSEN]
+            if lost:
+                rule = "must hold nothing of the policy's own choices, where random ones or exploration replace them"
+                raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
+
+    def decide(self, obs: Tree, generator: torch.Generator, envs: Tensor | None = None) -> Decision:
+        """Decide for observations [N, ...], and remember; or for those of some envs [K] alone."""
+        memory = self.memory if envs is None else self.recall(envs)
+        if self._random:
+            space, mask = self._adapter.action_space, self.policy.mask_of(obs)
+            action = random_action(space, self._adapter.num_envs if envs is None else len(envs), generator)
+            decision = Decision(action if mask is None else allowed(action, mask, space, generator))
+            if self.policy.is_recurrent and memory is not None:  # which remembers what happens under these too
+                decision.state = self.policy.respond(obs, memory).state
+        else:
+            decision = self.policy.respond(
+                obs, memory, explore=self._explore, generator=generator, exploration=self._replacing
+            )
+        if decision.state is not None:
+            if envs is None or self.memory is None:
+                self.memory = decision.state
+            else:
+                self.memory = self.memory.index_copy(0, envs, decision.state)
+        return decision
+
+    def recall(self, envs: Tensor) -> Tensor | None:
+        """Return the memory of these envs [K, S]."""
+        return None if self.memory is None else self.memory[envs]
+
+    def forget(self, envs: Rows) -> None:
+        """Begin another episode in these envs [K]."""
+        if self.memory is not None and self._initial is not None:
+            rows = torch.from_numpy(envs).to(self.memory.device)
+            self.memory = self.memory.index_copy(0, rows, self._initial[rows])
+
+    def extra(self, decision: Decision, memory: Tensor | None) -> dict[str, Tensor]:
+        """Return the columns that the buffer declares [N, ...], given the memory before the decision."""
+        columns = {}
+        for name in self.columns:
+            value = memory if name == MEMORY and memory is not None else decision.extra.get(name)
+            if value is None and name in VERSION:
+                value = torch.full((len(decision.action),), self.policy.version)
+            if value is None:
+                rule = f"must return extra[{name!r}], as extra_specs declares; got {list(decision.extra)}"
+                raise ParamsError(f"{type(self.policy).__name__}.decide: {rule}")
+            columns[name] = value() if callable(value) else value
+        return columns
+
+    def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
+        """Check that a memory that was saved is of this policy, and return what loads it."""
+        initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
+        if memory is not None:
+            if initial is None:
+                raise CheckpointError(
+                    f"collector.memory: {type(self.policy).__name__} has none, found {readable(memory)}"
+                )
+            check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
+            memory = memory.to(initial.device)
+
+        def load() -> None:
+            self.memory, self._initial = memory, initial
+
+        return load
+
+    def _initial_memory(self, exploration: Exploration | None) -> Tensor | None:
+        num_envs = self._adapter.num_envs
+        memory = self.policy.initial_state(num_envs)
+        if not remembers(exploration):
+            return memory
+        if memory is not None:
+            rule = f"must have no memory where {type(self.policy).__name__} has one"
+            raise ParamsError(field_error_text("Collector", "exploration", rule, exploration))
+        return exploration.initial_state(num_envs, self._adapter.action_space).to(self.policy.device)
+
+
+def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:
+    """Draw one action per env [N, ...] from a generator, so that its state is part of a checkpoint.
+
+    A Box without finite bounds is sampled from a standard normal.
+
+    Raises:
+        SpaceError: the space is neither Box, Discrete, MultiDiscrete nor MultiBinary.
+    """
+    device = generator.device
+    if isinstance(space, spaces.Discrete):
+        # Not from `start` on: the number after the last choice may be none of int64.
+        return torch.randint(int(space.n), (num_envs,), generator=generator, device=device) + int(space.start)
+    if isinstance(space, spaces.Box):
+        shape = (num_envs, *space.shape)
+        if not space.is_bounded():
+            return torch.randn(shape, generator=generator, device=device)
+        low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
+        return low + torch.rand(shape, generator=generator, device=device) * (high - low)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        shape = (num_envs, *space.shape)
+        sizes, start = (space.nvec, space.start) if isinstance(space, spaces.MultiDiscrete) else (2, 0)
+        uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        choice = (uniform * torch.as_tensor(sizes, device=device)).long()
+        return choice + torch.as_tensor(np.asarray(start, np.int64), device=device)
+    raise SpaceError(f"random actions need a Box, Discrete, MultiDiscrete or MultiBinary action space; got {space}")

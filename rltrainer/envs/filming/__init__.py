@@ -1,1 +1,0 @@
-"""Films of envs: what they render, streamed into files."""

@@ -1,0 +1,1 @@
+"""Files: replaced in one step, read without surprises."""

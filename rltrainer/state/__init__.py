@@ -1,0 +1,1 @@
+"""State that is kept: the codec, the registry of classes, files of tensors."""

@@ -1,0 +1,164 @@
+"""The parent of every params dataclass: frozen, keyword-only, checked at construction, printed, written as JSON."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from rltrainer.errors import FrozenError, ParamsError, field_error_text, readable
+from rltrainer.files.json_text import read_strict_json, to_strict_json
+from rltrainer.spaces import check_claims
+from rltrainer.state.plain_values import PlainReader, to_plain
+from rltrainer.validation.field_rules import Rule, as_python, field_hints, must_be, remedy, rules_of
+from rltrainer.validation.hints import ARGUMENTS
+from rltrainer.validation.suggestions import check_arguments, did_you_mean
+
+if TYPE_CHECKING:  # sensai ships no types, and a type checker accepts anything of a class with a parent it cannot see
+
+    class ToStringMixin:
+        """Print as `Name[field=value, ...]`."""
+else:
+    from sensai.util.string import ToStringMixin
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Params(ToStringMixin):
+    """Check every field against the rule in its type.
+
+    A field that holds a live object (a collector, a callback) is declared with `compare=False`: it prints as class and
+    id, and JSON holds only its name.
+
+    Raises:
+        ParamsError: a value breaks its field's rule; the text names class, field, rule and value. An `ArgumentError`
+            if a name is no field, or a field without a default is missing.
+    """
+
+    if not TYPE_CHECKING:  # a type checker knows the fields, and would accept any name here
+
+        def __new__(cls, *args: Any, **values: Any) -> Self:
+            """Check the names of the arguments before `__init__` is given them."""
+            check_arguments(cls.__name__, cls, args, values, "field", _owners_text)
+            for each in cls.__mro__:  # what `dataclass` makes says less than the parent's
+                if each is not Params and Params in each.__mro__ and "__setattr__" in vars(each):
+                    del each.__setattr__
+            return super().__new__(cls)
+
+        def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+            # What copies and pickles call `__new__` with; they bring the values later.
+            parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
+            return (), {p.name: None for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+
+    def __post_init__(self) -> None:
+        for name, rules in _field_rules(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            given = getattr(self, name)
+            value = as_python(given)
+            if value is not given:
+                object.__setattr__(self, name, value)  # frozen; JSON has no numbers of NumPy
+            if rules and not any(rule.accepts(value) for rule in rules):
+                self.raise_invalid(name, must_be(rules), remedy(rules, value))
+
+    def raise_invalid(self, field: str, rule: str, hint: str = "") -> NoReturn:
+        """Raise a `ParamsError` about this field's value."""
+        raise ParamsError(field_error_text(type(self).__name__, field, rule, getattr(self, field), hint))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the params as plain data; live objects and callables that are none of ours are only named."""
+        fields = {field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {"params": type(self).__name__, "fields": fields}
+
+    @classmethod
+    def from_plain(cls, fields: Mapping[str, Any], reader: PlainReader, live: dict[str, Any] | None = None) -> Self:
+        """Rebuild params from the fields of `to_plain`; values that are `live` go before them.
+
+        Raises:
+            ParamsError: a name is unknown, or a field is missing or breaks its rule.
+        """
+        live, known = live or {}, [field.name for field in dataclasses.fields(cls)]
+        for name in [*fields, *live]:
+            if name not in known:
+                raise ParamsError(
+                    f"{cls.__name__}.from_json: unknown field {readable(name)}.{did_you_mean(name[:100], known)}"
+                )
+        written = {name: value for name, value in fields.items() if name not in live}
+        values = {name: reader.read(value, f"{cls.__name__}.{name}") for name, value in written.items()} | live
+        for field in dataclasses.fields(cls):
+            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+            if field.name not in values and not has_default:
+                raise ParamsError(f"{cls.__name__}.{field.name}: the text lacks this field; pass {field.name}=...")
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """Return the params as JSON text; live objects and callables that are none of ours are only named."""
+        return to_strict_json(self.to_plain())
+
+    @classmethod
+    def from_json(cls, text: str, **live: Any) -> Self:
+        """Rebuild params from `to_json` text.
+
+        Args:
+            text: what `to_json` wrote.
+            live: the objects and callables that JSON can only name; also overrides any other field.
+
+        Raises:
+            ParamsError: the text is not JSON of this class, a name is unknown, or a live object is missing.
+        """
+        try:
+            document = read_strict_json(text)
+            written_by, fields = document["params"], document["fields"]
+            if not isinstance(written_by, str) or not isinstance(fields, dict):
+                raise ValueError("it says no name, or no fields")
+            check_claims(fields, len(text))
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"the text is not JSON written by to_json ({error!r})"
+            raise ParamsError(f"{cls.__name__}.from_json: {problem}") from error
+        if written_by != cls.__name__:
+            raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by[:100]}")
+        groups = [type(field.default) for field in dataclasses.fields(cls) if isinstance(field.default, Params)]
+        return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, _remedy), live)
+
+    def _tostring_object_info(self) -> str:
+        """List the fields in their order; a live object's own text can be long and need not be stable, so not that."""
+        texts = {field.name: _as_text(getattr(self, field.name), field.compare) for field in dataclasses.fields(self)}
+        return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def _refuse_change(params: Params, name: str, value: Any) -> NoReturn:
+    """Raise a `FrozenError`; instead of a dataclass's own refusal."""
+    owner = type(params).__name__
+    hint = f"Make a changed copy: dataclasses.replace(params, {name}=...)."
+    raise FrozenError(field_error_text(owner, name, "cannot be changed, as params are frozen", value, hint))
+
+
+Params.__setattr__ = _refuse_change  # type: ignore[method-assign, assignment]  # `dataclass` allows none in the class
+
+
+def _owners_text(field: str) -> str:
+    """Say which other params have a field of this name, or of the name that we have for it."""
+    for ours in (field, *ARGUMENTS.get(field, ())):
+        if owners := _owners(Params, ours):
+            return f" {ours!r} is a field of {' and '.join(owners)}."
+    return ""
+
+
+def _owners(parent: type[Params], field: str) -> list[str]:
+    """Return our classes below this one that are the first to declare the field."""
+    ours = [cls for cls in parent.__subclasses__() if cls.__module__.startswith("rltrainer.")]
+    declares = {cls: field in vars(cls).get("__annotations__", {}) for cls in ours}
+    return [name for cls in ours for name in ([cls.__name__] if declares[cls] else _owners(cls, field))]
+
+
+@functools.cache
+def _field_rules(cls: Any) -> dict[str, list[Rule]]:
+    return {name: rules_of(hint) for name, hint in field_hints(cls).items()}
+
+
+def _remedy(path: str, name: str) -> str:
+    return f"JSON holds only the name {readable(name)}; pass {path.rpartition('.')[2]}=..."
+
+
+def _as_text(value: object, is_plain: bool) -> str:
+    if isinstance(value, Params):
+        return str(value)  # its repr has an id
+    is_plain = is_plain or value is None or value == ()
+    return repr(value) if is_plain else f"{type(value).__name__}[id={id(value)}]"

@@ -1,0 +1,197 @@
+"""`rltrainer doctor`: what this machine has for training; `rltrainer doctor env ENV`: whether an env is fit for it."""
+
+import os
+import platform
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import click
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from rltrainer.collect import Collector
+from rltrainer.envs import make_vec
+from rltrainer.envs.make_vec import single_env
+from rltrainer.errors import RLTrainerError, readable
+from rltrainer.nets import ActorCritic
+from rltrainer.tools.cli.env_names import env_named
+from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithms_for
+
+EXTRAS = {
+    "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
+    "atari": "ale-py", "minatar": "MinAtar", "pettingzoo": "pettingzoo", "sweep": "optuna", "onnx": "onnxruntime",
+    "serve": "fastapi", "minari": "minari", "hdf5": "h5py", "parquet": "pyarrow", "system": "psutil", "wandb": "wandb",
+    "mlflow": "mlflow-skinny",
+}  # fmt: skip
+"""The package by which an extra is known to be installed."""
+NO_MATTER = re.compile(
+    "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
+)
+"""Warnings of gymnasium that make no difference here: of wrappers, the bounds of observations, actions to be scaled."""
+_ANSI = re.compile(r"\x1b\[\d+m")
+NUM_STEPS = 1000
+"""Env steps that an env is looked at for."""
+
+
+class Doctor(click.Group):
+    """A group whose argument may be taken for an env."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that is named, or say how an env is."""
+        if self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}. An env is looked at by: rltrainer doctor env {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Doctor, invoke_without_command=True)
+@click.pass_context
+def doctor(ctx: click.Context) -> None:
+    """Say what this machine has for training.
+
+    `doctor env ENV` looks at an env.
+    """
+    if ctx.invoked_subcommand is None:
+        for name, found in machine():
+            click.echo(f"{name:14}{found}")
+
+
+@doctor.command()
+@click.argument("env")
+@click.pass_context
+def env(ctx: click.Context, env: str) -> None:
+    """Check an env of your own by random actions.
+
+    Its spaces, what it returns, ends of episodes and resets, speed, and whether a seed decides.
+    """
+    num_bad = 0
+    for name, is_good, words in look_at_env(env_named(env)):
+        num_bad += not is_good
+        click.echo(f"{'ok  ' if is_good else 'BAD '}{name:14}{words}")
+    if num_bad:
+        ctx.exit(1)
+
+
+def machine() -> Iterator[tuple[str, str]]:
+    """Yield what the machine has, by name."""
+    yield "python", platform.python_version()
+    yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    capability = torch.backends.cpu.get_cpu_capability()
+    yield "processor", f"{platform.machine()}, {cores} cores, torch uses {capability}"
+    avx512 = "yes" if "AVX512" in capability else "no"
+    yield "AVX-512", avx512
+    bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    yield "bf16", "yes, by AVX-512" if bf16 else "slow: no instructions for it"
+    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)
+    yield "compiler", compiler or "none: gradient steps cannot be compiled, and take longer"
+    yield "CUDA", torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    yield "ffmpeg", shutil.which("ffmpeg") or ("that of imageio-ffmpeg" if _version("imageio-ffmpeg") else "none")
+    for extra, package in EXTRAS.items():
+        version = _version(package)
+        yield extra, f"{package} {version}" if version else f'not installed: pip install ".[{extra}]" in a clone'
+
+
+def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
+    """Yield what was looked at in an env, whether it is as it should be, and words on it."""
+    try:
+        single = single_env(env)
+    except RLTrainerError as error:
+        yield "making", False, str(error)
+        return
+    except Exception as error:
+        yield "making", False, f"{type(error).__name__}: {error}"
+        return
+    for name, attribute in (("observations", "observation_space"), ("actions", "action_space")):
+        space = getattr(single, attribute, None)
+        if not isinstance(space, gym.Space):
+            yield name, False, f"{attribute}: must be a gymnasium.Space; got {readable(space)}. Set it in __init__."
+            return
+        yield name, True, readable(space)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            check_env(single.unwrapped if isinstance(env, str) else single, skip_render_check=True)
+        texts = [_ANSI.sub("", str(each.message)).removeprefix("WARN: ") for each in told]
+        words = "; ".join(text for text in texts if not NO_MATTER.search(text))
+        yield "gymnasium", True, f"its own checks pass{': ' * bool(words)}{words}"
+    except Exception as error:
+        yield "gymnasium", False, f"its own checks fail: {next(iter(str(error).splitlines()), repr(error))}"
+    limit = single.get_wrapper_attr("_max_episode_steps") if single.has_wrapper_attr("_max_episode_steps") else None
+    single.close()
+    try:
+        envs = make_vec(env, 2, backend="sync", seed=1)
+    except RLTrainerError as error:
+        yield "rltrainer", False, str(error)
+        return
+    takers = algorithms_for(envs.single_observation_space, envs.single_action_space)
+    yield "algorithms", bool(takers), ", ".join(takers) or f"none takes these spaces: {_why_not(envs)}"
+    if takers:
+        yield from _steps(ALGORITHMS[takers[0]], takers[0], envs, env, limit)
+    envs.close()
+
+
+def _why_not(envs: Any) -> str:
+    try:
+        ActorCritic.for_envs(envs)  # which takes the most
+    except RLTrainerError as error:
+        return str(error)
+    return "its actions"
+
+
+def _steps(cls: Any, name: str, envs: Any, env: Any, limit: int | None) -> Iterator[tuple[str, bool, str]]:
+    options = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
+    policy = cls.policy_class.for_envs(envs, **options)
+    try:
+        started = time.perf_counter()
+        stats = Collector(policy, envs).collect(num_steps=NUM_STEPS, random=True)
+        seconds = time.perf_counter() - started
+    except Exception as error:
+        yield "steps", False, f"{type(error).__name__}: {error}"
+        return
+    yield "steps", True, f"{NUM_STEPS} random ones: observations and rewards are finite and as declared"
+    lengths = f", {stats.lengths.mean():.4g} steps each, and began anew" if stats.num_collected_episodes else ""
+    words = f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}"
+    hint = ": is there a time limit? Returns are those of episodes that ended"
+    if stats.num_collected_episodes or limit is not None:
+        hint = "" if limit is None else f"; the time limit is {limit:,}"
+    yield "episodes", True, words + hint
+    yield "speed", True, f"{NUM_STEPS / seconds:,.0f} env steps a second in one process, with what stores them"
+    first, second = (_walk(env) for _ in range(2))
+    same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    told = f"the same seed and actions give {'the same' if same else 'another'} episode"
+    told += "" if same else ": draw only from self.np_random, which super().reset(seed=seed) seeds"
+    yield "determinism", same, told
+
+
+def _walk(env: Any) -> list[np.ndarray[Any, Any]]:
+    """Return observations and rewards of the same steps, each time from a new env."""
+    single = single_env(env)
+    single.action_space.seed(1)
+    obs, _ = single.reset(seed=1)
+
+    def flat(obs: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(gym.spaces.flatten(single.observation_space, obs))
+
+    rows = [flat(obs)]
+    for _ in range(200):
+        obs, reward, terminated, truncated, _ = single.step(single.action_space.sample())
+        rows += [flat(obs), np.array([reward])]
+        if terminated or truncated:
+            obs, _ = single.reset()
+            rows.append(flat(obs))
+    single.close()
+    return rows
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

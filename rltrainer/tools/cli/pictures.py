@@ -1,0 +1,86 @@
+"""Pictures and films of runs: what `plot` and `record` make, and `train --plot --record` at its end."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.files.atomic_write import refuse_links
+from rltrainer.loggers import RunFolder
+from rltrainer.tools.evaluation import record
+from rltrainer.tools.evaluation.frames import require_frames
+from rltrainer.tools.evaluation.video_file import require_encoder
+from rltrainer.tools.runs import open_run
+from rltrainer.tools.runs.opened_run import run_of
+from rltrainer.tools.sweeps import open_sweep
+from rltrainer.tools.sweeps.opened_sweep import DESCRIBED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None:
+    """Look whether what is to be drawn and filmed can be: before a training, not after it.
+
+    Args:
+        is_drawn: whether there will be pictures.
+        filmed_env: what makes the env of a film; None without one.
+
+    Raises:
+        MissingExtraError: what draws or films is not installed.
+        ParamsError: the env renders no frames.
+    """
+    if is_drawn:
+        from rltrainer.tools.plots.figures import drawing
+
+        with drawing():
+            pass
+    if filmed_env is not None:
+        require_encoder("record")
+        with contextlib.closing(filmed_env()) as env:
+            require_frames("record.env", env)
+
+
+def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:
+    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep.
+
+    Args:
+        runs: folders.
+        path: of the picture; None takes the folder of a single one, and `curves.png` for several.
+        value: a number of the log.
+    """
+    from rltrainer.tools import plots
+
+    only = runs[0] if len(runs) == 1 else None
+    if only is not None:
+        RunFolder(only).refuse_links()
+        refuse_links([only / "sweep.png"], CheckpointError)
+    if only is not None and (only / DESCRIBED).exists():
+        _save(plots.sweep(open_sweep(only)), path or only / "sweep.png")
+        return
+    picture = plots.learning_curves([open_run(run) for run in runs], value)
+    _save(picture, path or (Path("curves.png") if only is None else only / "learning_curve.png"))
+    if only is not None:
+        click.echo(f"{plots.page(only)}")
+
+
+def _save(picture: "Figure", path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        picture.savefig(path)
+    except ValueError as error:  # of a format that Matplotlib does not know
+        raise ParamsError(field_error_text("plot", "path", "must end in .png, .svg or .pdf", str(path))) from error
+    click.echo(f"{path}")
+
+
+def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed: int = 10_001) -> None:
+    """Film the best algorithm of a run, or that of a file; None takes `best.mp4` of the run's videos, or its name."""
+    if path is None and (folder := run_of(run)) is not None:
+        RunFolder(folder).refuse_links()
+        path = RunFolder(folder).videos / f"{'best' if folder == run else run.stem}.mp4"
+    path = run.with_suffix(".mp4") if path is None else path
+    stats = record(run, env, path, episodes=episodes, seed=seed)
+    click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")

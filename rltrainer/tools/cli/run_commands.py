@@ -1,0 +1,167 @@
+"""Commands on runs that are there: go on with one, evaluate it, film it, draw several."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rltrainer.envs.make_vec import single_env
+from rltrainer.errors import CheckpointError
+from rltrainer.loggers import RunFolder
+from rltrainer.tools.cli.env_names import env_named
+from rltrainer.tools.cli.pictures import draw, film
+from rltrainer.tools.cli.train_command import train_in
+from rltrainer.tools.evaluation import evaluate_policy
+from rltrainer.tools.evaluation import watch as watch_policy
+from rltrainer.tools.export import export_onnx
+from rltrainer.tools.plots import table
+from rltrainer.tools.plots.run_data import curve
+from rltrainer.tools.recipes import AnyRecipe, recipe_of
+from rltrainer.tools.recipes.recipe_file import NAME as RECIPE
+from rltrainer.tools.runs import open_run
+from rltrainer.tools.runs.opened_run import run_of, runs_in
+from rltrainer.tools.sweeps.opened_sweep import DESCRIBED
+
+ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
+RUN = click.argument("run", type=click.Path(path_type=Path))
+
+
+@click.command()
+@RUN
+@ENV
+@click.option(
+    "--max-epochs", type=int, metavar="N", help="Train for so many epochs in all, for more than were planned."
+)
+def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
+    """Go on with a run where it ended, bit for bit.
+
+    It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs.
+    """
+    recipe = _recipe(run, env)
+    if max_epochs is None and open_run(run).stop_reason == "max_epochs":
+        click.echo("rltrainer: the run has come to its end; --max-epochs N trains on")
+    if max_epochs is not None:
+        recipe = recipe.with_fields(max_epochs=max_epochs)
+    if open_run(run).newest_checkpoint is None:
+        if not RunFolder(run).checkpoints.exists():  # a run makes the folder before all else: it was removed
+            hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {run}"
+            raise CheckpointError(f"{run}: its checkpoints are gone, as a sweep removes those of what is over. {hint}")
+        click.echo(f"rltrainer: {run} has no checkpoint; it begins anew", err=True)
+    train_in(RunFolder(run), recipe, {})
+
+
+@click.command()
+@RUN
+@ENV
+@click.option("--episodes", default=20, show_default=True, metavar="N")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
+    """Play episodes with the best algorithm of a run.
+
+    RUN is its folder, or a file in it, such as best.safetensors. The algorithm does not explore.
+    """
+    stats = evaluate_policy(run, _env(run, env), episodes, seed=seed)
+    for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
+        if summary is not None:
+            click.echo(f"{name} {summary.mean:.6g} +- {summary.std:.4g} (from {summary.min:.6g} to {summary.max:.6g})")
+    if stats.success_rate is not None:
+        click.echo(f"success rate {stats.success_rate:.3g}")
+
+
+@click.command()
+@RUN
+@ENV
+@click.option("--episodes", default=1, show_default=True, metavar="N")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+@click.option(
+    "--path", type=click.Path(path_type=Path), help="An .mp4 or .gif; best.mp4 of the run's videos by default."
+)
+def record(run: Path, env: str | None, episodes: int, seed: int, path: Path | None) -> None:
+    """Film the best algorithm of a run."""
+    film(run, _env(run, env, render_mode="rgb_array"), path, episodes, seed)
+
+
+@click.command()
+@RUN
+@ENV
+@click.option("--episodes", default=1, show_default=True, metavar="N")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
+    """Show the best algorithm of a run in a window."""
+    stats = watch_policy(run, _env(run, env, render_mode="human"), episodes=episodes, seed=seed)
+    click.echo(f"returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--path", type=click.Path(path_type=Path), help="Of the picture; in the folder of a single one, or curves.png."
+)
+@click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
+@click.option("--table", "is_table", is_flag=True, help="Print a table in Markdown: mean and interval of each env.")
+def plot(runs: tuple[Path, ...], path: Path | None, value: str, is_table: bool) -> None:
+    """Draw the learning curves of runs, or a sweep.
+
+    A folder of runs stands for all of them. Seeds of one algorithm and params are drawn together. A single run gets its
+    page, too.
+    """
+    found = [each for folder in runs for each in _runs_of(folder, value)]
+    if not is_table:
+        draw(found, path, value)
+    elif path is None:
+        click.echo(table(found, value), nl=False)
+    else:
+        path.write_text(table(found, value))
+
+
+@click.command()
+@RUN
+@click.option("--path", type=click.Path(path_type=Path), help="An .onnx; best.onnx in the run's folder by default.")
+def export(run: Path, path: Path | None) -> None:
+    """Write the best policy of a run as an ONNX graph.
+
+    It runs without Python, PyTorch or rltrainer.
+    """
+    saved = run if run.is_file() else open_run(run).folder.best
+    path = saved.with_suffix(".onnx") if path is None else path
+    export_onnx(saved, path)
+    click.echo(f"{path}")
+
+
+def _runs_of(folder: Path, value: str) -> list[Path]:
+    """Return a run or a sweep as it is; of another folder the runs in it that have logged the number."""
+    found = [run for run in runs_in(folder) if not any((each / DESCRIBED).exists() for each in (run, *run.parents))]
+    logged = [run for run in found if run == folder or curve(open_run(run), value) is not None]
+    for run in set(found) - set(logged):
+        click.echo(f"rltrainer: {run} is left out, as it has logged no {value} yet", err=True)
+    return logged or [folder]
+
+
+def _recipe(run: Path, env: str | None) -> AnyRecipe:
+    live: dict[str, Any] = {} if env is None else {"env": env_named(env)}
+    try:
+        return recipe_of(open_run(run).folder, **live)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace("pass env=...", "name it: --env my_package:MyEnv")) from error
+
+
+def _env(run: Path, env: str | None, **more: Any) -> Any:
+    """Return what makes an env of a run, or of a file in it: as its recipe says, or its params, or the command."""
+    folder = run_of(run)
+    if folder is None and run.is_file():
+        if env is None:
+            raise CheckpointError(f"{run}: lies in no run that says its env. Name it: --env CartPole-v1")
+        return functools.partial(single_env, env_named(env), **more)
+    opened = open_run(folder or run)
+    run = opened.folder.path
+    if (opened.folder.path / RECIPE).exists():
+        recipe = _recipe(run, env)
+        if recipe.env is not None:
+            return functools.partial(recipe.make_env, **more)
+    elif env is not None:
+        return functools.partial(single_env, env_named(env), **more)
+    elif opened.env_id is not None:
+        return functools.partial(single_env, opened.env_id, **{**opened.env_kwargs, **more})
+    hint = "Name it: --env my_package:MyEnv."
+    raise CheckpointError(f"{opened.folder.params}: does not say which env the run is of. {hint}")

@@ -1,0 +1,100 @@
+"""`rltrainer sweep`: many trials of a recipe with other values of its fields, each of which may be a range."""
+
+from pathlib import Path
+
+import click
+
+from rltrainer.errors import MissingExtraError, escaped
+from rltrainer.tools.cli.fields import FieldOption, shown, with_values
+from rltrainer.tools.cli.train_command import EXPLAIN, HELP_ALL, TrainCommand, require_source
+from rltrainer.tools.cli.values import RANGES, read_range
+from rltrainer.tools.sweeps import SweepResult, SweepTrial
+from rltrainer.tools.sweeps import sweep as run_sweep
+
+CAN_VARY = ("run", "algorithm", "policy", "trainer")
+"""Groups whose fields can vary."""
+
+
+class SweepCommand(TrainCommand):
+    """A command whose options are the fields of what it varies."""
+
+    left_out = ("checkpoint",)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the fields, and how ranges are written."""
+        super().format_epilog(ctx, formatter)
+        if "all" in ctx.meta:
+            formatter.write_text(RANGES)
+
+
+@click.command("sweep", cls=SweepCommand, short_help="Find values of fields that train well.")
+@click.argument("algorithm", required=False, metavar="[ALGORITHM]")
+@click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
+@click.option("--data", metavar="DATA", help="A file, folder or Minari data set: train offline.")
+@click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
+@click.option("--trials", default=20, show_default=True, metavar="N", help="In all, with those that are there.")
+@click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
+@click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
+@click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
+@click.option("--path", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
+@EXPLAIN
+@HELP_ALL
+@click.pass_context
+def sweep(
+    ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,
+    seeds: int, seed: int, processes: int | None, path: Path | None, **values: str | None,
+) -> None:  # fmt: skip
+    """Find values that train well: `sweep ppo --env CartPole-v1 --lr log:1e-5:1e-2`.
+
+    Options with ranges vary; without any, those that are usual for the algorithm. The same command goes on.
+    """
+    require_source(ctx, env, recipe, data)
+    meant, fields = ctx.meta["recipe"], {field.key: field for field in ctx.meta["fields"]}
+    given = {key: text for key, text in values.items() if text is not None}
+    try:
+        ranges = {key: found for key, text in given.items() if (found := read_range(text)) is not None}
+        fixed = {key: text for key, text in given.items() if key not in ranges}
+        made, _ = with_values(meant, fixed)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error), ctx) from error
+    for key in ranges:
+        if (field := fields[key]).group not in CAN_VARY:
+            raise click.UsageError(f"{field.flag}: cannot vary, only be set", ctx)
+    space = {fields[key].name: found for key, found in ranges.items()} or None
+    folder = Path("sweeps") / made.name.replace("/", "_") if path is None else path
+    click.echo(f"rltrainer: {ctx.meta['words']}; {trials} trials of {made.length}, to {folder}")
+    try:
+        result = run_sweep(
+            made, space, path=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes
+        )
+    except KeyboardInterrupt:
+        click.echo("rltrainer: saved; the same command goes on", err=True)
+        raise
+    best = result.best
+    click.echo(f"rltrainer: the best is trial {best.number} with score {best.score:.6g}, in {folder}")
+    words = [
+        f"--recipe {recipe}" if recipe else meant.algorithm,
+        *([f"--env {env}"] if env else []),
+        *([f"--data {data}"] if data else []),
+    ]
+    words += [f"{fields[key].flag} {text}" for key, text in fixed.items()]
+    words += _flags(best, list(fields.values()))
+    click.echo(f"rltrainer: train it with: rltrainer train {escaped(' '.join(words))}")
+    _draw(result)
+
+
+def _flags(trial: SweepTrial, fields: list[FieldOption]) -> list[str]:
+    """Return what a trial had as options of `rltrainer train`."""
+    flags = {field.name: field.flag for field in fields if field.group in CAN_VARY}
+    return [f"{flags[name]} {shown(value)}" for name, value in trial.fields.items()]
+
+
+def _draw(result: SweepResult) -> None:
+    """Write the picture of a sweep to its folder, if there is what draws."""
+    from rltrainer.tools import plots
+
+    try:
+        plots.sweep(result).savefig(result.path / "sweep.png")
+    except MissingExtraError:
+        return
+    click.echo(f"{result.path / 'sweep.png'}")

@@ -1,0 +1,296 @@
+"""`rltrainer train`: an algorithm in an env, or a recipe; every field is an option; several seeds at once."""
+
+import dataclasses
+import functools
+import itertools
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+import gymnasium as gym
+
+from rltrainer.algorithms import load
+from rltrainer.checkpoint import CheckpointParams
+from rltrainer.errors import ParamsError
+from rltrainer.loggers import RunFolder
+from rltrainer.tools.cli.env_names import env_named
+from rltrainer.tools.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
+from rltrainer.tools.cli.pictures import draw, film, require_extras
+from rltrainer.tools.cli.values import SYNTAX, read_seeds
+from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
+from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
+from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.training import choose_recipe
+from rltrainer.tools.runs import open_run, run_seeds
+from rltrainer.validation.hints import ARGUMENTS
+from rltrainer.validation.suggestions import did_you_mean
+
+DEFAULT_ENV = "CartPole-v1"
+"""The env whose recipe `--help` shows where no env is named."""
+NO_DATA = "data"
+"""The name for `--help` where none is given."""
+
+
+class TrainCommand(click.Command):
+    """A command whose options are the fields of what it is about to train.
+
+    Attributes:
+        left_out: groups of fields that are no options.
+    """
+
+    left_out: ClassVar[tuple[str, ...]] = ()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find out what is meant, of which the options are, and read them."""
+        ctx.meta["recipe"], ctx.meta["words"] = _meant(args)
+        ctx.meta["fields"] = [field for field in fields_of(ctx.meta["recipe"]) if field.group not in self.left_out]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if hint := _other_name(ctx.meta["fields"], error.option_name):
+                raise click.UsageError(f"{error.message} {hint}", ctx) from None
+            raise
+        except click.UsageError as error:
+            if "unexpected extra argument" not in error.message:
+                raise
+            raise click.UsageError(f"{error.message}. One algorithm goes first; name an env by --env", ctx) from None
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's own options and those of fields."""
+        if "options" not in ctx.meta:
+            ctx.meta["options"] = [field.to_click() for field in ctx.meta.get("fields", [])]
+        return [*super().get_params(ctx), *ctx.meta["options"]]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say that fields are options; with `--help-all` list them by group, names only, as `--explain` says more."""
+        fields: list[FieldOption] = ctx.meta["fields"]
+        formatter.write_paragraph()
+        if "all" not in ctx.meta:
+            words = f"Each field of {ctx.meta['recipe'].name} is an option too, such as --lr 1e-3"
+            formatter.write_text(f"{words}: --help-all lists them.")
+            return
+        formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME explains one:")
+        groups = dict.fromkeys(field.group for field in fields)
+        named = {
+            group: [field.flag.removeprefix("--") for field in fields if field.group == group]
+            for group in groups
+            if group not in NESTED + NETS
+        }
+        named["and those of"] = [group for group in groups if group not in named]
+        for group, names in named.items():
+            text = textwrap.fill(" ".join(names), formatter.width - 16, break_on_hyphens=False)
+            formatter.write(textwrap.indent(text, " " * 16).replace(" " * 16, f"  {group:14}", 1) + "\n")
+        formatter.write_paragraph()
+        formatter.write_text(SYNTAX)
+
+
+def _other_name(fields: list[FieldOption], option: str) -> str:
+    """Return a sentence that says what another program's option is here; "" if that is not known."""
+    name = option.lstrip("-").replace("-", "_")
+    if name in ("algo", "algorithm"):
+        return "The algorithm comes first: rltrainer train ppo --env CartPole-v1"
+    if name in ("env_id", "gym_id"):
+        return "Did you mean '--env'?"
+    flags = (field.flag for ours in ARGUMENTS.get(name, ()) for field in fields if field.name == ours)
+    return next((f"Did you mean {flag!r}?" for flag in flags), "")
+
+
+def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Print what fields are, and end."""
+    if value is None:
+        return
+    fields: list[FieldOption] = ctx.meta["fields"]
+    name = value.removeprefix("--")
+    meant = [field for field in fields if name.replace("_", "-") in (field.group.replace("_", "-"), field.flag[2:])]
+    if not meant:
+        known = [field.flag.removeprefix("--") for field in fields] + [field.group for field in fields]
+        raise click.BadParameter(f"there is no field or group {value!r}.{did_you_mean(name, known)}", ctx, param)
+    for field in meant:
+        default = f" [{field.default}]" if field.default else ""
+        click.echo(f"{field.flag}{default}")
+        text = field.text[:1].upper() + field.text[1:]
+        click.echo(textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    "))
+    ctx.exit()
+
+
+def help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the help with all fields, and end."""
+    if value:
+        ctx.meta["all"] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+EXPLAIN = click.option(
+    "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field or group."
+)
+HELP_ALL = click.option(
+    "--help-all", is_flag=True, callback=help_all, expose_value=False, help="Show this message and all fields."
+)
+
+
+@click.command("train", cls=TrainCommand, short_help="Train an agent; every field of a training is an option.")
+@click.argument("algorithm", required=False, metavar="[ALGORITHM]")
+@click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
+@click.option("--data", metavar="DATA", help="A file, folder or Minari data set: train offline.")
+@click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
+@click.option(
+    "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
+)
+@click.option(
+    "--directory", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True
+)
+@click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
+@click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
+@EXPLAIN
+@HELP_ALL
+@click.pass_context
+def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
+          seed: str, directory: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
+    """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
+
+    The best recipe for the env is taken, or else recommended settings. A run has a folder with its log, best algorithm
+    and checkpoints. Ctrl-C saves; `resume` continues.
+    """
+    require_source(ctx, env, recipe, data)
+    try:
+        seeds = read_seeds(seed)
+    except ValueError:
+        raise click.BadParameter(f"{seed!r} is no seed: 3, 1..5, or 1,2,7", ctx, param_hint="--seed") from None
+    meant, words = ctx.meta["recipe"], ctx.meta["words"]
+    try:
+        made, checkpoint = with_values(meant, {key: text for key, text in values.items() if text is not None})
+    except (TypeError, ValueError) as error:
+        field = re.match(r"\w+\.(\w+): ", str(error))
+        more = f". `--explain {field[1].replace('_', '-')}` says more." if field else ""
+        raise click.UsageError(f"{str(error).removesuffix('.')}{more}", ctx) from error
+    if made.env is None and (is_drawn or is_filmed):
+        raise click.UsageError("--plot and --record show test episodes: name their env, --env ENV", ctx)
+    filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
+    require_extras(is_drawn, filmed_env)
+    click.echo(f"rltrainer: {words}; {made.length}")
+    if len(seeds) > 1:
+        runs = _train_seeds(made, seeds, directory, checkpoint)
+        picture = Path(directory) / f"{made.name.replace('/', '_')}.png"
+    else:
+        made = dataclasses.replace(made, seed=seeds[0])
+        folder = RunFolder.new(made.name.replace("/", "_"), directory)
+        train_in(folder, made, checkpoint)
+        runs, picture = [folder.path], folder.path / "learning_curve.png"
+    if filmed_env is not None:
+        for run in runs:
+            film(run, filmed_env)
+    if is_drawn:  # after the film, which the page shows
+        draw(runs, picture)
+
+
+def require_source(ctx: click.Context, env: str | None, recipe: str | None, data: str | None) -> None:
+    """Raise a usage error if nothing says what a command learns from."""
+    if env is None and recipe is None and data is None:
+        named = "an env (--env CartPole-v1), a recipe (--recipe ppo/CartPole-v1) or data (--data logged.safetensors)"
+        raise click.UsageError(f"name {named}", ctx)
+    if data is None and isinstance(meant := ctx.meta["recipe"], OfflineRecipe):
+        raise click.UsageError(f"{meant.algorithm} learns from data: name it, --data logged.safetensors", ctx)
+
+
+def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> None:
+    """Train, or go on, in a folder, and say what came of it."""
+    click.echo(f"rltrainer: to {folder.path}")
+    try:
+        info = run_recipe(recipe, folder, **_checkpoint(folder, checkpoint)).info
+    except KeyboardInterrupt:
+        _say_what_is_saved([folder])
+        raise
+    click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
+
+
+def _train_seeds(recipe: AnyRecipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> list[Path]:
+    """Train several seeds at once, and return the folders of those that did not fail."""
+    name = recipe.name.replace("/", "_")
+    folders = {seed: RunFolder.new(f"{name}_seed{seed}", directory) for seed in seeds}
+    make = functools.partial(
+        make_trainer, recipe, {seed: str(folder.path) for seed, folder in folders.items()}, checkpoint
+    )
+    try:
+        ended = run_seeds(make, seeds)
+    except KeyboardInterrupt:
+        _say_what_is_saved(folders.values())
+        raise
+    for run in ended:
+        if recipe.env is None and run.result is not None:
+            keep_last(folders[run.seed])
+        score = "failed" if run.result is None else f"best score {run.result.best_score}"
+        click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")
+    return [folders[run.seed].path for run in ended if run.result is not None]
+
+
+def keep_last(folder: RunFolder) -> None:
+    """Keep the last algorithm as the best, which it is as far as a run without test steps knows."""
+    if (checkpoint := open_run(folder.path).newest_checkpoint) is not None:
+        folder.save_best(load(checkpoint))
+
+
+def _say_what_is_saved(folders: Iterable[RunFolder]) -> None:
+    for folder in folders:
+        if any(folder.checkpoints.glob("checkpoint-*")):
+            click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+
+
+def make_trainer(recipe: AnyRecipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:
+    """Return the trainer of a seed, whose folder holds its recipe."""
+    folder, recipe = RunFolder(Path(folders[seed])), dataclasses.replace(recipe, seed=seed)
+    write_recipe(recipe, folder)
+    return recipe.make_trainer(run_folder=folder, **_checkpoint(folder, checkpoint))
+
+
+def _checkpoint(folder: RunFolder, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"checkpoint": CheckpointParams(folder.checkpoints, **fields)} if fields else {}
+
+
+def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
+    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are.
+
+    Raises:
+        UsageError: an algorithm or a recipe is misspelt, or they contradict each other.
+    """
+    try:
+        return _recipe_of(args)
+    except ParamsError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
+    name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
+    algorithm = _algorithm(args[0]) if args and not args[0].startswith("-") else None
+    if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):
+        raise click.UsageError(f"{algorithm} is no algorithm. Name an env by --env {algorithm}")
+    if data is not None or algorithm in OFFLINE:
+        if name is not None:
+            raise click.UsageError("a recipe trains in its env: name it, or data")
+        return choose_recipe(None if env is None else env_named(env), algorithm, {}, data or NO_DATA)
+    if name is not None:
+        recipe = get(name)
+        if algorithm not in (None, recipe.algorithm):
+            raise click.UsageError(f"the recipe {name} is of {recipe.algorithm}, not of {algorithm}")
+        recipe = recipe if env is None else recipe.with_fields(env=env_named(env))
+        return recipe, f"recipe {name} ({recipe.source})"
+    num_envs = _value_of("--num-envs", args) or ""
+    shape = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
+    return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
+
+
+def _algorithm(word: str) -> str:
+    """Return the name of an algorithm, however it is written: `PPO`, `DiscreteSAC`, `discrete-sac`."""
+    plain = word.lower().replace("-", "").replace("_", "")
+    return next((name for name in ALGORITHMS if name.replace("_", "") == plain), word)
+
+
+def _value_of(option: str, args: list[str]) -> str | None:
+    for arg, following in itertools.zip_longest(args, args[1:]):
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") == option:
+            return value if equals else following
+    return None

@@ -1,0 +1,95 @@
+"""The words of a command as values of fields; whether a field takes them, its own rule says."""
+
+import re
+from typing import Any, get_args
+
+from rltrainer.interval import Every, Unit
+from rltrainer.schedules import CosineSchedule, LinearSchedule
+from rltrainer.state import registry
+from rltrainer.tools.sweeps import LogUniform, Uniform
+from rltrainer.tools.sweeps.ranges import Range
+from rltrainer.validation.suggestions import did_you_mean
+
+_SCHEDULES = {"linear": LinearSchedule, "cosine": CosineSchedule}
+_RANGES = {"uniform": Uniform, "log": LogUniform}
+_EXAMPLES = {"uniform": "0.9:0.999", "log": "1e-5:1e-2"}
+_WORDS = {"none": None, "true": True, "false": False}
+SYNTAX = (
+    "Values: 3, 1e-3, true, none, 64,64 (a list), linear:1e-3 or linear:1.0:0.05:0.2 (a schedule from, to, until which "
+    "share of the training; cosine too), ReLU (a name of rltrainer's), 600:second (an interval)."
+)
+RANGES = (
+    "Ranges: log:1e-5:1e-2 (each power of ten as likely as the next), uniform:0.9:0.999, 1..20 (integers), 32/64/256 "
+    "or 64,64/256,256 (one of these values)."
+)
+
+
+def read_value(text: str) -> Any:
+    """Return what a word stands for; text that is nothing else, as it is.
+
+    Raises:
+        ValueError: it begins as a schedule or an interval does, and is none.
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if "," in text:
+        return tuple(read_value(part.strip()) for part in text.strip(",()[]").split(","))
+    name, _, rest = text.partition(":")
+    if name in _SCHEDULES and rest:
+        try:
+            return _SCHEDULES[name](*(float(number) for number in rest.split(":")))
+        except (TypeError, ValueError) as error:
+            hint = f"Write {name}:FROM:TO:UNTIL, such as {name}:1e-3 or {name}:1.0:0.05:0.2"
+            raise ValueError(f"{text!r} is no schedule. {hint}") from error
+    if rest and name.isdecimal():
+        if rest not in get_args(Unit):
+            hint = did_you_mean(rest, get_args(Unit)).strip() or f"Units are {', '.join(get_args(Unit))}"
+            raise ValueError(f"{text!r} is no interval, such as 600:second. {hint}")
+        return Every(int(name), rest)  # type: ignore[arg-type]  # one of its units
+    known = registry.value_meant(text)
+    return _number(text) if known is None else known
+
+
+def read_range(text: str) -> Range | None:
+    """Return the range that a word stands for; None if it is a value.
+
+    Raises:
+        ValueError: it is a range wrongly written, or of numbers that are none of one.
+    """
+    name, *bounds = text.split(":")
+    if name in _RANGES:
+        try:
+            low, high = map(float, bounds)
+        except ValueError:
+            raise ValueError(f"{text!r} is no range: {name}:{_EXAMPLES[name]}") from None
+        return _RANGES[name](low, high)
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        return range(int(match[1]), int(match[2]) + 1)
+    return [read_value(part) for part in text.split("/")] if "/" in text else None
+
+
+def read_seeds(text: str) -> list[int]:
+    """Return the seeds of `3`, `1..5` or `1,2,7`.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        seeds = list(range(int(match[1]), int(match[2]) + 1))
+    else:
+        seeds = [int(part) for part in text.split(",")]
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError(text)
+    return seeds
+
+
+def _number(text: str) -> Any:
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        # 1e5 env steps are as good a number of them as 100000.
+        is_whole = isinstance(number, float) and "e" in text.lower() and number.is_integer()
+        return int(number) if is_whole else number
+    return text

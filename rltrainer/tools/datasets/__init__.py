@@ -1,0 +1,23 @@
+"""Data sets: other projects' files as buffers, and some episodes of a buffer as a buffer of their own."""
+
+from rltrainer.data.chosen_episodes import best_episodes, episodes_with_return, split_episodes
+from rltrainer.tools.datasets.any_file import load
+from rltrainer.tools.datasets.hdf5_file import from_hdf5
+from rltrainer.tools.datasets.lerobot_folder import from_lerobot
+from rltrainer.tools.datasets.minari_read import from_minari
+from rltrainer.tools.datasets.minari_write import to_minari
+from rltrainer.tools.datasets.npz_file import from_npz
+from rltrainer.tools.datasets.parquet_file import from_parquet
+
+__all__ = [
+    "best_episodes",
+    "episodes_with_return",
+    "from_hdf5",
+    "from_lerobot",
+    "from_minari",
+    "from_npz",
+    "from_parquet",
+    "load",
+    "split_episodes",
+    "to_minari",
+]

@@ -1,0 +1,125 @@
+"""Reads data sets from HDF5 files in D4RL's layout. Links to elsewhere, and filters that are plugins, are refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.errors import ReplayBufferError, missing_extra, readable
+from rltrainer.files.json_text import MAX_DEPTH
+from rltrainer.files.regular_file import open_regular
+from rltrainer.tools.datasets.claims import check_claim, nbytes_of, numbers, reading
+from rltrainer.tools.datasets.logged_rows import is_wanted, rows_of, to_buffer
+from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.suggestions import explains_arguments
+
+BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
+"""Numbers of the compressions and checksums that HDF5 and h5py bring; any other is a library that is loaded."""
+
+
+@explains_arguments
+def from_hdf5(
+    path: str | Path,
+    *,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> ReplayBuffer:
+    """Read a buffer from an HDF5 file in D4RL's layout (extra `hdf5`).
+
+    Its members are `observations` (a group of them is a Dict), `actions`, `rewards`, `terminals` or `terminations`,
+    `timeouts` or `truncations`, and, if there are, `next_observations`. Others are not looked at. A time-out is a
+    truncation: what follows is bootstrapped.
+
+    Args:
+        path: the file.
+        observation_space, action_space, device, seed: see `from_npz`, for what is returned too.
+
+    Raises:
+        ReplayBufferError: the file is damaged, claims more than it can hold, lacks a member, or refers to other files.
+        SpaceError: the values do not fit the spaces.
+        MissingExtraError: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise missing_extra("from_hdf5", "hdf5", error) from error
+    path = Path(checked("from_hdf5", "path", path, AnyPath))
+    origin = f"from_hdf5: {path}"
+    with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
+        wanted = dict(stored_members(origin, file))
+        check_claim(origin, path, sum(map(claimed_nbytes_of, wanted.values())), path.stat().st_size)
+        arrays = {name: numbers(origin, name, member[()]) for name, member in wanted.items()}
+    return to_buffer(
+        origin, rows_of(origin, arrays, path.stat().st_size), observation_space, action_space, device, seed
+    )
+
+
+def claimed_nbytes_of(member: Any) -> int:
+    """Return the bytes that an h5py data set says it takes."""
+    return nbytes_of(member.shape or (), member.dtype)
+
+
+def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and h5py data set of each wanted member, those in groups too; see `members_of`.
+
+    Raises:
+        ReplayBufferError: one holds no numbers.
+    """
+    import h5py
+
+    for name, member in members_of(origin, file, [name for name in file if is_wanted(name)]):
+        if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
+            found = member.dtype if isinstance(member, h5py.Dataset) else type(member).__name__
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {found}")
+        yield name, member
+
+
+def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield name and h5py object of members, and of what is in them if they are groups.
+
+    Raises:
+        ReplayBufferError: one lies elsewhere, or needs a plugin; a group holds itself, or is nested too deep.
+    """
+    import h5py
+
+    waiting = [(file, key, key, 1) for key in names[::-1]]
+    seen = set()
+    while waiting:
+        group, key, name, depth = waiting.pop()
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected data, found a link")
+        member = group[key]
+        place = h5py.h5o.get_info(member.id).addr
+        if place in seen:
+            raise ReplayBufferError(
+                f"{origin}: member {readable(name)}: expected data of its own, found a second name of other"
+            )
+        seen.add(place)
+        if isinstance(member, h5py.Group):
+            if depth >= MAX_DEPTH:
+                text = f"expected groups nested at most {MAX_DEPTH} deep, found more"
+                raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
+            waiting += [(member, part, f"{name}/{part}", depth + 1) for part in member]
+            continue
+        if isinstance(member, h5py.Dataset):
+            _check_place(origin, name, member)
+        yield name, member
+
+
+def _check_place(origin: str, name: str, member: Any) -> None:
+    """Raise a `ReplayBufferError` unless an h5py data set lies in its file, and needs no plugin."""
+    problem = None
+    if member.external or member.is_virtual:
+        problem = "data in this file, found a reference to other files"
+    else:
+        plan = member.id.get_create_plist()
+        filters = {plan.get_filter(i)[0] for i in range(plan.get_nfilters())}
+        if filters - BUILT_IN_FILTERS:
+            problem = f"a compression that HDF5 brings, found the filters {sorted(filters)}"
+    if problem:
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected {problem}")

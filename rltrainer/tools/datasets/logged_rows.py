@@ -1,0 +1,267 @@
+"""Rows that somebody logged, on their way into a replay buffer: spaces, successors, and where errors come from."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.storage import Array
+from rltrainer.errors import ReplayBufferError, SpaceError, readable
+from rltrainer.files.json_text import MAX_DEPTH
+from rltrainer.spaces import check_claims, leaf_spaces
+from rltrainer.tools.datasets.claims import telling
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves
+from rltrainer.validation.field_rules import checked, instance_of
+
+Space = gym.Space[Any]
+AnySpace = Annotated[
+    gym.Space[Any], instance_of(gym.Space, hint="Write gymnasium.spaces.Box(...), or take that of an env.")
+]
+
+NAMES = {
+    "observations": ("observations",),
+    "actions": ("actions",),
+    "rewards": ("rewards",),
+    "terminations": ("terminations", "terminals"),
+    "truncations": ("truncations", "timeouts"),
+    "next_observations": ("next_observations",),
+}
+"""Names of the columns in files: as `from_arrays` has them, or as D4RL has them."""
+
+
+@dataclass(slots=True)
+class LoggedRows:
+    """M transitions of one stream in time order; leaves are arrays [M, ...].
+
+    Attributes:
+        next_observations: None if the successor of a row is the next row.
+        observation_space, action_space: what the data set says of itself; None if nothing.
+        num_bytes: the length of the files, which bounds the spaces that are inferred.
+    """
+
+    observations: Tree
+    actions: Any
+    rewards: Any
+    terminations: Any
+    truncations: Any
+    next_observations: Tree | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    num_bytes: int = 0
+
+
+def is_wanted(member: str) -> bool:
+    """Return whether a member of a file, such as `observations/camera`, is one of the columns."""
+    return member.partition("/")[0] in {name for names in NAMES.values() for name in names}
+
+
+def rows_of(origin: str, members: Mapping[str, Array], num_bytes: int) -> LoggedRows:
+    """Arrange the members of a file as rows; `observations/camera` is the leaf `camera` of a Dict.
+
+    Args:
+        origin: what errors begin with: the reader and its path.
+        members: arrays by name.
+        num_bytes: the length of the file.
+
+    Raises:
+        ReplayBufferError: one is missing, or they have unequal numbers of rows.
+    """
+    trees = _trees(origin, members)
+    found: dict[str, Any] = {}
+    for column, names in NAMES.items():
+        found[column] = next((trees[name] for name in names if name in trees), None)
+    required = [name for name in NAMES if name not in ("truncations", "next_observations")]
+    for column in required + (["truncations"] if found["next_observations"] is None else []):
+        if found[column] is None:
+            known = " or ".join(map(repr, NAMES[column]))
+            hint = "Where no episode has a time limit, it is an array of zeros." if column == "truncations" else ""
+            there = readable(sorted(members)) if members else "none that is known"
+            text = f"expected the member {known}, found {there}. {hint}"
+            raise ReplayBufferError(f"{origin}: {text.rstrip()}")
+    num_rows = next((len(leaf) for leaf in leaves(found["observations"]) if leaf.ndim), 0)
+    for column, tree in found.items():
+        for path, array in named_leaves(tree) if tree is not None else ():
+            if array.ndim == 0 or len(array) != num_rows:
+                text = f"expected {num_rows} rows, as observations have, found shape {array.shape}"
+                raise ReplayBufferError(f"{origin}: {column}{path}: {text}")
+    if found["truncations"] is None:
+        found["truncations"] = np.zeros(num_rows, np.bool_)
+    return LoggedRows(**found, num_bytes=num_bytes)
+
+
+def to_buffer(
+    origin: str,
+    rows: LoggedRows,
+    observation_space: Space | None,
+    action_space: Space | None,
+    device: torch.device | str,
+    seed: int | None,
+) -> ReplayBuffer:
+    """Make a buffer of rows.
+
+    Args:
+        origin: what errors begin with.
+        rows: what was logged.
+        observation_space, action_space: win over what the data set says, or is taken to mean.
+        device, seed: of the buffer.
+
+    Raises:
+        SpaceError, ReplayBufferError: see `ReplayBuffer.from_arrays`.
+    """
+    with telling(origin):
+        checked("dataset", "observation_space", observation_space, AnySpace | None)
+        checked("dataset", "action_space", action_space, AnySpace | None)
+        flags: Any = {name: _flags(name, getattr(rows, name)) for name in ("terminations", "truncations")}
+        rows = replace(rows, rewards=_flat(np.asarray(rows.rewards)), **flags)
+        obs_space, action_space = observation_space or rows.observation_space, action_space or rows.action_space
+        obs_space = obs_space or infer_observation_space(rows.observations, rows.num_bytes)
+        action_space = action_space or infer_action_space(rows.actions, rows.num_bytes)
+        rows = replace(
+            rows,
+            observations=_fit(rows.observations, obs_space),
+            actions=_fit(rows.actions, action_space),
+            next_observations=None if rows.next_observations is None else _fit(rows.next_observations, obs_space),
+        )
+        if rows.next_observations is None:
+            rows = with_successors(origin, rows)
+        columns = {name: getattr(rows, name) for name in NAMES}
+        spaces: Any = {"observation_space": obs_space, "action_space": action_space}
+        return ReplayBuffer.from_arrays(**columns, **spaces, device=device, seed=seed)
+
+
+def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
+    """Take the next row for each row's successor.
+
+    That of a truncated row, and of a last row that is not terminated, is unknown: it is left out. Its episode then ends
+    one transition earlier, by truncation, with an observation that is known.
+    """
+    terminated, truncated = rows.terminations, rows.truncations.copy()
+    num_rows = len(terminated)
+    is_unknown = ~terminated & (truncated | (np.arange(num_rows) == num_rows - 1))
+    kept = np.flatnonzero(~is_unknown)
+    if not len(kept):
+        text = f"expected rows that others follow, or next_observations; found {num_rows} rows without a successor"
+        raise ReplayBufferError(f"{origin}: {text}")
+    if len(kept) < num_rows:
+        text = "%s: %d of %d transitions have no known successor and are left out; their episodes end before them"
+        logging.getLogger("rltrainer").warning(text, origin, num_rows - len(kept), num_rows)
+    before = np.flatnonzero(is_unknown & truncated) - 1
+    before = before[before >= 0]
+    truncated[before[~terminated[before]]] = True
+    after = np.minimum(kept + 1, num_rows - 1)  # of a terminated last row any observation does
+    return replace(
+        rows,
+        observations=map_tree(lambda x: x[kept], rows.observations),
+        actions=rows.actions[kept],
+        rewards=rows.rewards[kept],
+        terminations=terminated[kept],
+        truncations=truncated[kept],
+        next_observations=map_tree(lambda x: x[after], rows.observations),
+    )
+
+
+def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
+    """Return members as trees: `observations/camera` is the leaf `camera` of `observations`."""
+    trees: dict[str, Any] = {}
+    for name, array in members.items():
+        *groups, key = name.split("/")
+        if len(groups) > MAX_DEPTH:
+            text = f"expected names nested at most {MAX_DEPTH} deep, found {readable(name)}"
+            raise ReplayBufferError(f"{origin}: {text}")
+        place = trees
+        for group in groups:
+            place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                break
+        if not isinstance(place, dict) or key in place:
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected an array or a group, found both")
+        place[key] = array
+    return trees
+
+
+def _fit(values: Tree, space: Space) -> Tree:
+    """Return rows that are stored flat, [M, numbers] or [M, 1], in the shape of their space, with its keys alone."""
+    shapes = map_tree(lambda leaf: tuple(leaf.shape), leaf_spaces(space))
+
+    def fit(array: Array, shape: tuple[int, ...]) -> Array:
+        is_flat = array.ndim == 2 and shape != array.shape[1:] and array.shape[1] == np.prod(shape, dtype=int)
+        return array.reshape(len(array), *shape) if is_flat else array
+
+    def walk(tree: Tree, shape: Tree) -> Tree:
+        if isinstance(tree, dict) and isinstance(shape, dict):  # what is missing is told by `from_arrays`
+            return {key: walk(tree[key], part) for key, part in shape.items() if key in tree}
+        is_leaf = isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)
+        return fit(np.asarray(tree), shape) if is_leaf and not isinstance(tree, dict | tuple) else tree
+
+    return walk(values, shapes)
+
+
+def _flat(array: Array) -> Array:
+    return array.reshape(len(array)) if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _flags(name: str, values: Any) -> Array:
+    array = _flat(np.asarray(values))
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        found = f"type {array.dtype}" if array.dtype.kind not in "biuf" else f"{array[~np.isin(array, (0, 1))][0]}"
+        raise ReplayBufferError(f"{name}: expected True or False, or 0 and 1; found {found}")
+    return array.astype(np.bool_)
+
+
+def infer_observation_space(values: Tree, num_bytes: int) -> gym.Space[Any]:
+    """Return a space that holds observations [M, ...].
+
+    Floats give a Box without bounds, bytes an image's Box, single integers from 0 on a Discrete.
+
+    Args:
+        values: the observations.
+        num_bytes: the length of their files. A Box takes memory for a row even where there are none.
+
+    Raises:
+        SpaceError: the numbers are of another kind, or a row has more of them than files of this length hold.
+    """
+    check_claims([_box(leaf) for leaf in leaves(values)], num_bytes)
+    return _observation_space(values)
+
+
+def _box(values: Any) -> dict[str, Any]:
+    return {"space": "Box", "shape": list(np.shape(values)[1:])}
+
+
+def _observation_space(values: Tree) -> gym.Space[Any]:
+    if isinstance(values, dict):
+        return gym.spaces.Dict([(key, _observation_space(part)) for key, part in values.items()])
+    array = np.asarray(values)
+    if array.dtype.kind == "f":
+        return gym.spaces.Box(-np.inf, np.inf, array.shape[1:], np.float32)
+    if array.dtype == np.uint8 and array.ndim > 1:
+        return gym.spaces.Box(0, 255, array.shape[1:], np.uint8)
+    return _choices("observation", array)
+
+
+def infer_action_space(values: Any, num_bytes: int) -> gym.Space[Any]:
+    """Return a space that holds actions [M, ...].
+
+    Floats that lie in [-1, 1] give a Box with these bounds, others one without bounds, integers from 0 on a Discrete.
+    For arguments and errors see `infer_observation_space`.
+    """
+    check_claims(_box(values), num_bytes)
+    array = np.asarray(values)
+    if array.dtype.kind != "f":
+        return _choices("action", array)
+    is_unit = array.size > 0 and bool((np.abs(array) <= 1).all())
+    bound = np.float32(1 if is_unit else np.inf)
+    return gym.spaces.Box(-bound, bound, array.shape[1:], np.float32)
+
+
+def _choices(what: str, array: Array) -> gym.Space[Any]:
+    is_one = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    if array.dtype.kind not in "iu" or not is_one or not array.size or array.min() < 0:
+        text = f"expected floats or single integers from 0 on, found {array.dtype} of shape {array.shape}"
+        raise SpaceError(f"{what}s: {text}. Pass {what}_space.")
+    return gym.spaces.Discrete(int(array.max()) + 1)

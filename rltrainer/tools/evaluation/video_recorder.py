@@ -1,0 +1,125 @@
+"""Videos of what the policy does."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium as gym
+import torch
+
+from rltrainer.collect import Collector
+from rltrainer.envs import AgentsAsEnvs, make_vec
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.hook import TrainerHook
+from rltrainer.interval import Every, as_every
+from rltrainer.seeding import derive_seed
+from rltrainer.tools.evaluation.filmed_envs import FilmedEnvs
+from rltrainer.tools.evaluation.frames import frames_per_second, require_frames
+from rltrainer.tools.evaluation.video_file import require_encoder
+from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
+
+EnvOrFactory = Annotated[
+    Any, Rule("a gymnasium id or a factory of envs", lambda v: (isinstance(v, str) and bool(v)) or callable(v))
+]
+
+
+class VideoRecorder(TrainerHook):
+    """Films whole episodes of the policy, without exploration, at the end of a training step, each as an MP4 file.
+
+    The file `step_000020480_episode_1.mp4` is of env step 20480, offline of that gradient step. What is filmed is
+    neither trained on nor counted, and changes no random number of the run. The episodes are the first ones of a test
+    step, if envs or run have a seed, or those of an env of its own, the same at each interval. Frames go to ffmpeg one
+    by one as they are drawn: how long an episode is makes no difference to the memory that it takes. Of an
+    `AgentsAsEnvs` they are episodes of teams.
+
+    Args:
+        folder: for the files; made where it is missing.
+        every: the interval, an int in epochs.
+        env: a gymnasium id, or a factory of an env that renders with `"rgb_array"`; None films the test envs, which
+            must be made with `render_mode="rgb_array"`.
+        num_episodes: how many, each time.
+        fps: frames a second; None takes the env's own, or 30.
+        max_episode_steps: cuts an episode that would be longer; None waits for its end.
+        seed: of the env of its own; None leaves it to the trainer's.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or, when the run begins, there is nothing to film.
+        MissingExtraError: there is no ffmpeg; the extra `video` brings one.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        every: int | Every = 1,
+        env: str | Callable[[], gym.Env[Any, Any]] | None = None,
+        *,
+        num_episodes: int = 1,
+        fps: float | None = None,
+        max_episode_steps: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        owner = "VideoRecorder"
+        self.folder = Path(checked(owner, "folder", folder, AnyPath))
+        self.every: Every = as_every(owner, every, "epoch")
+        self.env = checked(owner, "env", env, EnvOrFactory | None)
+        self.num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt)
+        self.fps = checked(owner, "fps", fps, PositiveFloat | None)
+        self.max_episode_steps = checked(owner, "max_episode_steps", max_episode_steps, PositiveInt | None)
+        self._own_seed = checked(owner, "seed", seed, NonNegativeInt | None)
+        self._seed = self._own_seed or 0
+        require_encoder(owner)
+        self._envs: FilmedEnvs | None = None
+        self._num_agents = 1
+        self._collector: Collector | None = None
+
+    def seed(self, seed: int) -> None:
+        """Seed the env of its own, unless it has a seed."""
+        self._seed = seed if self._own_seed is None else self._own_seed
+
+    def setup(self, ctx: TrainerContext) -> None:
+        """Make the env, or find the test envs, and look whether they render."""
+        envs, seed = self._make_envs(ctx)
+        require_frames("VideoRecorder.env", envs)
+        agents = envs.unwrapped if isinstance(envs.unwrapped, AgentsAsEnvs) else None
+        self._envs = FilmedEnvs(envs if agents is None else agents.teams, self.fps or frames_per_second(envs))
+        if agents is not None:
+            agents.teams, self._num_agents = self._envs, agents.num_agents
+        played = self._envs if agents is None else envs
+        with torch.random.fork_rng(devices=[]):  # a collector draws a seed where it was given none
+            self._collector = Collector(ctx.algorithm.policy, played, max_episode_steps=self.max_episode_steps)
+        self._collector.seed(seed)
+
+    def post_steps(self, ctx: TrainerContext) -> None:
+        """Film, if that is due."""
+        if self._envs is None or self._collector is None or not ctx.crossed(self.every):
+            return
+        step, is_complete = ctx.env_step or ctx.gradient_step, False
+        names = [f"step_{step:09d}_episode_{i + 1}.mp4" for i in range(self.num_episodes)]
+        self._envs.begin([self.folder / name for name in names])
+        try:
+            self._collector.reset(first_episode=True)
+            self._collector.collect(num_episodes=self.num_episodes * self._num_agents, explore=False)
+            is_complete = True
+        finally:
+            self._envs.end(is_complete)
+
+    def shutdown(self, ctx: TrainerContext) -> None:
+        """Close the env of its own."""
+        if self._collector is not None:
+            if self.env is not None:
+                self._collector.close()
+            elif isinstance(agents := self._collector.envs.unwrapped, AgentsAsEnvs) and self._envs is not None:
+                agents.teams = self._envs.env
+        self._envs = self._collector = None
+
+    def _make_envs(self, ctx: TrainerContext) -> tuple[gym.vector.VectorEnv[Any, Any, Any], int]:
+        """Return what to film, and what its episodes' seeds derive from."""
+        if self.env is not None:
+            options: Any = {"render_mode": "rgb_array"} if isinstance(self.env, str) else {}
+            return make_vec(self.env, 1, backend="sync", **options), self._seed
+        tests, seed = ctx.params.test_collector, ctx.params.seed
+        if not isinstance(tests, Collector):
+            rule, hint = "must be given where no Collector has test envs", "Pass a gymnasium id or a factory."
+            raise ParamsError(field_error_text("VideoRecorder", "env", rule, None, hint))
+        return tests.envs, self._seed if seed is None else derive_seed(seed, "test_collector")

@@ -1,0 +1,94 @@
+"""The picture of a replay buffer: how its episodes are spread, and how much of the action space they use."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rltrainer.data import ReplayBuffer
+from rltrainer.data.action_coverage import ActionCoverage
+from rltrainer.data.chosen_episodes import episodes_of
+from rltrainer.tools.plots.figures import COLORS, GREY, drawing, new_figure
+from rltrainer.validation.suggestions import explains_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_NUMBERS = 24
+"""Numbers of an action that are drawn; it may have any number."""
+NUM_BINS = 30
+
+
+@explains_arguments
+def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
+    """Return the picture of a buffer: returns and lengths of its episodes, by how they ended, and what actions cover.
+
+    `buffer.describe()` has the numbers. Only episodes from their beginning to their end count.
+
+    Args:
+        buffer: what is drawn.
+        title: above the picture; without one, how many transitions and episodes there are.
+
+    Raises:
+        ReplayBufferError: it is no buffer.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    episodes = episodes_of("plots.buffer", buffer)
+    found = buffer.describe()
+    finished = episodes.is_finished
+    is_terminated = episodes.terminated[finished]
+    with drawing():
+        title = title or f"{found.num_transitions:,} transitions, {found.num_episodes:,} episodes"
+        figure, axes = new_figure(title, 3, num_columns=3, size=(3.2, 2.6))
+        _histogram(axes[0], "return", episodes.return_[finished], is_terminated)
+        _histogram(axes[1], "length", episodes.length[finished], is_terminated)
+        axes[0].set_ylabel("episodes")
+        if axes[1].patches:
+            axes[1].legend(fontsize=8)
+        _actions(axes[2], found.actions)
+    return figure
+
+
+def _histogram(axes: "Axes", name: str, values: np.ndarray, is_terminated: np.ndarray) -> None:
+    """Draw how many episodes have which value, those that were truncated above the terminated ones."""
+    axes.set_xlabel(name)
+    if not len(values):
+        axes.text(0.5, 0.5, "no whole episode", ha="center", transform=axes.transAxes, color=GREY)
+        return
+    kinds = {"terminated": values[is_terminated], "truncated": values[~is_terminated]}
+    shown = {kind: part for kind, part in kinds.items() if len(part)}
+    colors = [COLORS[list(kinds).index(kind)] for kind in shown]
+    axes.set_axisbelow(True)
+    single = (values[0] - 1, values[0] + 1) if np.ptp(values) == 0 else None  # else ticks are fractions around it
+    axes.hist(list(shown.values()), NUM_BINS, range=single, stacked=True, label=list(shown), color=colors)
+    axes.locator_params(axis="y", integer=True)
+    axes.locator_params(axis="x", integer=True, nbins=5)
+
+
+def _actions(axes: "Axes", actions: ActionCoverage | None) -> None:
+    """Draw the share of each choice, or the range of each number within its bounds."""
+    axes.grid(False)
+    if actions is None:
+        axes.set_xlabel("action")
+    elif actions.shares is not None:
+        shown = actions.shares[:MAX_NUMBERS]
+        width = 0.8 / max(len(shown), 1)
+        for i, shares in enumerate(shown):
+            axes.bar(np.arange(len(shares)) + i * width, shares, width, color=COLORS[i % len(COLORS)])
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel("choice" if len(shown) == 1 else f"choice of each of {len(actions.shares)} numbers")
+        axes.set_ylabel("share of the actions")
+    else:
+        pairs = list(zip(actions.used or (), actions.bounds or (), strict=True))[:MAX_NUMBERS]
+        for i, (used, bounds) in enumerate(pairs):
+            if np.isfinite(bounds).all():
+                axes.barh(i, bounds[1] - bounds[0], left=bounds[0], height=0.8, color="#e4e4e4")
+            axes.barh(i, used[1] - used[0], left=used[0], height=0.4, color=COLORS[0])
+        axes.set_yticks(range(len(pairs)))
+        axes.use_sticky_edges = False
+        axes.autoscale_view()
+        axes.invert_yaxis()
+        axes.set_xlabel(
+            "range used of the bounds" if len(pairs) == len(actions.used or ()) else "range used of the first"
+        )
+        axes.set_ylabel("number of the action")

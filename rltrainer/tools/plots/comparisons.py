@@ -1,0 +1,175 @@
+"""Pictures of algorithms on several tasks, after Agarwal et al. (2021): profiles, aggregates, one against another."""
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.functional.scores import (
+    Array,
+    bootstrap_interval,
+    interquartile_mean,
+    mean_score,
+    median_score,
+    optimality_gap,
+    performance_profile,
+)
+from rltrainer.functional.scores import probability_of_improvement as improvement
+from rltrainer.tools.plots.figures import GREY, drawing, label, line, new_figure
+from rltrainer.validation.suggestions import explains_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUM_THRESHOLDS = 201
+AGGREGATES = {
+    "median": median_score,
+    "interquartile mean": interquartile_mean,
+    "mean": mean_score,
+    "optimality gap (less is better)": optimality_gap,
+}
+
+
+@explains_arguments
+def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> "Figure":
+    """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
+
+    Higher is better; where one line is above another everywhere, any quantile of its scores is better.
+
+    Args:
+        scores: by algorithm, `[R, M]` for R runs on each of M tasks, as `run_scores` returns them; normalised, so that
+            one threshold makes sense for all tasks.
+        confidence: of the intervals, which are the stratified bootstrap's.
+        title: of the picture.
+
+    Raises:
+        ParamsError: there are no scores, or they are not finite.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    arrays = _arrays("performance_profiles", scores)
+    low, high = (function([function(each) for each in arrays.values()]) for function in (np.min, np.max))
+    margin = 0.02 * ((high - low) or 1.0)
+    thresholds = np.linspace(low - margin, high + margin, NUM_THRESHOLDS)
+    with drawing():
+        figure, [axes] = new_figure(title)
+        for index, (name, each) in enumerate(arrays.items()):
+            style = line(index)
+            ends = bootstrap_interval(lambda drawn: performance_profile(drawn, thresholds), each, confidence=confidence)
+            axes.fill_between(thresholds, *ends, color=style["color"], alpha=0.2, linewidth=0)
+            profile = performance_profile(each, thresholds)
+            axes.plot(thresholds, profile, **style, label=label(f"{name} ({_size(each)})"))
+        axes.set(xlabel="score threshold", ylabel="share of runs that score above", ylim=(-0.02, 1.02))
+        text = f"performance profiles, {100 * confidence:g} % bootstrap interval"
+        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+        axes.legend()
+    return figure
+
+
+@explains_arguments
+def aggregate_scores(
+    scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000, title: str = ""
+) -> "Figure":
+    """Return the picture of four aggregates of each algorithm, with their intervals.
+
+    Median over tasks, interquartile mean and mean, and the optimality gap: by how much runs miss a score of 1.
+
+    Args:
+        scores: by algorithm, `[R, M]` for R runs on each of M tasks, normalised.
+        confidence: of the intervals, which are the stratified bootstrap's.
+        num_resamples: of the bootstrap.
+        title: of the picture.
+
+    Raises:
+        ParamsError: there are no scores, or they are not finite.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    arrays = _arrays("aggregate_scores", scores)
+    with drawing():
+        size = (2.6, 1.1 + 0.35 * len(arrays))
+        figure, grid = new_figure(title, len(AGGREGATES), num_columns=len(AGGREGATES), size=size)
+        for axes, (title, aggregate) in zip(grid, AGGREGATES.items(), strict=True):
+            for index, each in enumerate(arrays.values()):
+                low, high = bootstrap_interval(aggregate, each, confidence=confidence, num_resamples=num_resamples)
+                color = line(index)["color"]
+                axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
+                axes.plot([aggregate(each)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+            names = [label(name) for name in arrays] if axes is grid[0] else []
+            axes.set_yticks(range(len(names)), names)
+            axes.set(ylim=(len(arrays) - 0.4, -0.6), xlabel="score")
+            axes.set_title(title, size=9)
+            axes.locator_params(axis="x", nbins=4)
+            axes.use_sticky_edges = False  # room beside the bars
+            axes.margins(x=0.08)
+            axes.grid(visible=False, axis="y")
+        text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
+        figure.supxlabel(text, color=GREY, size=8)
+    return figure
+
+
+@explains_arguments
+def probability_of_improvement(
+    scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 2000, title: str = ""
+) -> "Figure":
+    """Return the picture of how probable it is that a run of one algorithm scores better than one of another.
+
+    A row for each pair, the one that was named first over the other, averaged over tasks; see
+    `rl.scores.probability_of_improvement`. Where the interval holds 0.5, nothing says that one of them is better.
+
+    Args:
+        scores: by algorithm, `[R, M]` for R runs on each of the same M tasks; of two algorithms at least.
+        confidence: of the intervals, which are the stratified bootstrap's.
+        num_resamples: of the bootstrap.
+        title: of the picture.
+
+    Raises:
+        ParamsError: there are no two algorithms, or scores are not finite, or not of as many tasks.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    arrays = _arrays("probability_of_improvement", scores)
+    pairs = list(itertools.combinations(arrays.items(), 2))
+    if not pairs:
+        rule = "must have two algorithms at least, one of which may be better"
+        raise ParamsError(field_error_text("probability_of_improvement", "scores", rule, list(arrays)))
+    with drawing():
+        figure, [axes] = new_figure(title, size=(6.4, 1.1 + 0.35 * len(pairs)))
+        for index, ((_, first), (_, second)) in enumerate(pairs):
+            low, high = bootstrap_interval(
+                improvement, first, second, confidence=confidence, num_resamples=num_resamples
+            )
+            color = line(index)["color"]
+            axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
+            axes.plot([improvement(first, second)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+        axes.axvline(0.5, color=GREY, linewidth=1, linestyle="dashed")
+        axes.set_yticks(range(len(pairs)), [label(f"{first} over {second}") for (first, _), (second, _) in pairs])
+        axes.set(xlim=(-0.02, 1.02), ylim=(len(pairs) - 0.4, -0.6), xlabel="probability of improvement")
+        text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
+        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+        axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    if not isinstance(scores, Mapping) or not scores:
+        rule = "must be arrays [R, M], runs and tasks, by the name of the algorithm"
+        raise ParamsError(field_error_text(owner, "scores", rule, scores))
+    for each in scores.values():
+        mean_score(each)  # says what is wrong with it
+    return {
+        name: np.asarray(each, dtype=np.float64).reshape(len(np.asarray(each)), -1) for name, each in scores.items()
+    }
+
+
+def _sizes(arrays: Mapping[str, Array]) -> str:
+    """Return how many runs there are of each algorithm, once if there are as many of each."""
+    sizes = {name: _size(each) for name, each in arrays.items()}
+    if len(set(sizes.values())) == 1:
+        return next(iter(sizes.values())) + " for each algorithm" * (len(sizes) > 1)
+    return ", ".join(f"{label(name)}: {size}" for name, size in sizes.items())
+
+
+def _size(scores: Array) -> str:
+    num_runs, num_tasks = scores.shape
+    return f"{num_runs} run{'s' * (num_runs > 1)} of {num_tasks} task{'s' * (num_tasks > 1)}"

@@ -1,0 +1,247 @@
+"""A page of a run: one HTML file in its folder that opens from disk and loads nothing but the run's own videos.
+
+Whatever a log, params or a file's name say is shown as text: it is escaped, and the page's own policy forbids scripts.
+"""
+
+import base64
+import io
+import os
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from rltrainer.errors import CheckpointError
+from rltrainer.files.atomic_write import replaced_file
+from rltrainer.state.state_file import read_state
+from rltrainer.tools.plots.curves import learning_curve
+from rltrainer.tools.plots.figures import drawing
+from rltrainer.tools.plots.metric_panels import draw_panels
+from rltrainer.tools.plots.run_data import (
+    AnyRun,
+    Curve,
+    algorithm_name,
+    as_run,
+    curve,
+    curves,
+    env_name,
+    step_unit,
+    title_of,
+)
+from rltrainer.tools.runs import Run
+from rltrainer.validation.field_rules import AnyPath, checked, is_finite
+from rltrainer.validation.suggestions import explains_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SKIPPED_KINDS = {"epoch"}
+"""Counters."""
+MAX_TEXT = 2000
+"""Characters of a value among the params."""
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1a1a1a; background: #fff; margin: 2rem auto;
+  max-width: 62rem; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; border-bottom: 1px solid #ddd; }
+.status { font-weight: 600; margin: .2rem 0 1rem; } .finished { color: #00664b; } .unfinished { color: #a34700; }
+dl.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .6rem; margin: 0; }
+dl.facts div { border: 1px solid #ddd; border-radius: 6px; padding: .4rem .7rem; } dl.facts dt { color: #595959; }
+dl.facts dd { margin: 0; font-weight: 600; } img.picture { max-width: 100%; height: auto; display: block; }
+figure { margin: 0 0 1rem; } figcaption { color: #595959; } video, img.video { max-width: 30rem; width: 100%; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
+td:first-child, code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .9em; }
+tr { border-bottom: 1px solid #eee; } summary { cursor: pointer; font-weight: 600; } code { white-space: pre-wrap; }
+"""
+
+# Nothing runs and nothing is fetched, but for pictures within the page and the files beside it.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data: 'self' file:; media-src 'self' file:"
+
+
+@explains_arguments
+def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
+    """Write an HTML page of a run and return its path: curves, videos, params, versions, timing, whether it has ended.
+
+    The page is one file that a browser opens from disk. Videos are not in it: they stay where they are, in the run's
+    folder. Written again, it shows what the run has come to since.
+
+    Args:
+        run: the folder of a run, or what `rl.open_run` returns; it may still be training.
+        path: of the page; None is `page.html` in the run's folder.
+
+    Raises:
+        CheckpointError: the run cannot be read, or its folder holds links through which something would be written.
+        MissingExtraError: Matplotlib is not installed.
+        OSError: the page cannot be written.
+    """
+    run = as_run(run)
+    if path is None:
+        run.folder.refuse_links()
+    path = run.folder.path / "page.html" if path is None else Path(checked("page", "path", path, AnyPath))
+    text = "\n".join(_lines(run, path))
+    with replaced_file(path) as file:
+        file.write(text.encode("utf-8", "replace"))
+    return path
+
+
+def _lines(run: Run, path: Path) -> Iterator[str]:
+    name = escape(title_of(run))
+    yield f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    yield f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>'
+    yield f"<h1>{name}</h1>"
+    reason = run.stop_reason
+    state, words = ("unfinished", "not finished") if reason is None else ("finished", f"finished: {reason}")
+    yield f'<p class="status {state}">{escape(words)}</p>'
+    yield from _cards(dict(_facts(run)))
+    if curve(run, "test/return") or curve(run, "training/return"):
+        yield "<h2>Returns</h2>"
+        yield _picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
+    yield from _videos(run, path)
+    yield from _metrics(run)
+    if timing := dict(_timing(run)):
+        yield "<h2>Timing</h2>"
+        yield from _cards(timing)
+    yield "<h2>Params</h2>"
+    yield from _table("algorithm", run.algorithm, is_open=True)
+    yield from _table("trainer", run.trainer)
+    yield from _table("runtime", _fields(run, "runtime"))
+    yield "<h2>Program</h2>"
+    yield from _table("versions", run.versions, is_open=True)
+    yield from _table("git", run.git or {})
+    if run.command:
+        yield f"<p>command <code>{escape(run.command)}</code></p>"
+    yield "</body>\n</html>\n"
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what is to be seen at a glance."""
+    if algorithm := algorithm_name(run):
+        yield "algorithm", algorithm
+    if env := env_name(run):
+        yield "env", env
+    epochs = [row.values for row in run.log if row.kind == "epoch"]
+    last = epochs[-1] if epochs else {}
+    if (best := last.get("best_score")) is not None:
+        yield "best score", f"{best:.5g} (epoch {last.get('best_epoch'):g})"
+    if run.log:
+        yield step_unit(run), f"{max(row.step for row in run.log):,}"
+    if last:
+        most = run.trainer.get("max_epochs")
+        yield "epochs", f"{last.get('epoch'):g}" + (f" of {most}" if isinstance(most, int) else "")
+    if (seed := run.trainer.get("seed")) is not None:
+        yield "seed", str(seed)
+    yield "folder", run.name
+
+
+def _cards(facts: Mapping[str, str]) -> Iterator[str]:
+    yield '<dl class="facts">'
+    yield from (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+    yield "</dl>"
+
+
+def _metrics(run: Run) -> Iterator[str]:
+    for kind in run.kinds:
+        found = {} if kind in SKIPPED_KINDS else curves(run, kind)
+        if kind == "test":
+            found = _beside_returns(found)
+        if found:
+            yield f"<h2>{escape(kind.capitalize())}</h2>"
+            yield _picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
+
+
+def _beside_returns(found: Mapping[str, Curve]) -> dict[str, Curve]:
+    """Return what test steps tell beside the first picture: success rates, other infos, a score that is no return."""
+    is_return = {"score"} if _is_same(found.get("score"), found.get("return")) else set()
+    return {name: each for name, each in found.items() if name not in {"return", "length"} | is_return}
+
+
+def _is_same(one: Curve | None, other: Curve | None) -> bool:
+    if one is None or other is None:
+        return False
+    return np.array_equal(one.step, other.step) and np.array_equal(one.value, other.value)
+
+
+def _picture(figure: "Figure", words: str) -> str:
+    """Return a figure within the page: sharp at any size, and as a picture unable to run anything."""
+    file = io.BytesIO()
+    with drawing():
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img class="picture" alt="{escape(words[:MAX_TEXT])}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _videos(run: Run, path: Path) -> Iterator[str]:
+    if found := run.videos:
+        yield "<h2>Videos</h2>"
+    for video in found:
+        url = quote(Path(os.path.relpath(video, path.parent)).as_posix())
+        name = escape(video.name)
+        shown = f'<img class="video" alt="{name}" src="{url}">'
+        if video.suffix != ".gif":
+            shown = f'<video controls loop muted preload="metadata" src="{url}"></video>'
+        yield f"<figure>{shown}<figcaption>{name}</figcaption></figure>"
+
+
+def _table(title: str, told: Mapping[str, Any], *, is_open: bool = False) -> Iterator[str]:
+    if told:
+        yield f"<details{' open' * is_open}><summary>{escape(title)}</summary>\n<table>"
+        for name, value in _flat(told):
+            yield f"<tr><td>{escape(name)}</td><td>{escape(value[:MAX_TEXT])}</td></tr>"
+        yield "</table></details>"
+
+
+def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield params' fields and their values as texts: `update.max_grad_norm`, and a live object's class."""
+    for name, value in told.items():
+        match value:
+            case {"params": str(), "fields": dict(fields)}:
+                yield from _flat(fields, f"{prefix}{name}.")
+            case {"live": str(text)} | {"not finite": str(text)} if len(value) == 1:
+                yield prefix + name, text
+            case str():
+                yield prefix + name, value
+            case _:
+                yield prefix + name, _text(value)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case {"schedule": str(name)}:
+            return f"{name}({', '.join(f'{key}={value[key]!r}' for key in value if key != 'schedule')})"
+    return repr(value)
+
+
+def _timing(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield how long each part of the work took up to the newest checkpoint, which knows, and speeds."""
+    if (checkpoint := run.newest_checkpoint) is not None:
+        state = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError)
+        match state.get("timing"):
+            case dict(seconds):
+                yield from ((str(name), _duration(value)) for name, value in seconds.items() if is_finite(value))
+        unit = step_unit(run)
+        match state:  # both of whole epochs: a run that was stopped within one has steps without their time
+            case {"timing": {"total": float(total)}, "record": None, "counters": dict(counters)} if total > 0:
+                num_steps = counters.get(unit.removesuffix("s").replace(" ", "_"))
+                yield from [("all together", f"{num_steps / total:,.0f} {unit}/s")] if is_finite(num_steps) else ()
+    if (speed := curve(run, "training/env_steps_per_second")) is not None:
+        yield "collection alone", f"{speed.value.mean():,.0f} env steps/s"
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds as people read them: `3.73 s`, `2 min 5 s`, `27 h 46 min`."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def _fields(run: Run, name: str) -> Mapping[str, Any]:
+    """Return the fields of params that the run was told."""
+    match run.told.get(name):
+        case {"fields": dict(fields)}:
+            return fields
+    return {}

@@ -1,0 +1,230 @@
+"""The data of pictures as arrays: curves of runs, several runs on common steps, the scores they ended with.
+
+NumPy only; knows the rows of a run, and no picture.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.tools.recipes import recipe_of
+from rltrainer.tools.runs import Run, open_run
+from rltrainer.validation.suggestions import explains_arguments
+
+Array: TypeAlias = NDArray[np.float64]
+AnyRun: TypeAlias = Run | str | os.PathLike[str]
+"""An opened run, or its folder."""
+Runs: TypeAlias = AnyRun | Sequence[AnyRun] | Mapping[str, AnyRun | Sequence[AnyRun]]
+"""Runs, which are grouped by their params, or groups of them by name."""
+
+LARGEST = 1e150
+"""Beyond, the difference of two numbers, or the square of one, may be infinite; no return and no loss is there."""
+MAX_POINTS = 300
+"""Points of a curve of several runs; more would not be seen."""
+OF_ONE_RUN = frozenset({"seed", "logger", "checkpoint", "verbose", "show_progress", "resume_from_log"})
+"""Fields of a trainer in which two runs of one algorithm may differ."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The values of one number in a log, as far as they are finite, over steps that increase.
+
+    Args:
+        step: [K].
+        value: [K].
+    """
+
+    step: Array
+    value: Array
+
+    def at(self, steps: Array) -> Array:
+        """Return the values at steps in between, on straight lines."""
+        return np.interp(steps, self.step, self.value)
+
+
+def as_run(run: AnyRun) -> Run:
+    """Return the run, opened."""
+    return run if isinstance(run, Run) else open_run(run)
+
+
+def as_runs(runs: AnyRun | Sequence[AnyRun]) -> list[Run]:
+    """Return one run or several, opened."""
+    return [as_run(run) for run in ([runs] if isinstance(runs, str | os.PathLike | Run) else runs)]
+
+
+def curve(run: Run, value: str) -> Curve | None:
+    """Return the curve of a number, such as "test/return", or None if the log has none of it."""
+    kind, _, name = value.partition("/")
+    rows = run.rows(kind)
+    return _curve(rows["step"], rows[name]) if name in rows else None
+
+
+def curves(run: Run, kind: str) -> dict[str, Curve]:
+    """Return the curves of all numbers of a kind of row, by name, but those that were never finite."""
+    rows = run.rows(kind)  # once: a log may have a million
+    found = {name: _curve(rows["step"], values) for name, values in rows.items() if name != "step"}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _curve(step: NDArray[np.int64], values: Array) -> Curve | None:
+    """Return the curve of a column, None if nothing in it is finite; of the rows of one step the last counts."""
+    is_finite = np.abs(values) <= LARGEST
+    step, last = np.unique(step[is_finite][::-1], return_index=True)
+    return Curve(step.astype(np.float64), values[is_finite][::-1][last]) if len(step) else None
+
+
+def needed_curve(owner: str, run: Run, value: str) -> Curve:
+    """Return the curve of a number.
+
+    Raises:
+        ParamsError: the log has none of it.
+    """
+    found = curve(run, value)
+    if found is None:
+        names = [f"{kind}/{name}" for kind in run.kinds for name in run.rows(kind) if name != "step"]
+        rule = f"must be a number in the log of {run.folder.path}, one of {', '.join(names) or 'none, as it is empty'}"
+        raise ParamsError(field_error_text(owner, "value", rule, value))
+    return found
+
+
+def on_common_steps(curves: Sequence[Curve]) -> tuple[Array, Array]:
+    """Return several runs' curves at the same steps: step [K] and value [K, R], where all of them have data.
+
+    Runs that ended sooner than others end all: nothing is made up of what they would have come to. [0] points if there
+    is no step that all of them know.
+    """
+    first, last = max(each.step[0] for each in curves), min(each.step[-1] for each in curves)
+    steps = np.unique(np.concatenate([each.step for each in curves]))
+    steps = steps[(steps >= first) & (steps <= last)]
+    if len(steps) > MAX_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, MAX_POINTS).round().astype(int)]
+    return steps, np.stack([each.at(steps) for each in curves], axis=-1)
+
+
+def step_unit(run: Run) -> str:
+    """Return what the steps of a log count."""
+    is_offline = "buffer" in run.trainer and "training_collector" not in run.trainer
+    return "gradient steps" if is_offline else "env steps"
+
+
+def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
+    """Return opened runs by the name of their group.
+
+    Runs that are not in groups yet are grouped by algorithm, env and params, all but the seed; a group's name is that
+    of its algorithm, with what tells it from the others of this algorithm.
+
+    Raises:
+        ParamsError: there is no run, or a group without one.
+    """
+    if isinstance(runs, Mapping):
+        groups = {str(name): as_runs(of_name) for name, of_name in runs.items()}
+    else:
+        groups = _by_params(as_runs(runs))
+    if not groups or not all(groups.values()):
+        rule = "must be runs or their folders, or lists of them by name, and not be empty"
+        raise ParamsError(field_error_text(owner, "runs", rule, runs))
+    return groups
+
+
+def grouped_by_env(owner: str, runs: Runs) -> dict[str, dict[str, list[Run]]]:
+    """Return opened runs by env, and by the name of their group in it; see `grouped`.
+
+    Groups that have names already stay together, and so do runs of which one does not know its env: their env is the
+    one that all of them name, or "".
+    """
+    opened = {name: as_runs(of_name) for name, of_name in runs.items()} if isinstance(runs, Mapping) else as_runs(runs)
+    every = [run for of_name in opened.values() for run in of_name] if isinstance(opened, dict) else opened
+    envs = {run.folder.path: env_name(run) for run in every}
+    names = list(dict.fromkeys(envs.values()))
+    if isinstance(opened, dict) or len(names) < 2 or None in names:
+        return {(names[0] or "") if len(names) == 1 else "": grouped(owner, opened)}
+    return {str(env): grouped(owner, [run for run in opened if envs[run.folder.path] == env]) for env in names}
+
+
+def _by_params(runs: list[Run]) -> dict[str, list[Run]]:
+    settings = [_settings(run) for run in runs]
+    found: dict[str, list[Run]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        kin = [other for other in settings if other["algorithm"] == own["algorithm"]]
+        names = dict.fromkeys(name for each in kin for name in each)
+        differing = [name for name in names if any(each.get(name) != own.get(name) for each in kin)]
+        parts = [own["algorithm"], *(f"{name.rpartition('.')[2]} {own.get(name)}" for name in differing)]
+        found.setdefault(", ".join(parts), []).append(run)
+    return found
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """Return what runs of one algorithm share, as texts by name."""
+    found: dict[str, Any] = {f"trainer.{name}": value for name, value in run.trainer.items() if name not in OF_ONE_RUN}
+    found |= {f"algorithm.{name}": value for name, value in run.algorithm.items()}
+    found = {name: value for name, value in found.items() if not (isinstance(value, dict) and "live" in value)}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+    env = {} if (name := env_name(run)) is None else {"env": name}
+    return {"algorithm": algorithm_name(run) or run.name, **env, **texts}
+
+
+def env_name(run: Run) -> str | None:
+    """Return the name of a run's env: that of its recipe, or the id that it was told; None of a factory or wrappers."""
+    try:
+        return recipe_of(run.folder).env_name
+    except CheckpointError:  # there is no recipe, or it names a factory
+        return run.env_id
+
+
+def algorithm_name(run: Run) -> str | None:
+    """Return the name of a run's algorithm, if the run was told."""
+    match run.told.get("algorithm"):
+        case {"params": str(name)} if run.algorithm_class is None:  # folders of before the class was written there
+            return name.removesuffix("Params")
+    return run.algorithm_class
+
+
+def title_of(run: Run) -> str:
+    """Return what a run is called in pictures: `PPO on CartPole-v1, seed 0`, as far as it was told; or its folder."""
+    if (algorithm := algorithm_name(run)) is None:
+        return run.name
+    env, seed = env_name(run), run.trainer.get("seed")
+    return algorithm + (f" on {env}" if env else "") + (f", seed {seed}" if isinstance(seed, int) else "")
+
+
+@explains_arguments
+def run_scores(
+    tasks: Mapping[str, AnyRun | Sequence[AnyRun]],
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    value: str = "test/score",
+) -> Array:
+    """Return what the runs of an algorithm scored at last, [R, M]: R runs (seeds) on each of M tasks.
+
+    That is the array that `rl.scores` and the pictures of several tasks take.
+
+    Args:
+        tasks: the runs of each task, by its name, as many for each.
+        ranges: by task, the scores that become 0 and 1, such as a random agent's and an expert's. None leaves all
+            scores as they are.
+        value: which number of the log, whose last value counts.
+
+    Raises:
+        ParamsError: tasks have different numbers of runs, a range is missing or empty, or a log lacks the number.
+        CheckpointError: a run cannot be read.
+    """
+    owner = "run_scores"
+    opened = {name: as_runs(runs) for name, runs in tasks.items()}
+    numbers = {name: len(runs) for name, runs in opened.items()}
+    if len(set(numbers.values())) != 1 or 0 in numbers.values():
+        rule = "must have equally many runs of each task, one at least"
+        raise ParamsError(field_error_text(owner, "tasks", rule, numbers))
+    columns = []
+    for name, runs in opened.items():
+        last = np.array([needed_curve(owner, run, value).value[-1] for run in runs])
+        low, high = (0.0, 1.0) if ranges is None else ranges.get(name, (0.0, 0.0))
+        if low == high:
+            rule = f"must have two different scores for {name!r}, those that become 0 and 1"
+            raise ParamsError(field_error_text(owner, "ranges", rule, ranges))
+        columns.append((last - low) / (high - low))
+    return np.column_stack(columns)

@@ -1,0 +1,82 @@
+"""A sweep at a glance: the scores of its trials, and what each of the fields that vary has to do with them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.tools.plots.figures import COLORS, GREY, drawing, label, new_figure
+from rltrainer.tools.sweeps import SweepResult, SweepTrial
+from rltrainer.validation.suggestions import explains_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MANY_TIMES = 30
+"""Positive numbers that differ by so much are drawn on a logarithmic axis."""
+FEW_VALUES = 5
+"""Up to so many numbers, of a list most likely, are drawn side by side, as what are no numbers is."""
+MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
+"""Marker, colour and opacity of a trial."""
+
+
+@explains_arguments
+def sweep(result: SweepResult) -> "Figure":
+    """Return the picture of a sweep: scores by trial with the best so far, and by each field that varies.
+
+    A pruned trial is a cross, at the score that it had come to; one that failed is left out.
+
+    Args:
+        result: what `rl.sweep` returned.
+
+    Raises:
+        ParamsError: no trial has a score.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    trials = [trial for trial in result.trials if trial.score is not None]
+    if not trials:
+        raise ParamsError(field_error_text("sweep", "result", "must have a trial with a score", result.path))
+    names = list(dict.fromkeys(name for trial in trials for name in trial.fields))
+    with drawing():
+        figure, [by_number, *by_field] = new_figure(
+            result.path.name, 1 + len(names), num_columns=min(1 + len(names), 3), size=(3.4, 2.8)
+        )
+        _draw(by_number, trials, [trial.number for trial in trials])
+        complete = [trial for trial in trials if trial.state == "complete"]
+        best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])
+        by_number.step([trial.number for trial in complete], best, where="post", color=COLORS[1], label="best so far")
+        by_number.set_xlabel("trial")
+        by_number.legend()
+        for axes, name in zip(by_field, names, strict=True):
+            having = [trial for trial in trials if name in trial.fields]
+            values = [trial.fields[name] for trial in having]
+            _draw(axes, having, _placed(axes, values))
+            axes.set_xlabel(label(name))
+    return figure
+
+
+def _draw(axes: "Axes", trials: Sequence[SweepTrial], places: Sequence[float]) -> None:
+    for state, (marker, color, alpha) in MARKS.items():
+        points = [(x, trial.score) for x, trial in zip(places, trials, strict=True) if trial.state == state]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker, color=color, alpha=alpha, markersize=5, label=state)
+    axes.set_ylabel("score")
+
+
+def _placed(axes: "Axes", values: Sequence[Any]) -> Sequence[float]:
+    """Return where values lie on the x axis, which is made for them: numbers where they are, others side by side."""
+    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if are_numbers and not len(set(values)) <= FEW_VALUES < len(values):
+        if min(values) > 0 and max(values) / min(values) > MANY_TIMES:
+            axes.set_xscale("log")
+        return values
+    texts = list(dict.fromkeys(map(_text, sorted(values, key=None if are_numbers else _text))))
+    axes.set_xticks(range(len(texts)), texts)
+    axes.set_xlim(-0.5, len(texts) - 0.5)
+    return [texts.index(_text(value)) for value in values]
+
+
+def _text(value: Any) -> str:
+    return label(getattr(value, "__name__", None) or str(value))

@@ -1,0 +1,88 @@
+"""The algorithms, by the names that recipes and commands have for them: a closed list."""
+
+from typing import Any
+
+import gymnasium as gym
+
+from rltrainer.algorithms import (
+    A2C,
+    BC,
+    C51,
+    CQL,
+    DDPG,
+    DQN,
+    IMPALA,
+    IQL,
+    PPO,
+    QRDQN,
+    REDQ,
+    REINFORCE,
+    SAC,
+    TD3,
+    TD3BC,
+    TQC,
+    TRPO,
+    Algorithm,
+    DiscreteCQL,
+    DiscreteSAC,
+    DoubleDQN,
+    RecurrentPPO,
+)
+from rltrainer.errors import ParamsError, RLTrainerError, field_error_text
+from rltrainer.nets import Actor, Policy
+from rltrainer.validation.suggestions import did_you_mean
+
+Space = gym.Space[Any]
+
+OFFLINE: dict[str, type[Algorithm]] = {
+    "bc": BC, "cql": CQL, "discrete_cql": DiscreteCQL, "iql": IQL, "td3bc": TD3BC,
+}  # fmt: skip
+"""Algorithms that recipes train from data only; the other off-policy ones can do so too."""
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "a2c": A2C, "c51": C51, "ddpg": DDPG, "discrete_sac": DiscreteSAC, "double_dqn": DoubleDQN, "dqn": DQN,
+    "impala": IMPALA, "ppo": PPO, "qrdqn": QRDQN, "recurrent_ppo": RecurrentPPO, "redq": REDQ, "reinforce": REINFORCE,
+    "sac": SAC, "td3": TD3, "tqc": TQC, "trpo": TRPO, **OFFLINE,
+}  # fmt: skip
+
+
+def policy_of(name: str) -> type[Policy]:
+    """Return the class of the policy that an algorithm of this name is given."""
+    return Actor if name == "bc" else ALGORITHMS[name].policy_class
+
+
+def algorithms_for(observation_space: Space, action_space: Space) -> list[str]:
+    """Return the names of the algorithms whose policies take these spaces, of an env's or of a data set's."""
+    return [name for name in ALGORITHMS if _takes(name, observation_space, action_space)]
+
+
+def _takes(name: str, observation_space: Space, action_space: Space) -> bool:
+    options: Any = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
+    try:
+        policy_of(name).for_spaces(observation_space, action_space, **options)
+    except RLTrainerError:
+        return False
+    return True
+
+
+def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
+    """Return an algorithm by its name; a `ParamsError` of this owner says which one may be meant."""
+    if isinstance(name, str) and name in ALGORITHMS:
+        return ALGORITHMS[name]
+    hint = did_you_mean(name.lower(), ALGORITHMS).strip() if isinstance(name, str) else ""
+    if isinstance(name, str) and name.endswith(".safetensors"):
+        hint = "A saved algorithm goes on by start=..., --start of a command."
+    if owner == "train" and isinstance(name, str) and name in gym.registry:
+        hint = "The env comes first: rl.train(env, algorithm)."
+    hint = next((f"Write its name, {each!r}." for each, cls in ALGORITHMS.items() if cls is name), hint)
+    raise ParamsError(field_error_text(owner, "algorithm", f"must be one of {', '.join(ALGORITHMS)}", name, hint))
+
+
+def name_of(algorithm: str | Algorithm | None) -> str | None:
+    """Return the name of an algorithm that was made; a name, or None, as it is."""
+    if not isinstance(algorithm, Algorithm):
+        return algorithm
+    for name, cls in ALGORITHMS.items():
+        if type(algorithm) is cls:
+            return name
+    rule, hint = f"must be one of {', '.join(ALGORITHMS)}, or made by their classes", "Train yours by run_training."
+    raise ParamsError(field_error_text("train", "algorithm", rule, algorithm, hint))

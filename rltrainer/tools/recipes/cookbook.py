@@ -1,0 +1,110 @@
+"""The recipes that come with rltrainer: data in one file per algorithm beside this one, `ppo.toml` and so on.
+
+A table is named by the env's id. Its `params`, `policy` and `trainer` hold values as `to_json` of params writes them: a
+schedule is `{schedule = "LinearSchedule", start = 1e-3, end = 0.0, until = 1.0}`, an activation `{known = "ReLU"}`; a
+wrapper is its name, or `{wrapper = "TimeLimit", max_episode_steps = 100}`.
+None, which TOML has not, is `"none"`.
+"""
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.files.regular_file import open_regular
+from rltrainer.state.plain_values import PlainReader
+from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithm_named
+from rltrainer.tools.recipes.recipe import Recipe
+from rltrainer.validation.suggestions import did_you_mean, explains_arguments
+
+FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """Return the names of all recipes, such as "ppo/CartPole-v1"."""
+    return sorted(f"{algorithm}/{env}" for algorithm in ALGORITHMS for env in _tables(algorithm))
+
+
+@explains_arguments
+def get(algorithm: str, env: str | None = None) -> Recipe:
+    """Return a recipe: `get("ppo", "LunarLander-v3")`, or `get("ppo/LunarLander-v3")`.
+
+    Args:
+        algorithm: its name, or the name of the recipe.
+        env: the env's id.
+
+    Raises:
+        ParamsError: there is none; the text names the nearest.
+    """
+    name = algorithm if env is None else f"{algorithm}/{env}"
+    if not isinstance(name, str) or "/" not in name:
+        rule = "must be the name of a recipe, such as 'ppo/CartPole-v1'"
+        raise ParamsError(field_error_text("recipes.get", "algorithm", rule, algorithm, "rl.recipes.names() has all."))
+    algorithm, _, env = name.partition("/")
+    algorithm_named("recipes.get", algorithm)
+    if env not in _tables(algorithm):
+        hint = did_you_mean(name, names()) or f" Recipes of {algorithm}: {', '.join(_tables(algorithm)) or 'none'}."
+        raise ParamsError(f"recipes.get: there is no recipe {name!r}.{hint}")
+    return read_recipe(algorithm, env, _tables(algorithm)[env])
+
+
+def find(env: str, algorithm: str | None = None) -> Recipe | None:
+    """Return the recipe for an env, or for another version of it, of this algorithm or the best that there is.
+
+    All Atari games are trained by the same settings, so one without a recipe gets another one's.
+    """
+    order = [algorithm] if algorithm else ["sac", "ppo", *ALGORITHMS]  # SAC has none for discrete actions
+    for is_meant in (
+        lambda other: other == env,
+        lambda other: _without_version(other) == _without_version(env),
+        lambda other: is_atari(other) and is_atari(env),
+    ):
+        for each in order:
+            if found := next(filter(is_meant, _tables(each)), None):
+                return get(each, found)
+    return None
+
+
+def read_recipe(algorithm: str, env: str, table: Mapping[str, Any]) -> Recipe:
+    """Return the recipe in a table of a file.
+
+    Raises:
+        ParamsError: it has a field that is none, or a value breaks its field's rule.
+    """
+    reader = PlainReader({}, _refuse)
+    fields = {name: _read(value, reader, f"{algorithm}/{env}.{name}") for name, value in table.items()}
+    params = algorithm_named("recipes", algorithm).params_class(**fields.pop("params", {}))
+    return Recipe(algorithm=algorithm, env=env, params=params, **fields)
+
+
+@functools.cache
+def _tables(algorithm: str) -> dict[str, dict[str, Any]]:
+    path = FOLDER / f"{algorithm}.toml"
+    if not path.is_file():
+        return {}
+    with open_regular(path) as file:
+        return tomllib.load(file)
+
+
+def _read(value: Any, reader: PlainReader, path: str) -> Any:
+    if path.rpartition(".")[2] in ("params", "policy", "trainer", "env_kwargs"):
+        return {name: None if each == "none" else reader.read(each, f"{path}.{name}") for name, each in value.items()}
+    if path.rpartition(".")[2] in ("wrappers", "test_wrappers") and isinstance(value, list):
+        return tuple(reader.read({"dict": each} if isinstance(each, dict) else each, path) for each in value)
+    return reader.read(value, path)
+
+
+def is_atari(env: str) -> bool:
+    """Return whether an id is that of an Atari game: `ALE/Pong-v5`, `PongNoFrameskip-v4`."""
+    return env.startswith("ALE/") or "NoFrameskip-" in env
+
+
+def _without_version(env: str) -> str:
+    return re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", env)
+
+
+def _refuse(path: str, name: str) -> NoReturn:
+    raise ParamsError(f"{path}: a recipe holds data only, not {name!r}")

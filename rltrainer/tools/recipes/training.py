@@ -1,0 +1,234 @@
+"""Train in an env, and be told all that was chosen: `rl.train("CartPole-v1")`."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.algorithms.recommended import offline_fields
+from rltrainer.data import ReplayBuffer
+from rltrainer.envs import make_vec
+from rltrainer.envs.make_vec import newest_version
+from rltrainer.envs.wrappers.wrapper_names import wrappers_named
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.loggers import Logger, MultiLogger, RunFolder
+from rltrainer.tools.datasets import load
+from rltrainer.tools.recipes import cookbook
+from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
+from rltrainer.tools.recipes.any_recipe import AnyEnv, AnyRecipe, Wrappers, live_fields
+from rltrainer.tools.recipes.offline_recipe import Data, OfflineRecipe
+from rltrainer.tools.recipes.recipe import Recipe
+from rltrainer.tools.recipes.recipe_file import START, write_recipe
+from rltrainer.trainers import InfoStats
+from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.suggestions import explains_arguments
+
+SHAPES = {"num_envs", "env_kwargs", "wrappers"}
+"""Fields that recommended settings depend on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The outcome of `rl.train`.
+
+    Args:
+        algorithm: as it was at the best test step.
+        folder: where the run lies: log, best algorithm, checkpoints, recipe.
+        info: statistics of the run.
+        recipe: the settings that it was trained with.
+    """
+
+    algorithm: Algorithm
+    folder: RunFolder
+    info: InfoStats
+    recipe: AnyRecipe
+
+
+@explains_arguments
+def train(
+    env: str | Callable[[], gym.Env[Any, Any]] | None = None,
+    algorithm: str | Algorithm | None = None,
+    *,
+    data: str | os.PathLike[str] | ReplayBuffer | None = None,
+    directory: str | os.PathLike[str] = "runs",
+    **fields: Any,
+) -> Training:
+    """Train an agent in an env by the best recipe that there is for it, in a numbered folder of its own.
+
+    Without a recipe for this env, the algorithm's `recommended` fields are taken: of PPO, or of SAC for actions in a
+    bounded Box. From `data`, those of TD3+BC, or of discrete CQL for choices. What was chosen is printed, and written
+    to the folder.
+
+    Args:
+        env: a gymnasium id, or a factory of envs. With `data`, that of test steps; None makes none.
+        algorithm: by its name, "ppo", "sac", ...; None takes the recipe's. Or one that goes on with its networks,
+            optimizers and params, such as `result.algorithm` of a training on data; it stays as it is.
+        data: train offline, from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
+            buffer.
+        directory: where the folder is made.
+        fields: what shall be otherwise, each by its own name: of `Recipe` (`num_env_steps`, `num_envs`, `seed`), of the
+            algorithm's params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy
+            (`hidden_sizes`).
+
+    Returns:
+        the best algorithm, the folder, and the statistics.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or a field is none of these.
+    """
+    env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
+    data = checked("train", "data", data, Data | None)
+    directory = checked("train", "directory", directory, AnyPath)
+    verbose = fields.get("verbose", True)
+    shape = {name: fields[name] for name in SHAPES & fields.keys()}
+    start = algorithm if isinstance(algorithm, Algorithm) else None
+    recipe, words = choose_recipe(env, name_of(algorithm), shape, data)
+    if start is not None:
+        recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
+        words = f"{recipe.algorithm} goes on; {words}"
+    live = {name: fields.pop(name) for name in list(fields) if name in live_fields(recipe)}
+    recipe = recipe.with_fields(**fields)
+    folder = RunFolder.new(recipe.name.replace("/", "_"), directory)
+    if verbose:
+        print(f"rl.train: {words}; {recipe.length}, to {folder.path}")
+    if start is not None:
+        recipe = recipe.with_fields(start=folder.path / START)
+    return run_recipe(recipe, folder, start, **live)
+
+
+@explains_arguments
+def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
+    """Train by a recipe in a folder, or go on with what was trained there; return the best algorithm.
+
+    Without test steps, as data without an env have none, that is the last one.
+
+    Args:
+        recipe: the settings.
+        folder: of this run, and no other.
+        start: what goes on, to be saved where the recipe says; None takes what is there.
+        live: further fields of the trainer's params, such as `hooks`.
+    """
+    try:
+        if start is not None:
+            start.save(cast(Path, recipe.start))
+        if isinstance(own := live.get("logger"), Logger):  # the folder has JSON lines whatever else is logged
+            live["logger"] = MultiLogger(*folder.logger().loggers, own)
+        trainer = recipe.make_trainer(run_folder=folder, **live)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if start is not None:
+                Path(cast(Path, recipe.start)).unlink()
+            folder.path.rmdir()  # if it is empty: nothing came of it
+        raise
+    write_recipe(recipe, folder)
+    try:
+        info = trainer.run()
+    finally:
+        for collector in trainer.params.collectors().values():
+            collector.close()
+    if trainer.params.test_collector is None:
+        trainer.algorithm.save(folder.best)  # the last is the best that is known
+    elif folder.best.exists():
+        trainer.algorithm.load(folder.best)
+    return Training(trainer.algorithm, folder, info, recipe)
+
+
+@explains_arguments
+def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:
+    """Return the recipe that `rl.train` takes for an env; with the algorithm's recommended fields if there is none.
+
+    Args:
+        env: a gymnasium id, or a factory of envs.
+        algorithm: by its name; None leaves it to the env.
+
+    Raises:
+        ParamsError: an argument breaks its rule.
+    """
+    recipe, _ = choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})
+    return cast(Recipe, recipe)
+
+
+def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
+    """Return the recipe for an env or for data, and words that say which it is.
+
+    Args:
+        env: an id or a factory; with data it may be None.
+        algorithm: by its name; None leaves it to the env, or to the data.
+        shape: fields that recommended settings depend on: `num_envs`, `env_kwargs`, `wrappers`.
+        data: of an offline training; None trains in the env.
+    """
+    if algorithm is not None:
+        algorithm_named("train", algorithm)
+    if data is not None:
+        offline = offline_recipe(env, algorithm, data)
+        return offline, f"the recommended settings of {offline.algorithm} on data"
+    env = newest_version(env) if isinstance(env, str) else env
+    if env in cookbook.names():
+        meant, _, of = env.partition("/")
+        hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."
+        raise ParamsError(field_error_text("train", "env", "must be the id of an env", env, hint))
+    found = cookbook.find(env, algorithm) if isinstance(env, str) else None
+    if found is None:
+        recipe = recommended_recipe(env, algorithm, **shape)
+        return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm}"
+    words = f"recipe {found.name} ({found.source})"
+    return found.with_fields(env=env), words if found.env == env else f"{words}, for want of one for {env}"
+
+
+def recommended_recipe(
+    env: Any,
+    algorithm: str | None = None,
+    num_envs: int | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Wrappers = (),
+) -> Recipe:
+    """Return a recipe of what `recommended` says of an algorithm, or of PPO or SAC, whichever suits the actions."""
+    make: Any = make_vec
+    kwargs = env_kwargs or {}
+    wrapped = {"wrappers": wrappers_named("Recipe", "wrappers", wrappers), **kwargs}
+    if algorithm is None:
+        algorithm = "sac" if _is_for_sac(_action_space(env, wrapped)) else "ppo"
+    cls: Any = algorithm_named("train", algorithm)
+    is_on_policy = issubclass(cls, OnPolicyAlgorithm)
+    envs = make(env, num_envs or (8 if is_on_policy else 1), **wrapped)
+    fields = cls.recommended(envs)
+    envs.close()
+    return Recipe(
+        algorithm=algorithm, env=env, env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs,
+        params=cls.params_class(),
+        num_env_steps=1_000_000 if is_on_policy else 200_000, trainer=dict(fields),
+        source=f"{cls.__name__}.recommended",
+    )  # fmt: skip
+
+
+def offline_recipe(env: Any, algorithm: str | None, data: Any) -> OfflineRecipe:
+    """Return a recipe of what `recommended` says of an algorithm on data; of one that suits the actions if None."""
+    if algorithm is None:
+        if env is not None:
+            space = _action_space(env, {})  # data may say less, and take long to read
+        else:
+            space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
+        algorithm = "td3bc" if _is_for_sac(space) else "discrete_cql"
+    cls = algorithm_named("train", algorithm)
+    return OfflineRecipe(
+        algorithm=algorithm, env=env, data=data, params=cls.params_class(), trainer=dict(offline_fields(cls)),
+        source=f"{cls.__name__}.recommended",
+    )  # fmt: skip
+
+
+def _action_space(env: Any, options: dict[str, Any]) -> gym.Space[Any]:
+    envs = make_vec(env, 1, **options)
+    envs.close()
+    return envs.single_action_space
+
+
+def _is_for_sac(space: gym.Space[Any]) -> bool:
+    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+    return is_vector and cast(spaces.Box, space).is_bounded()

@@ -1,0 +1,225 @@
+"""The folder of a run, read back: what the run was told, its numbers, its best algorithm, its newest checkpoint."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rltrainer.algorithms import Algorithm, load
+from rltrainer.checkpoint.run_directory import checkpoints_in
+from rltrainer.errors import CheckpointError, readable
+from rltrainer.files.regular_file import neighbours_hint
+from rltrainer.loggers import RunFolder
+from rltrainer.loggers.json_lines import Columns, LogRow, columns, read_log
+from rltrainer.loggers.log_state import read_json_file
+from rltrainer.loggers.run_path import RunPath
+from rltrainer.state.registry import Named
+from rltrainer.state.state_file import read_state
+from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.suggestions import explains_arguments
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in its folder, which may still be training; `open_run` makes one. Files are read when they are asked for.
+
+    Args:
+        folder: its paths.
+        told: what the run was told, as it stands in `params.json`.
+    """
+
+    folder: RunFolder
+    told: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.path.name
+
+    @property
+    def trainer(self) -> dict[str, Any]:
+        """The fields of the trainer's params as plain data; live objects are only named."""
+        return self._fields("trainer")
+
+    @property
+    def algorithm(self) -> dict[str, Any]:
+        """The fields of the algorithm's params as plain data."""
+        return self._fields("algorithm")
+
+    @property
+    def algorithm_class(self) -> str | None:
+        """The name of the algorithm's class; None in folders of before it was written there."""
+        return self._text("algorithm_class")
+
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """The versions of what ran, by package."""
+        return self._part("versions")
+
+    @property
+    def command(self) -> str | None:
+        """The command that began the run."""
+        return self._text("command")
+
+    @property
+    def git(self) -> dict[str, Any] | None:
+        """`commit`, and `dirty` if tracked files differed from it; None where the program ran in no repository."""
+        return self._part("git") or None
+
+    @property
+    def env_id(self) -> str | None:
+        """The gymnasium id of the env; None where a factory or wrappers made it, and in older folders.
+
+        None, too, of an id with a module (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
+        """
+        found = self._part("env").get("id")
+        return found if isinstance(found, str) and ":" not in found else None
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The arguments of the env beside its id, as plain data."""
+        plain = self._part("env").get("kwargs")
+        found = plain.get("dict") if isinstance(plain, Mapping) else None
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    @cached_property
+    def log(self) -> list[LogRow]:
+        """The rows of its newest JSON lines, read once; `open_run` again sees what was written since.
+
+        Raises:
+            CheckpointError: the log is damaged, or there are logs of other kinds only.
+        """
+        return read_log(self.folder.logs)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of rows that the log has, in the order of their first."""
+        return list(dict.fromkeys(row.kind for row in self.log))
+
+    def rows(self, kind: str) -> Columns:
+        """Return the rows of one kind as columns: `run.rows("test")["score"]` beside `run.rows("test")["step"]`.
+
+        Args:
+            kind: "training", "test", "update", "epoch", or another of `kinds`.
+
+        Returns:
+            `step` [R] as int64, and each number by its name, without its kind, [R] as float64: NaN where a row has
+            none. Only an empty `step` if there are no such rows.
+        """
+        return columns(self.log, kind)
+
+    def load_best(self, *, classes: Named = ()) -> Algorithm:
+        """Return the algorithm of the best test step; arguments and errors are those of `rl.load`."""
+        return load(self.folder.best, classes=classes)
+
+    @property
+    def newest_checkpoint(self) -> Path | None:
+        """The newest checkpoint with a manifest that can be read; None if there is none."""
+        found = checkpoints_in(self.folder.checkpoints)
+        return next((each.path for each in found if each.manifest is not None), None)
+
+    @property
+    def videos(self) -> list[Path]:
+        """The films of the run, by name."""
+        return sorted(path for path in self.folder.videos.glob("*") if path.suffix in (".mp4", ".webm", ".gif"))
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures of the run in its folder, by name, and its page."""
+        return sorted(path for path in self.folder.path.glob("*") if path.suffix in (".png", ".svg", ".pdf", ".html"))
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The reason of its end: "max_epochs" of its beginning, "stop_fn", or a hook's word; None while it may go on.
+
+        A hook's reason is in checkpoints only, which a sweep removes: `SweepTrial.state` says who was pruned.
+        """
+        if (checkpoint := self.newest_checkpoint) is not None:
+            reason = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError).get("stop_reason")
+            if isinstance(reason, str) and reason not in ("signal", "max_epochs"):
+                return reason
+        if not (epochs := [row.values for row in self.log if row.kind == "epoch"]):
+            return None
+        if epochs[-1].get("is_stopped"):
+            return "stop_fn"
+        max_epochs = self.trainer.get("max_epochs")
+        is_over = isinstance(max_epochs, int) and (epochs[-1].get("epoch") or 0) >= max_epochs
+        return "max_epochs" if is_over else None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run has ended; see `stop_reason`."""
+        return self.stop_reason is not None
+
+    def _text(self, name: str) -> str | None:
+        text = self.told.get(name)
+        return text if isinstance(text, str) else None
+
+    def _part(self, name: str) -> dict[str, Any]:
+        part = self.told.get(name)
+        return dict(part) if isinstance(part, Mapping) else {}
+
+    def _fields(self, name: str) -> dict[str, Any]:
+        fields = self._part(name).get("fields")
+        return dict(fields) if isinstance(fields, Mapping) else {}
+
+
+@explains_arguments
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Return the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        CheckpointError: there is none, or it holds neither `params.json` nor a log.
+    """
+    folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
+    if not _is_run(folder.path):
+        found = _instead_of_a_run(folder.path)
+        raise CheckpointError(f"{folder.path}: expected the folder of a run, as rl.RunFolder makes it; it {found}")
+    params = _params_file(folder)
+    return Run(folder, _read_object(params) if params.is_file() else {})
+
+
+def _params_file(folder: RunFolder) -> Path:
+    return RunPath(folder.params, ".json").newest(Path.is_file)
+
+
+def _is_run(path: Path) -> bool:
+    folder = RunFolder(path)
+    return folder.logs.is_dir() or _params_file(folder).is_file()
+
+
+def run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a path is, or in which it is a file or a checkpoint; None if there is none."""
+    return next(filter(_is_run, [path, *path.parents][:4]), None)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the folder of a run, or those of all runs in a folder and its folders, by name."""
+    if not path.is_dir() or _is_run(path):
+        return [path]
+    folders = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]  # a link may be a circle
+    return sorted(run for each in folders for run in runs_in(each) if _is_run(run))
+
+
+def _instead_of_a_run(path: Path) -> str:
+    """Return what a path is that is no run's, and which run may be meant."""
+    if path.is_dir():
+        found, meant = "holds neither params.json nor logs", sorted(filter(_is_run, path.iterdir()))
+    elif path.exists():
+        found, meant = "is a file", list(filter(_is_run, path.parents))
+    else:
+        found, meant = "is no folder", list(filter(_is_run, [Path("runs") / path]))
+        found += "" if meant else neighbours_hint(path)
+    return f"{found}. Did you mean {str(meant[0])!r}?" if meant else found
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    found = read_json_file(path, "what a run was told")
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: expected what a run was told, found {readable(found)}")
+    return found

@@ -1,0 +1,128 @@
+"""One program for several seeds: a process of one thread for each, as many at a time as there are cores."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Generic, TypeVar, overload
+
+from rltrainer.errors import RLTrainerError
+from rltrainer.seeding import seed as seed_everything
+from rltrainer.tools.runs.job_process import Parent
+from rltrainer.tools.runs.processes import Bar, Processes, check_program
+from rltrainer.trainers import InfoStats, Trainer
+from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, a_callable, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
+
+T = TypeVar("T")
+Seeds = Annotated[
+    Sequence[int], Rule("one or more non-negative integers, none twice", lambda v: _are_seeds(v), "Such as range(5).")
+]
+MakeFn = Annotated[Callable[[int], Any], a_callable("(seed) -> trainer")]
+
+
+@dataclass(frozen=True)
+class SeedRun(Generic[T]):
+    """The outcome of one seed.
+
+    Args:
+        seed: which.
+        result: what its run returned; None if it failed.
+        error: the traceback if it failed, or how its process died; else None.
+    """
+
+    seed: int
+    result: T | None
+    error: str | None = None
+
+
+@overload
+def run_seeds(
+    make: Callable[[int], Trainer[Any, Any]], seeds: Iterable[int] = ..., *, num_processes: int | None = ...,
+    show_progress: bool = ...,
+) -> list[SeedRun[InfoStats]]: ...  # fmt: skip
+@overload
+def run_seeds(
+    make: Callable[[int], T], seeds: Iterable[int] = ..., *, num_processes: int | None = ..., show_progress: bool = ...
+) -> list[SeedRun[T]]: ...
+@explains_arguments
+def run_seeds(
+    make: Callable[[int], Any],
+    seeds: Iterable[int] = range(5),
+    *,
+    num_processes: int | None = None,
+    show_progress: bool = True,
+) -> list[SeedRun[Any]]:
+    """Run a program once for each seed, in processes of one thread, and return what came of each.
+
+    A seed that fails is shown with its traceback when it does, and leaves the others alone. Ctrl-C ends all: runs with
+    checkpoints are saved. The call belongs under `if __name__ == "__main__":`.
+
+    Args:
+        make: given a seed, returns a trainer, which is run without display; or does all by itself, and returns what it
+            likes. Before it, `rl.seed` is called with the seed.
+        seeds: which.
+        num_processes: how many at a time; None takes as many as this process may use cores.
+        show_progress: show one bar for all.
+
+    Returns:
+        the outcomes in the order of the seeds; results are `InfoStats` where `make` returns trainers.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or `make` cannot travel to another process.
+        RLTrainerError: all seeds failed; the text has the first one's traceback.
+    """
+    make = checked("run_seeds", "make", make, MakeFn)
+    numbers: list[int] = checked("run_seeds", "seeds", list(seeds) if isinstance(seeds, Iterable) else seeds, Seeds)
+    limit = checked("run_seeds", "num_processes", num_processes, PositiveInt | None)
+    is_shown = checked("run_seeds", "show_progress", show_progress, Flag)
+    check_program("run_seeds", make)
+    with Bar("seeds", len(numbers), is_shown) as bar:
+        outcomes = _Outcomes(bar)
+        Processes("run_seeds", "seed", limit, outcomes).run((seed, partial(_run_seed, make, seed)) for seed in numbers)
+    runs = [outcomes.runs[seed] for seed in numbers]
+    if all(run.error is not None for run in runs):
+        raise RLTrainerError(f"run_seeds: all {len(runs)} seeds failed; seed {runs[0].seed}:\n{runs[0].error}")
+    return runs
+
+
+def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
+    """Run a program for a seed, in a process of its own."""
+    seed_everything(seed)
+    made = make(seed)
+    if not isinstance(made, Trainer):
+        return made
+    made.params = dataclasses.replace(made.params, show_progress=False, verbose=False)
+    return parent.run(made)
+
+
+class _Outcomes:
+    """Outcomes of the seeds so far, shown on one bar, with a word on each that fails."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._scores: dict[int, float] = {}
+        self.runs: dict[int, SeedRun[Any]] = {}
+
+    def progress(self, number: int, share: float, score: float | None) -> None:
+        """Move the bar, and show the mean of the best scores so far."""
+        if score is not None:
+            self._scores[number] = score
+        mean = {"mean_best_score": f"{statistics.mean(self._scores.values()):.4g}"} if self._scores else {}
+        self._bar.move(number, share, **mean)
+
+    def answer(self, number: int, question: Any) -> None:
+        """Know no answer: a seed asks nothing."""
+
+    def ended(self, number: int, result: Any, error: str | None) -> None:
+        """Count a seed as done, and say so if it failed."""
+        self.runs[number] = SeedRun(number, result, error)
+        if error is not None:
+            self._bar.complain(f"run_seeds: seed {number} failed:\n{error}")
+        self.progress(number, 1.0, result.best_score if isinstance(result, InfoStats) else None)
+
+
+def _are_seeds(value: Any) -> bool:
+    is_list = isinstance(value, list) and bool(value) and all(is_int(seed) and seed >= 0 for seed in value)
+    return is_list and len(set(value)) == len(value)

@@ -1,0 +1,264 @@
+"""The study of a sweep: Optuna's, in a file of its own, `study.log`, with one writer at a time.
+
+Optuna's journal is a line of JSON for each thing that happens: data, of which nothing is run. Who was killed has left
+trials that run: they are taken up again.
+"""
+
+import contextlib
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra, readable
+from rltrainer.files.atomic_write import refuse_links, write_errors
+from rltrainer.files.regular_file import open_regular
+from rltrainer.seeding import derive_seed
+from rltrainer.state.plain_values import to_plain
+from rltrainer.validation.field_rules import is_int
+
+if TYPE_CHECKING:
+    import optuna
+
+Sampler = Callable[..., Any]
+NUM_STARTUP_TRIALS = 5
+"""Trials that come to their end before any is pruned."""
+NAME = "sweep"
+STUDY = "study.log"
+"""The file of a study in the folder of its sweep."""
+FIELDS = "fields"
+"""Attribute of a trial: what it has of what varies, as plain data. What Optuna drew may be other than that."""
+
+
+class Study:
+    """The trials of a sweep so far, and what Optuna makes of them.
+
+    Args:
+        folder: of the sweep.
+        sampler: called with `seed=`, returns a sampler of Optuna's; None takes the tree-structured Parzen estimator.
+        pruner: one of Optuna's; None takes its median pruner.
+        seed: of the sampler. Each trial has a sampler of its own, seeded by its number, so that what it draws depends
+            on nothing but the trials that are over, also after a kill.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        ParamsError: `sampler` is none, or one that keeps pickles in the file.
+    """
+
+    def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
+        import optuna
+
+        self.path = folder / STUDY
+        self._make_sampler: Sampler = sampler or optuna.samplers.TPESampler
+        self._pruner, self._seed = pruner, seed
+        if pruner is not None and not isinstance(pruner, optuna.pruners.BasePruner):
+            raise ParamsError(field_error_text("sweep", "pruner", "must be a pruner of Optuna's or None", pruner))
+        first = self._sampler(0)
+        _mend(self.path)
+        options: dict[str, Any] = {"direction": "maximize", "load_if_exists": True, "sampler": first}
+        self._study = _load(self.path, functools.partial(optuna.create_study, **options))
+
+    @property
+    def trials(self) -> "list[optuna.trial.FrozenTrial]":
+        """All trials, by number."""
+        trials: list[optuna.trial.FrozenTrial] = self._study.get_trials(deepcopy=False)
+        return trials
+
+    def begin(self, number: int) -> "optuna.trial.Trial":
+        """Return a trial that runs: the one of this number, which was cut off, or the next one."""
+        import optuna
+
+        self._study.sampler = self._sampler(number)
+        if number < len(trials := self.trials) and trials[number].state == optuna.trial.TrialState.RUNNING:
+            return optuna.trial.Trial(self._study, trials[number]._trial_id)
+        return self._study.ask()  # the first that was enqueued by Optuna's own means, or a new one
+
+    def note_fields(self, trial: "optuna.trial.Trial", fields: Mapping[str, Any]) -> None:
+        """Note what a trial has of what varies, for who reads the study without the program."""
+        if FIELDS not in trial.user_attrs:  # else before a kill
+            trial.set_user_attr(FIELDS, to_plain(fields))
+
+    def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
+        """Note the score of a test step, and return whether the trial shall end.
+
+        Args:
+            trial: which.
+            step: the number of the test step, from 1.
+            score: what it came to.
+            num_tests: how many a run makes: the median pruner waits for a third of them.
+        """
+        import optuna
+
+        self._study.pruner = self._pruner or optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
+        if step not in self.trials[trial.number].intermediate_values:  # else it was made before the kill, too
+            trial.report(score, step)
+        return bool(trial.should_prune())
+
+    def end(self, trial: "optuna.trial.Trial", score: float | None, error: str | None) -> None:
+        """Note what came of a trial: a score, or an error, or neither if it was pruned."""
+        from optuna.trial import TrialState
+
+        if error is not None:
+            trial.set_user_attr("error", error)
+            self._study.tell(trial, state=TrialState.FAIL)
+        elif score is None:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        else:
+            self._study.tell(trial, score)
+
+    def _sampler(self, number: int) -> Any:
+        import optuna
+
+        text = "must be a class of Optuna's samplers, or a function that makes one given seed="
+        try:
+            sampler = self._make_sampler(seed=derive_seed(self._seed, "sampler", number))
+        except TypeError as error:
+            hint = "functools.partial takes further arguments along."
+            raise ParamsError(
+                field_error_text("sweep", "sampler", f"{text}: {error}", self._make_sampler, hint)
+            ) from None
+        if not isinstance(sampler, optuna.samplers.BaseSampler):
+            raise ParamsError(field_error_text("sweep", "sampler", text, self._make_sampler))
+        for each in (sampler, *vars(sampler).values()):
+            if isinstance(each, optuna.samplers.CmaEsSampler):
+                hint = "Take TPESampler, GPSampler or RandomSampler."
+                rule = "must be none that reads pickles from the study's file, which could run anything"
+                raise ParamsError(field_error_text("sweep", "sampler", rule, self._make_sampler, hint))
+        return sampler
+
+
+@contextlib.contextmanager
+def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> Iterator[Study]:
+    """Open the study in a folder, alone, and without a word of Optuna's.
+
+    Raises:
+        MissingExtraError: Optuna is not installed.
+        CheckpointError: another process has it, or it is damaged, or cannot be written.
+    """
+    require_optuna()
+    import optuna
+
+    refuse_links(
+        [folder / STUDY, folder / "sweep.json", folder / "sweep.png", *folder.glob("trial-*")], CheckpointError
+    )
+    lock, verbosity = DirectoryLock(folder), optuna.logging.get_verbosity()
+    with write_errors(folder, CheckpointError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with write_errors(folder / STUDY, CheckpointError):
+            study = Study(folder, sampler, pruner, seed)
+        yield study
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+        lock.release()
+
+
+def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
+    """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CheckpointError: it is damaged.
+    """
+    import optuna
+
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    trials: list[optuna.trial.FrozenTrial] = _load(path, optuna.load_study).get_trials(deepcopy=False)
+    return trials
+
+
+def require_optuna(owner: str = "rl.sweep") -> None:
+    """Raise a `MissingExtraError` if Optuna is not installed; `owner` needs it."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise missing_extra(owner, "sweep", error) from error
+
+
+class _NoLock:
+    """The lock that Optuna takes for each line: the folder has one already, which a kill leaves open."""
+
+    def acquire(self) -> bool:
+        """Do nothing."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+def _load(path: Path, load: Callable[..., Any]) -> Any:
+    """Return the study in a file, as a function of Optuna's loads it.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    import optuna
+
+    try:
+        backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_NoLock())
+        backend.append_logs = _telling_path(path, backend.append_logs)
+        study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
+        trials = study.get_trials(deepcopy=False)
+        directions = [direction.name for direction in study.directions]
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # of code that expects what it has written
+        found = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path}: expected a study of Optuna's; reading it failed ({found})") from error
+    if directions != ["MAXIMIZE"]:
+        raise CheckpointError(f"{path}: expected a study that maximizes one score, found {readable(directions)}")
+    for trial in trials:
+        if problem := _problem_of(trial):
+            raise CheckpointError(f"{path}: trial {trial.number}: {problem}")
+    return study
+
+
+def _problem_of(trial: "optuna.trial.FrozenTrial") -> str | None:
+    """Return what is wrong with the numbers of a trial that was read from a file, or None."""
+    values, noted = trial.values, trial.intermediate_values
+    if values is None and trial.state.name == "COMPLETE":
+        return "expected a score, found none"
+    if values is not None and (len(values) != 1 or not _is_score(values[0])):
+        return f"expected one score, found {readable(values)}"
+    wrong = {step: score for step, score in noted.items() if not is_int(step) or not _is_score(score)}
+    return f"expected scores of test steps by their numbers, found {readable(wrong)}" if wrong else None
+
+
+def _is_score(value: object) -> bool:
+    return is_int(value) or (isinstance(value, float) and not math.isnan(value))
+
+
+def _telling_path(path: Path, write: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a function that writes to a file: an `OSError` of it is a `CheckpointError` that names the file."""
+
+    def write_or_tell(logs: Any) -> None:
+        with write_errors(path, CheckpointError):
+            write(logs)
+
+    return write_or_tell
+
+
+def _mend(path: Path) -> None:
+    """Drop a last line that a kill left unfinished; Optuna would append to it."""
+    try:
+        with open_regular(path) as file:
+            text = file.read()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        os.truncate(path, whole)

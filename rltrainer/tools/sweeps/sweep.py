@@ -1,0 +1,280 @@
+"""Many trials of a training, each with other values of some fields: which are the best?
+
+A trial gets its values from Optuna, runs in a process of its own, and tells the score of each test step; Optuna says
+whether it is worth going on. Everything is in one folder, from which the same call goes on after a kill.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escaped, field_error_text, readable
+from rltrainer.files.atomic_write import remove, replaced_file, write_errors
+from rltrainer.files.json_text import read_json, to_strict_json
+from rltrainer.loggers import RunFolder
+from rltrainer.state.plain_values import to_plain
+from rltrainer.tools.recipes import AnyRecipe, for_env, get
+from rltrainer.tools.recipes.algorithms import ALGORITHMS
+from rltrainer.tools.runs.job_process import Job
+from rltrainer.tools.runs.processes import Bar, Processes, check_program
+from rltrainer.tools.sweeps.opened_sweep import DESCRIBED, as_trial, read_described, run_paths
+from rltrainer.tools.sweeps.ranges import LogUniform, Range, Uniform
+from rltrainer.tools.sweeps.result import SweepResult, SweepTrial
+from rltrainer.tools.sweeps.search_space import OWNER, Make, SearchSpace, Space
+from rltrainer.tools.sweeps.study import Study, open_study, require_optuna
+from rltrainer.tools.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
+from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
+from rltrainer.validation.suggestions import explains_arguments
+
+if TYPE_CHECKING:
+    import optuna
+
+AnySampler = Annotated[
+    Callable[..., Any], Rule("a class of Optuna's samplers, or a function that makes one given seed=", callable)
+]
+
+
+@explains_arguments
+def sweep(
+    make: str | AnyRecipe | Callable[..., Any],
+    space: Space | None = None,
+    *,
+    path: str | os.PathLike[str],
+    num_trials: int = 20,
+    num_seeds: int = 1,
+    seed: int = 0,
+    pruner: "optuna.pruners.BasePruner | None" = None,
+    sampler: "Callable[..., optuna.samplers.BaseSampler] | None" = None,
+    num_processes: int | None = None,
+    show_progress: bool = True,
+) -> SweepResult:
+    """Train with many choices of some fields, and return which scored best.
+
+    Trials run in processes of one thread. After each test step the score is reported to Optuna, which ends trials that
+    are worse than others were. The study is in the folder: the same call goes on with it, takes up trials that were cut
+    off where their checkpoints are, and starts those that are left. Checkpoints of a trial that is complete or pruned
+    are removed. The call belongs under `if __name__ == "__main__":`.
+
+    Args:
+        make: the name of a recipe, an env's id (its best recipe is taken), a recipe, or a function that is called with
+            a seed and, by name, with what varies, and returns a trainer with a test collector, or a score. Before it,
+            `rl.seed` is called with the seed.
+        space: what varies: by the names of fields, as `rl.train` takes them, or of the function's arguments,
+            `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values. Or a function of an
+            Optuna trial that returns values by these names. None: ranges that are usual for the recipe's algorithm.
+        path: the folder of this sweep, and no other.
+        num_trials: in all, those of earlier calls too.
+        num_seeds: runs of each trial, one after the other, with `seed`, `seed + 1`, ...; the mean counts.
+        seed: of the first run of each trial, and of what Optuna draws.
+        pruner: ends trials early; None takes Optuna's median pruner, after five trials and a third of a run.
+            `optuna.pruners.NopPruner()` ends none.
+        sampler: called with `seed=`, such as `optuna.samplers.GPSampler`; None takes `TPESampler`.
+        num_processes: trials at a time; None takes as many as this process may use cores. With 1 the trials are the
+            same each time, also after a kill.
+        show_progress: show a bar, and a line for each trial.
+
+    Returns:
+        all trials, the best of them, and the recipe of it.
+
+    Raises:
+        ParamsError: an argument breaks its rule, a name is no field, or a field does not take a value of its range.
+        CheckpointError: the folder holds another sweep, or is damaged, or cannot be written, or another process writes
+            there. A trial that a full disk ended is not over: the same call takes it up again.
+        RLTrainerError: no trial came to its end; the text has the first one's traceback.
+        MissingExtraError: Optuna is not installed.
+    """
+    require_optuna()
+    folder = Path(checked(OWNER, "path", path, AnyPath))
+    limit = checked(OWNER, "num_processes", num_processes, PositiveInt | None)
+    num_trials = checked(OWNER, "num_trials", num_trials, PositiveInt)
+    num_seeds = checked(OWNER, "num_seeds", num_seeds, PositiveInt)
+    seed = checked(OWNER, "seed", seed, NonNegativeInt)
+    is_shown = checked(OWNER, "show_progress", show_progress, Flag)
+    checked(OWNER, "sampler", sampler, AnySampler | None)
+    made = _as_make(make)
+    searched = SearchSpace(made, default_ranges(made) if space is None else space)
+    check_program(OWNER, made)
+    with open_study(folder, sampler, pruner, seed) as study:
+        _check_same(folder / DESCRIBED, _described(made, searched, num_seeds, seed))
+        with Bar("trials", num_trials, is_shown) as bar:
+            trials = _Trials(study, searched, made, folder, range(seed, seed + num_seeds), bar)
+            Processes(OWNER, "trial", limit, trials).run(trials.jobs(num_trials))
+        found = trials.over()
+    if not any(trial.state == "complete" for trial in found):
+        failed = next((trial for trial in found if trial.error), None)
+        why = "" if failed is None else f"; trial {failed.number}:\n{failed.error}"
+        raise RLTrainerError(f"sweep: none of {len(found)} trials came to its end{why}")
+    return SweepResult(folder, tuple(found), made if isinstance(made, AnyRecipe) else None)
+
+
+class _Trials:
+    """The trials of a sweep: who begins, what is asked while they run, what came of them."""
+
+    def __init__(self, study: Study, space: SearchSpace, make: Make, folder: Path, seeds: range, bar: Bar) -> None:
+        self._study, self._space, self._make, self._folder, self._seeds = study, space, make, folder, seeds
+        self._bar = bar
+        self._running: dict[int, optuna.trial.Trial] = {}
+
+    def jobs(self, num_trials: int) -> Iterator[tuple[int, Job]]:
+        """Yield the trials that were cut off, and new ones up to so many in all."""
+        earlier = self._study.trials
+        for trial in earlier:  # a kill may have come between their ends and this
+            self._remove_checkpoints(trial)
+        cut_off = [trial.number for trial in earlier if not trial.state.is_finished()]
+        for number in range(len(earlier)):
+            self._bar.move(number, float(number not in cut_off))
+        for number in [*cut_off, *range(len(earlier), num_trials)]:
+            trial = self._running[number] = self._study.begin(number)
+            fields = self._space.draw(trial)
+            self._study.note_fields(trial, fields)
+            yield number, TrialJob(self._make, fields, run_paths(self._folder, number, self._seeds))
+
+    def progress(self, number: int, share: float, score: float | None) -> None:
+        """Do nothing: test steps and ends move the bar."""
+
+    def answer(self, number: int, question: ScoreReport) -> bool:
+        """Return whether a trial shall end after a test step."""
+        step, num_tests = question.step, question.num_tests
+        self._bar.move(number, min(step / (num_tests * len(self._seeds)), 1.0))
+        return self._study.is_pruned(self._running[number], step, question.score, num_tests)
+
+    def ended(self, number: int, result: Any, error: str | None) -> None:
+        """Note the score of a trial, or why it has none.
+
+        Raises:
+            CheckpointError: the disk ended it. Nothing is noted, so that the next call takes it up again.
+        """
+        if isinstance(result, DiskRefusal):
+            text = f"the disk ended trial {number} ({result.cause})"
+            hint = "The same call takes it up again, with those that were running, when the disk can be written"
+            raise CheckpointError(f"{self._folder}: {text}. {hint}.\n{result.traceback}")
+        self._study.end(self._running.pop(number), result, error)
+        self._remove_checkpoints(self._study.trials[number])
+        trial = self._read(number)
+        if error is not None:
+            print(f"sweep: trial {number} failed ({_words(trial.fields)}):\n{error}", file=sys.stderr)
+        else:
+            score = "" if trial.score is None else f", score {trial.score:.6g}"
+            self._bar.write(f"trial {number}: {trial.state}{score} ({_words(trial.fields)})")
+        scores = [each.value for each in self._study.trials if each.state.name == "COMPLETE" and each.value is not None]
+        best = {"best_score": f"{max(scores):.4g}"} if scores else {}
+        self._bar.move(number, 1.0, **best)
+
+    def over(self) -> list[SweepTrial]:
+        """Return all trials."""
+        return [self._read(trial.number) for trial in self._study.trials]
+
+    def _remove_checkpoints(self, trial: "optuna.trial.FrozenTrial") -> None:
+        """Remove the checkpoints of a trial if it is noted as complete or pruned: nothing goes on from them."""
+        if trial.state.name in ("COMPLETE", "PRUNED"):
+            for path in run_paths(self._folder, trial.number, self._seeds).values():
+                remove(RunFolder(path).checkpoints)
+
+    def _read(self, number: int) -> SweepTrial:
+        from optuna.trial import FixedTrial
+
+        trial = self._study.trials[number]
+        try:
+            fields = self._space.draw(FixedTrial(trial.params, number))
+        except (KeyError, ValueError) as error:
+            if trial.state.name != "FAIL":
+                raise CheckpointError(f"{self._study.path}: trial {number} is none of this sweep ({error})") from error
+            fields = dict(trial.params)  # it failed while they were drawn
+        return as_trial(trial, fields, self._folder, self._seeds)
+
+
+def _as_make(make: str | Make) -> Make:
+    if isinstance(make, str):
+        return get(make) if make.partition("/")[0] in ALGORITHMS else for_env(make)
+    if isinstance(make, AnyRecipe) and make.env is None:
+        make.raise_invalid("env", "must be what trials are tested in", "A sweep compares scores of test steps.")
+    if isinstance(make, AnyRecipe) or callable(make):
+        return make
+    rule = "must be the name of a recipe, an env's id, a recipe, or a function (seed, **fields) -> trainer"
+    raise ParamsError(field_error_text(OWNER, "make", rule, make))
+
+
+def _described(make: Make, space: SearchSpace, num_seeds: int, seed: int) -> dict[str, Any]:
+    """Return what makes a sweep this one, as plain data."""
+    trained = make.to_plain()["fields"] if isinstance(make, AnyRecipe) else to_plain(make)
+    return {"make": trained, "space": space.to_plain(), "num_seeds": num_seeds, "seed": seed}
+
+
+def _check_same(path: Path, described: dict[str, Any]) -> None:
+    """Write what a sweep is; or compare it with what its folder was made for.
+
+    Raises:
+        CheckpointError: it is another sweep's, or damaged; the text names what differs.
+    """
+    try:
+        found = read_described(path)
+    except FileNotFoundError:
+        with write_errors(path, CheckpointError), replaced_file(path) as file:
+            file.write((to_strict_json(described) + "\n").encode())
+        return
+    given = read_json(to_strict_json(described))
+    for name, there, here in _differences(found, given, ""):
+        text = f"the folder's sweep has {readable(there)}, this one {readable(here)}"
+        raise CheckpointError(f"{path}: {name}: {text}. Another sweep needs another path.")
+
+
+def _differences(found: Any, given: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield where two values of plain data differ, by name."""
+    if isinstance(found, dict) and isinstance(given, dict):
+        for key in dict.fromkeys([*found, *given]):
+            yield from _differences(found.get(key, "nothing"), given.get(key, "nothing"), f"{name}.{key}".lstrip("."))
+    elif found != given:
+        yield name or "it", found, given
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+    texts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in fields.items()}
+    return escaped(", ".join(f"{name}={text}" for name, text in texts.items()))
+
+
+_NET: dict[str, Range] = {"hidden_sizes": [(64, 64), (256, 256), (400, 300)]}
+_GAMMA: dict[str, Range] = {"gamma": [0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999]}
+_ON_POLICY: dict[str, Range] = {
+    "lr": LogUniform(1e-5, 2e-3), **_GAMMA, "gae_lambda": [0.8, 0.9, 0.92, 0.95, 0.98, 0.99, 1.0],
+    "collection_step_num_env_steps": [256, 512, 1024, 2048, 4096], **_NET,
+}  # fmt: skip
+_OFF_POLICY: dict[str, Range] = {"lr": LogUniform(1e-5, 2e-3), **_GAMMA, "batch_size": [32, 64, 128, 256, 512], **_NET}
+_TD3: dict[str, Range] = {
+    **_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05], "exploration_noise": Uniform(0.05, 0.5),
+}  # fmt: skip
+_SAC: dict[str, Range] = {
+    **_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05], "critic_lr": LogUniform(1e-5, 2e-3),
+}  # fmt: skip
+_Q_LEARNING: dict[str, Range] = {**_OFF_POLICY, "target_update_interval": [1, 100, 500, 1000, 5000]}
+_A2C: dict[str, Range] = {
+    **_ON_POLICY, "entropy_coef": LogUniform(1e-8, 0.1), "value_coef": Uniform(0.1, 1.0),
+    "max_grad_norm": [0.3, 0.5, 0.7, 1.0, 2.0, 5.0],
+}  # fmt: skip
+DEFAULT_RANGES: dict[str, dict[str, Range]] = {
+    "a2c": _A2C | {"collection_step_num_env_steps": [32, 64, 128, 256, 512]},
+    "ddpg": _TD3,
+    "dqn": _Q_LEARNING,
+    "ppo": _A2C
+    | {"batch_size": [32, 64, 128, 256, 512], "update_step_num_repetitions": [1, 5, 10, 20], "clip": [0.1, 0.2, 0.3]},
+    "qrdqn": _Q_LEARNING,
+    "sac": _SAC,
+    "td3": _TD3,
+    "tqc": _SAC | {"num_dropped": range(0, 6)},
+    "trpo": _ON_POLICY | {"target_kl": [0.001, 0.005, 0.01, 0.02, 0.05], "num_cg_steps": [5, 10, 20]},
+}
+
+
+def default_ranges(make: Make) -> Mapping[str, Range]:
+    """Return the ranges for a recipe's algorithm.
+
+    Raises:
+        ParamsError: there are none.
+    """
+    if not isinstance(make, AnyRecipe) or make.algorithm not in DEFAULT_RANGES:
+        who = make.algorithm if isinstance(make, AnyRecipe) else "a function"
+        hint = f"Usual ranges are there for {', '.join(DEFAULT_RANGES)}"
+        raise ParamsError(f"{OWNER}.space: must say what varies, as there are no usual ranges for {who}. {hint}.")
+    ranges = DEFAULT_RANGES[make.algorithm]
+    return {name: values for name, values in ranges.items() if not (name == "hidden_sizes" and "net" in make.policy)}

@@ -1,0 +1,201 @@
+"""The job of a trial, in a process of its own: its seeds one after the other, each in a run folder, told as it goes."""
+
+import dataclasses
+import errno
+import math
+import statistics
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.collect import CollectStats
+from rltrainer.errors import CheckpointError, ParamsError, at_the_end, field_error_text, readable
+from rltrainer.hooks import TrainerContext, TrainerHook
+from rltrainer.loggers import RunFolder
+from rltrainer.seeding import seed as seed_everything
+from rltrainer.tools.recipes import AnyRecipe
+from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.runs.job_process import OVER, SECONDS_TO_END, Parent
+from rltrainer.tools.sweeps.search_space import Make
+from rltrainer.trainers import Trainer
+from rltrainer.validation.field_rules import as_python, is_int
+
+PRUNED = "pruned by the sweep"
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors of a disk that is full, over its quota, read-only by now, or broken."""
+TICK = 0.5
+"""Seconds between two tries to take the folder of a trial whose process is still saving."""
+
+
+@dataclass(frozen=True)
+class ScoreReport:
+    """The report of a trial about a test step, or about a seed that makes none.
+
+    Args:
+        step: its number in the trial, from 1: those of earlier seeds count.
+        score: the mean over the seeds so far.
+        num_tests: the test steps that one run makes.
+    """
+
+    step: int
+    score: float
+    num_tests: int
+
+
+@dataclass(frozen=True)
+class DiskRefusal:
+    """The result of a trial that the disk has ended: it says nothing of the trial's fields.
+
+    Args:
+        cause: what the disk said.
+        traceback: where it did.
+    """
+
+    cause: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """A trial: `make` with its fields, for each seed.
+
+    Args:
+        make: the recipe, or the user's function.
+        fields: what the trial has of what varies.
+        folders: the folder of each seed's run, by seed.
+    """
+
+    make: Make
+    fields: Mapping[str, Any]
+    folders: Mapping[int, Path]
+
+    def __call__(self, parent: Parent) -> float | DiskRefusal | None:
+        """Return the score, the mean over the seeds; None if it was pruned."""
+        try:
+            return self._score(parent)
+        except Exception as error:
+            if (cause := _of_the_disk(error)) is None:
+                raise
+            return DiskRefusal(str(cause), traceback.format_exc())
+
+    def _score(self, parent: Parent) -> float | None:
+        scores: list[float] = []
+        with at_the_end(_take_folder(next(iter(self.folders.values())).parent).release):
+            for seed, path in self.folders.items():
+                seed_everything(seed)
+                score = self._run(seed, RunFolder(path), scores, parent)
+                if score is None:
+                    return None
+                scores.append(score)
+        return statistics.fmean(scores)
+
+    def _run(self, seed: int, folder: RunFolder, earlier: list[float], parent: Parent) -> float | None:
+        made = self._make(seed, folder, _Pruning(parent, earlier))
+        if not isinstance(made, Trainer):
+            scores = [*earlier, made]
+            is_last = len(scores) == len(self.folders)
+            report = ScoreReport(len(scores), statistics.fmean(scores), 1)
+            return None if not is_last and parent.ask(report) else made
+        try:
+            info = parent.run(made)
+        finally:
+            for collector in made.params.collectors().values():
+                collector.close()
+        if info.stop_reason == f"hook: {PRUNED}":
+            return None
+        return _checked_score(made.state.score)
+
+    def _make(self, seed: int, folder: RunFolder, pruning: "_Pruning") -> Trainer[Any, Any] | float:
+        """Return the trainer of a seed, which writes to the folder and tells of its tests; or the score at once."""
+        live: dict[str, Any] = {"run_folder": folder, "show_progress": False, "verbose": False}
+        if isinstance(self.make, AnyRecipe):
+            recipe = self.make.with_fields(**self.fields, seed=seed)
+            write_recipe(recipe, folder)
+            return recipe.make_trainer(hooks=(pruning,), **live)
+        made = self.make(seed, **self.fields)
+        if not isinstance(made, Trainer):
+            return _checked_score(made)
+        params = made.params
+        if params.test_collector is None:
+            hint = "Pass TrainerParams.test_collector: a trial is valued by test steps."
+            raise ParamsError(field_error_text("sweep", "make", "must make trainers that make test steps", made, hint))
+        if params.run_folder is not None:
+            hint = "A sweep gives each run a folder of its own."
+            raise ParamsError(
+                field_error_text("sweep", "make", "must make trainers without a run_folder", params.run_folder, hint)
+            )
+        return type(made)(made.algorithm, dataclasses.replace(params, hooks=(*params.hooks, pruning), **live))
+
+
+class _Pruning(TrainerHook):
+    """Tells the sweep of each test step of a run, and ends the run if the sweep says so.
+
+    Args:
+        parent: who is told.
+        earlier: the scores of the trial's seeds that are over.
+    """
+
+    def __init__(self, parent: Parent, earlier: list[float]) -> None:
+        self._parent, self._earlier = parent, earlier
+
+    def test_log(self, ctx: TrainerContext, stats: CollectStats) -> None:
+        """Tell of a test step, but for the initial one."""
+        if ctx.epoch == 0 or ctx.score is None or math.isnan(ctx.score):
+            return
+        num_tests = ctx.params.max_epochs
+        step = len(self._earlier) * num_tests + ctx.epoch
+        answer = self._parent.ask(ScoreReport(step, statistics.fmean([*self._earlier, ctx.score]), num_tests))
+        if answer is OVER:  # nobody has noted it, so it must not be saved: the run goes on from before this epoch
+            raise SystemExit("the sweep is over")
+        if answer:
+            ctx.request_stop(PRUNED)
+
+
+def _of_the_disk(error: BaseException) -> OSError | None:
+    """Return the error of a disk that is full or broken, if one led to this error."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, OSError) and link.errno in DISK_ERRORS:
+            return link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def _checked_score(score: Any) -> float:
+    """Return a score as a finite number.
+
+    Raises:
+        ParamsError: it is none.
+    """
+    value = as_python(score)
+    if not is_int(value) and not isinstance(value, float):
+        rule = "must return a trainer, or a score"
+        raise ParamsError(field_error_text("sweep", "make", rule, score))
+    if not math.isfinite(value):
+        raise ParamsError(f"sweep: the score is {readable(value)}")
+    return float(value)
+
+
+def _take_folder(folder: Path) -> DirectoryLock:
+    """Take the folder of a trial; the process of a sweep that was killed may still be saving there.
+
+    Raises:
+        CheckpointError: it does not end.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock, deadline = DirectoryLock(folder), time.monotonic() + 2 * SECONDS_TO_END
+    while True:
+        try:
+            lock.acquire()
+        except CheckpointError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(TICK)
+        else:
+            return lock

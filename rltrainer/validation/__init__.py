@@ -1,0 +1,1 @@
+"""Checks of what users give: rules of fields, suggestions for names."""

@@ -1,0 +1,185 @@
+"""Rules of params' fields, written as its type: `max_epochs: PositiveInt = 100`.
+
+A rule is the metadata of an `Annotated` type, so a dataclass states type and rule in one place and `params.py`
+checks them at construction; `checked` does so for a single argument. Nothing here knows a params class.
+"""
+
+import contextlib
+import functools
+import inspect
+import math
+import os
+import re
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.validation.suggestions import did_you_mean
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing a field accepts.
+
+    Args:
+        text: completes the sentence "must be ...".
+        accepts: whether a value follows the rule.
+        hint: what to write instead, or a function that says so of a value; "" where the rule says it.
+    """
+
+    text: str
+    accepts: Callable[[Any], bool]
+    hint: str | Callable[[Any], str] = ""
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Return whether a value is an integer of Python's and no flag."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number of Python's, no flag, and neither NaN nor infinite."""
+    # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
+    return is_int(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+PositiveInt = Annotated[int, Rule("a positive integer", lambda v: is_int(v) and v > 0)]
+NonNegativeInt = Annotated[int, Rule("a non-negative integer", lambda v: is_int(v) and v >= 0)]
+PositiveFloat = Annotated[float, Rule("a positive finite number", lambda v: is_finite(v) and v > 0)]
+NonNegativeFloat = Annotated[float, Rule("a non-negative finite number", lambda v: is_finite(v) and v >= 0)]
+FiniteFloat = Annotated[float, Rule("a finite number", is_finite)]
+UnitFloat = Annotated[float, Rule("a number in [0, 1]", lambda v: is_finite(v) and 0 <= v <= 1)]
+Sizes = Annotated[
+    Sequence[int],
+    Rule(
+        "a sequence of positive integers",
+        lambda v: isinstance(v, Sequence) and not isinstance(v, str | bytes) and all(is_int(n) and n > 0 for n in v),
+        lambda v: f"Write ({v}, {v})." if is_int(v) else "",
+    ),
+]
+Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
+AnyPath = Annotated[str | os.PathLike[str], Rule("a path", lambda v: isinstance(v, str | os.PathLike))]
+AnyText = Annotated[str, Rule("a text that is not empty", lambda v: isinstance(v, str) and v.strip() != "")]
+Scheduled = Annotated[
+    Callable[[float], float],
+    Rule(
+        "a callable of progress in [0, 1]",
+        lambda v: not isinstance(v, type) and _takes(v, 1),
+        lambda v: "Write lambda progress: ..., or rl.LinearSchedule(start)." if callable(v) else "",
+    ),
+]
+
+
+def as_python(value: Any) -> Any:
+    """Return a number or flag of NumPy as Python's, in a tuple or list too; everything else as it is."""
+    if type(value) in (int, float, bool, str):
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):  # which is one, to NumPy
+        return int(value)
+    if type(value) in (tuple, list) and any(isinstance(item, np.generic) for item in value):
+        return type(value)(map(as_python, value))
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def checked(owner: str, field: str, value: Any, annotation: Any, error: type[Exception] = ParamsError) -> Any:
+    """Return an argument, a number of NumPy as Python's, if it follows a rule of its annotation.
+
+    Args:
+        owner, field: who takes the argument, and its name, for the error's text.
+        value: what was given.
+        annotation: what is accepted, such as `PositiveInt | None`.
+        error: raised if the value breaks the rule.
+    """
+    value, rules = as_python(value), _rules_once(annotation)
+    if not any(rule.accepts(value) for rule in rules):
+        raise error(field_error_text(owner, field, must_be(rules), value, remedy(rules, value)))
+    return value
+
+
+def must_be(rules: list[Rule]) -> str:
+    """Return the rule's part of an error's text."""
+    return "must be " + " or ".join(rule.text for rule in rules)
+
+
+def remedy(rules: list[Rule], value: Any) -> str:
+    """Return a sentence that says what to write instead of a value that breaks all these rules; "" if none is known."""
+    meant = _meant_number(value)
+    if meant is not None and any(rule.accepts(meant) for rule in rules):
+        return f"Write {value.strip()} without quotes." if isinstance(value, str) else f"Write {meant}."
+    hints = (rule.hint if isinstance(rule.hint, str) else rule.hint(value) for rule in rules)
+    return next(filter(None, hints), "")
+
+
+def instance_of(*classes: type, hint: str = "") -> Rule:
+    """Return the rule of a live object: an instance of one of `classes`; `hint` says how one is made."""
+    names, how = " or ".join(c.__name__ for c in classes), hint or f"Write {classes[0].__name__}(...)."
+
+    def hint_of(value: Any) -> str:
+        is_class = isinstance(value, type) and issubclass(value, classes)
+        return f"It is the class: write {value.__name__}(...)." if is_class else how
+
+    return Rule(f"a {names}", lambda value: isinstance(value, classes), hint_of)
+
+
+def a_callable(signature: str, hint: str = "") -> Rule:
+    """Return the rule of a callback, with its signature in words, such as `(score) -> bool`."""
+    args = [arg.strip() for arg in re.sub(r"\[[^]]*\]|^\(", "", signature.partition(")")[0]).split(",")]
+    names = ", ".join(arg if arg.islower() else "stats" for arg in args)
+    return Rule(f"a callable {signature}", lambda v: _takes(v, len(args)), hint or f"Write lambda {names}: ...")
+
+
+def _meant_number(value: Any) -> int | float | None:
+    """Return the number that a text holds, or the integer that a float is; None of all else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        for read in (int, float):
+            with contextlib.suppress(ValueError):
+                return read(value)
+    return None
+
+
+def _takes(value: object, num_args: int) -> bool:
+    """Return whether a value can be called with so many arguments, as far as it says what it takes."""
+    if not callable(value):
+        return False
+    try:
+        inspect.signature(value).bind(*range(num_args))
+    except TypeError:
+        return False
+    except ValueError:  # written in C, and says nothing
+        return True
+    return True
+
+
+def rules_of(annotation: Any) -> list[Rule]:
+    """Return the alternatives that an annotation allows: its rules, None, literal values. Empty: anything goes."""
+    if annotation is None or annotation is type(None):
+        return [Rule("None", lambda value: value is None)]
+    if get_origin(annotation) is Annotated:
+        return [rule for rule in get_args(annotation)[1:] if isinstance(rule, Rule)]
+    if get_origin(annotation) is Literal:
+        options = get_args(annotation)
+        text = f"one of {', '.join(map(repr, options))}"
+        return [
+            Rule(text, lambda v: isinstance(v, str) and v in options, lambda v: did_you_mean(str(v), options).strip())
+        ]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [rule for member in get_args(annotation) for rule in rules_of(member)]
+    return []
+
+
+_rules_once = functools.cache(rules_of)
+
+
+@functools.cache
+def field_hints(cls: type) -> dict[str, Any]:
+    """Return the annotations of a dataclass's fields by name."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(cls)}

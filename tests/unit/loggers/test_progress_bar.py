@@ -1,0 +1,90 @@
+"""Bars in terminals and out of them."""
+
+import io
+import re
+import sys
+
+import pytest
+import tqdm.std
+
+from rltrainer.loggers import progress_bar as progress
+from rltrainer.tools.runs.processes import Bar
+from rltrainer.trainers.run_log import ProgressBar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time as a list of one number, which a test moves."""
+    now = [1000.0]
+    monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
+    return now
+
+
+def test_a_file_gets_a_line_a_minute(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    bar = ProgressBar(10_000, shown=True, verbose=True, unit="env_step")
+    for second in range(150):
+        clock[0] += 1
+        assert bar.wants_values() == (second % 60 == 59)
+        bar.show({"loss": second / 7})
+        bar.advance_to(10 * second)
+        if second == 70:
+            bar.say("epoch 1")
+    bar.close()
+    lines = [re.sub(r"<[\d:]+, [\d.]+ env steps/s", "", line) for line in file.getvalue().splitlines()]
+    assert lines == [
+        "6%| 590/10.0k [01:00, loss=8.429]",
+        "12%| 1.19k/10.0k [02:00, loss=17]",
+        "15%| 1.49k/10.0k [02:30, loss=21.29]",
+    ]
+    assert capsys.readouterr().out == "epoch 1\n"
+
+
+def test_a_short_run_has_no_line(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    bar = ProgressBar(100, shown=True, verbose=False, unit="env_step")
+    for second in range(50):
+        clock[0] += 1
+        bar.advance_to(second)
+    bar.close()
+    assert file.getvalue() == ""
+
+
+def test_jobs_get_lines_too(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    with Bar("seeds", 4, is_shown=True) as bar:
+        clock[0] += 61
+        bar.move(0, 0.5, best_score="3")
+        clock[0] += 1
+        bar.move(1, 0.5)
+    assert file.getvalue().splitlines() == [
+        "seeds:  12%| 0.50/4 [01:01<07:07, best score=3]",
+        "seeds:  25%| 1.00/4 [01:02<03:06, best score=3]",
+    ]
+
+
+@pytest.mark.parametrize("module", [None, "ipykernel"])
+def test_a_terminal_and_a_notebook_get_a_bar(module: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Terminal() if module is None else io.StringIO()
+    if module is not None:
+        monkeypatch.setitem(sys.modules, module, sys)
+    monkeypatch.setattr(sys, "stderr", file)
+    bar = ProgressBar(100, shown=True, verbose=False, unit="env_step")
+    bar.advance_to(100)
+    bar.close()
+    assert "| 100/100" in file.getvalue()
+
+
+def test_without_a_standard_error_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not progress.is_watched()

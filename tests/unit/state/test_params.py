@@ -1,0 +1,386 @@
+"""A small params class against bad values, and through JSON."""
+
+import copy
+import dataclasses
+import inspect
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.errors import ParamsError, RLTrainerError
+from rltrainer.schedules import LinearSchedule
+from rltrainer.state.params import Params
+from rltrainer.validation.field_rules import (
+    FiniteFloat,
+    Flag,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Scheduled,
+    UnitFloat,
+    a_callable,
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TinyParams(Params):
+    max_epochs: PositiveInt
+    lr: PositiveFloat | Scheduled = 3e-4
+    gamma: UnitFloat = 0.99
+    batch_size: PositiveInt | None = 64
+    warmup: NonNegativeInt = 0
+    shift: FiniteFloat = -0.5
+    normalize: Flag = True
+    sizes: tuple[int, ...] = (64, 64)
+    stop_fn: Annotated[Callable[[float], bool], a_callable("(score) -> bool")] | None = field(
+        default=None, compare=False
+    )
+    hooks: tuple[Any, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size is not None and self.warmup > self.batch_size:
+            self.raise_invalid("warmup", "must be at most batch_size", "Lower it.")
+
+
+class Hook:
+    def __repr__(self) -> str:
+        return "a very long text"
+
+
+NAN, INF = float("nan"), float("inf")
+EVERYTHING_BAD = [-1, 0, INF, NAN, "", None, True, []]
+"""-1, 0, infinity, NaN, the empty text, None, True and a list."""
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("max_epochs", []),
+        ("lr", []),
+        ("gamma", [0]),
+        ("batch_size", [None]),
+        ("warmup", [0]),
+        ("shift", [-1, 0]),
+        ("normalize", [True]),
+        ("stop_fn", [None]),
+    ],
+)
+def test_every_field_refuses_what_its_rule_does_not_name(name: str, accepted: list[object]) -> None:
+    invalid = [repr(value) for value in EVERYTHING_BAD if not _is_accepted(name, value)]
+    # By repr, because True == 1 and nan != nan.
+    assert invalid == [repr(value) for value in EVERYTHING_BAD if repr(value) not in map(repr, accepted)]
+
+
+def _is_accepted(name: str, value: object) -> bool:
+    values: dict[str, Any] = {"max_epochs": 1, name: value}
+    try:
+        TinyParams(**values)
+    except ParamsError as error:
+        return not str(error).startswith(f"TinyParams.{name}: must be ")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"batch_size": -1}, "TinyParams.batch_size: must be a positive integer or None; got -1 (int)"),
+        ({"max_epochs": True}, "TinyParams.max_epochs: must be a positive integer; got True (bool)"),
+        (
+            {"lr": "fast"},
+            "TinyParams.lr: must be a positive finite number or a callable of progress in [0, 1]; got 'fast' (str)",
+        ),
+        ({"gamma": NAN}, "TinyParams.gamma: must be a number in [0, 1]; got nan (float)"),
+        (
+            {"stop_fn": 475},
+            "TinyParams.stop_fn: must be a callable (score) -> bool or None; got 475 (int). Write lambda score: ...",
+        ),
+        ({"warmup": 65}, "TinyParams.warmup: must be at most batch_size; got 65 (int). Lower it."),
+    ],
+)
+def test_error_texts(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        TinyParams(**({"max_epochs": 1} | values))
+    assert str(caught.value) == text
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, RLTrainerError)
+
+
+def test_frozen_keyword_only_and_replace_checks_again() -> None:
+    params = TinyParams(max_epochs=3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        params.max_epochs = 4  # type: ignore[misc]  # what is tested
+    with pytest.raises(TypeError):
+        TinyParams(3)  # type: ignore[call-arg,misc]  # what is tested
+    assert dataclasses.replace(params, gamma=0.5).gamma == 0.5
+    with pytest.raises(ParamsError):
+        dataclasses.replace(params, gamma=1.5)
+
+
+def test_printing_names_live_objects_by_class_and_id() -> None:
+    params = TinyParams(max_epochs=3, stop_fn=bool, hooks=(Hook(),))
+    text = str(params)
+    assert text.startswith("TinyParams[max_epochs=3, lr=0.0003, gamma=0.99, batch_size=64,")
+    assert f"stop_fn=type[id={id(bool)}]" in text
+    assert "a very long text" not in text
+    assert f"hooks=tuple[id={id(params.hooks)}]" in text
+    assert "stop_fn=None" in str(TinyParams(max_epochs=3))
+
+
+def test_live_objects_do_not_count_in_comparisons() -> None:
+    assert TinyParams(max_epochs=3, stop_fn=bool) == TinyParams(max_epochs=3, stop_fn=None)
+    assert TinyParams(max_epochs=3) != TinyParams(max_epochs=4)
+
+
+def test_json_round_trip_is_exact_with_types() -> None:
+    params = TinyParams(max_epochs=3, lr=1, gamma=0.1 + 0.2, batch_size=None, sizes=(3, 5), shift=-1e-300)
+    again = TinyParams.from_json(params.to_json())
+    assert again == params
+    assert type(again.lr) is int
+    assert again.sizes == (3, 5)
+    assert again.hooks == ()
+
+
+def test_json_names_live_objects_and_wants_them_back() -> None:
+    hook = Hook()
+    text = TinyParams(max_epochs=3, lr=abs, stop_fn=len, hooks=(hook,)).to_json()
+    fields = json.loads(text)["fields"]
+    assert fields["lr"] == {"live": "abs"}
+    assert fields["stop_fn"] == {"live": "len"}
+    assert fields["hooks"] == [{"live": "Hook"}]
+    with pytest.raises(ParamsError, match=r"^TinyParams.lr: JSON holds only the name 'abs'; pass lr=\.\.\.$"):
+        TinyParams.from_json(text, stop_fn=len, hooks=(hook,))
+    with pytest.raises(ParamsError, match=r"^TinyParams.hooks: JSON holds only the name 'Hook'; pass hooks=\.\.\.$"):
+        TinyParams.from_json(text, lr=1e-3, stop_fn=len)
+    again = TinyParams.from_json(text, lr=1e-3, stop_fn=len, hooks=(hook,))
+    assert again.stop_fn is len
+    assert again.hooks == (hook,)
+
+
+def test_a_schedule_of_ours_is_data_in_json() -> None:
+    params = TinyParams(max_epochs=3, lr=LinearSchedule(1e-3, 1e-4, until=0.3))
+    document = json.loads(params.to_json())
+    assert document["fields"]["lr"] == {"schedule": "LinearSchedule", "start": 1e-3, "end": 1e-4, "until": 0.3}
+    assert TinyParams.from_json(params.to_json()) == params
+    assert rl.DQNParams.from_json(rl.DQNParams().to_json()) == rl.DQNParams()
+
+
+def test_functions_and_classes_of_ours_come_back_by_name() -> None:
+    for params in (rl.A2CParams(optimizer=rl.rms_prop), rl.NetParams(activation=torch.nn.ELU, hidden_sizes=[3, 4])):
+        again = type(params).from_json(params.to_json())
+        assert vars(again) == vars(params)
+    text = rl.A2CParams(optimizer=rl.rms_prop).to_json().replace("rms_prop", "seed")
+    with pytest.raises(ParamsError, match=r"^A2CParams.optimizer: this release of rltrainer knows no 'seed'"):
+        rl.A2CParams.from_json(text)
+
+
+class DoubledSchedule(LinearSchedule):
+    def __call__(self, progress: float) -> float:
+        return 2 * super().__call__(progress)
+
+
+def test_a_schedule_of_a_users_is_only_named() -> None:
+    text = TinyParams(max_epochs=3, lr=DoubledSchedule(1.0)).to_json()
+    with pytest.raises(ParamsError, match=r"^TinyParams.lr: JSON holds only the name 'DoubledSchedule'; pass lr"):
+        TinyParams.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        ({"schedule": "os.system", "command": "ls"}, "TinyParams.lr: unknown schedule 'os.system' in the JSON; "),
+        ({"schedule": ["LinearSchedule"]}, "TinyParams.lr: unknown schedule ['LinearSchedule'] in the JSON; known: "),
+        ({"schedule": "LinearSchedule", "start": 1}, "TinyParams.lr: a LinearSchedule in JSON has start, end, until; "),
+        (
+            {"schedule": "LinearSchedule", "start": "1", "end": 0, "until": 1},
+            "LinearSchedule.start: must be a finite number; got '1' (str)",
+        ),
+        ({"live": "LinearSchedule"}, "TinyParams.lr: JSON holds only the name 'LinearSchedule'; pass lr=..."),
+    ],
+)
+def test_a_damaged_schedule_in_json(schedule: Any, text: str) -> None:
+    document = json.loads(TinyParams(max_epochs=3).to_json())
+    document["fields"]["lr"] = schedule
+    with pytest.raises(ParamsError) as caught:
+        TinyParams.from_json(json.dumps(document))
+    assert str(caught.value).startswith(text)
+
+
+def test_json_live_overrides_any_field() -> None:
+    assert TinyParams.from_json(TinyParams(max_epochs=3).to_json(), max_epochs=7).max_epochs == 7
+
+
+def test_json_suggests_the_nearest_name() -> None:
+    text = TinyParams(max_epochs=3).to_json()
+    with pytest.raises(ParamsError) as caught:
+        TinyParams.from_json(text, bach_size=3)
+    assert str(caught.value) == "TinyParams.from_json: unknown field 'bach_size'. Did you mean 'batch_size'?"
+    with pytest.raises(ParamsError, match=r"^TinyParams.from_json: unknown field 'zzzzz'\.$"):
+        TinyParams.from_json(text.replace('"warmup"', '"zzzzz"'))
+
+
+def test_json_values_are_checked_like_any_other() -> None:
+    text = TinyParams(max_epochs=3).to_json().replace("0.99", "1.99")
+    with pytest.raises(ParamsError, match=r"^TinyParams.gamma: must be a number in \[0, 1\]; got 1.99 \(float\)"):
+        TinyParams.from_json(text)
+
+
+def test_json_of_another_class() -> None:
+    text = TinyParams(max_epochs=3).to_json().replace("TinyParams", "PPOParams")
+    with pytest.raises(ParamsError, match=r"^TinyParams.from_json: the text describes a PPOParams$"):
+        TinyParams.from_json(text)
+
+
+def test_json_without_a_required_field() -> None:
+    document = json.loads(TinyParams(max_epochs=3).to_json())
+    del document["fields"]["max_epochs"]
+    with pytest.raises(ParamsError, match=r"^TinyParams.max_epochs: the text lacks this field; pass max_epochs=\.\.\."):
+        TinyParams.from_json(json.dumps(document))
+    assert TinyParams.from_json(json.dumps(document), max_epochs=2).max_epochs == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "3",
+        "[]",
+        "{}",
+        '{"params": "TinyParams"}',
+        '{"params": "TinyParams", "fields": 3}',
+        '{"params": "TinyParams", "fields": [["max_epochs", 3]]}',
+        '{"params": "TinyParams", "fields": {"max_epochs": 3, "max_epochs": 4}}',
+        '{"params": "TinyParams", "fields": {"lr": NaN}}',
+        '{"params": "TinyParams", "fields": {"lr": 1e999}}',
+        '{"params": "TinyParams", "fields": {"lr": {"space": "Box", "shape": [10000000], "low": 0, "high": 1}}}',
+        "[" * 10**5,
+        b"\xff",
+    ],
+)
+def test_json_that_to_json_did_not_write(text: str) -> None:
+    with pytest.raises(ParamsError, match=r"^TinyParams.from_json: the text is not JSON written by to_json \("):
+        TinyParams.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: rl.PPOParams(learning_rate=1e-3), "PPOParams: unknown field 'learning_rate'. Did you mean 'lr'?"),
+        (lambda: rl.PPOParams(clip_range=0.2), "PPOParams: unknown field 'clip_range'. Did you mean 'clip'?"),
+        (lambda: rl.PPOParams(gama=0.9), "PPOParams: unknown field 'gama'. Did you mean 'gamma'?"),
+        (
+            lambda: rl.PPOParams(n_epochs=4),
+            "PPOParams: unknown field 'n_epochs'. 'update_step_num_repetitions' is a field of OnPolicyTrainerParams.",
+        ),
+        (lambda: rl.DQNParams(n_steps=4), "DQNParams: unknown field 'n_steps'. Did you mean 'n_step'?"),
+        (lambda: rl.SACParams(ent_coef=1.0), "SACParams: unknown field 'ent_coef'. Did you mean 'temperature'?"),
+        (lambda: rl.PPOParams(zzz=1), "PPOParams: unknown field 'zzz'."),
+        (
+            lambda: rl.OnPolicyTrainerParams(training_collector=None, batchsize=3),
+            "OnPolicyTrainerParams: unknown field 'batchsize'. Did you mean 'batch_size'?",
+        ),
+        (
+            lambda: rl.OnPolicyTrainerParams(lr=3e-4),
+            "OnPolicyTrainerParams: unknown field 'lr'. 'lr' is a field of AlgorithmParams.",
+        ),
+        (
+            lambda: dataclasses.replace(rl.PPOParams(), learning_rate=1e-3),
+            "PPOParams: unknown field 'learning_rate'. Did you mean 'lr'?",
+        ),
+        (
+            lambda: rl.PPOParams(3e-4),
+            "PPOParams: too many positional arguments. Give each field by name: gamma=..., lr=....",
+        ),
+        (
+            lambda: TinyParams(),
+            "TinyParams: missing a required argument: 'max_epochs'. Give each field by name: max_epochs=..., lr=....",
+        ),
+        (lambda: rl.EpsilonGreedy(eps=0.1), "EpsilonGreedy: unknown field 'eps'. Did you mean 'epsilon'?"),
+    ],
+)
+def test_wrong_names_and_numbers_of_arguments(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        make()
+    assert str(caught.value) == text
+    assert isinstance(caught.value, TypeError)  # what Python raises for it
+
+
+def test_every_name_of_another_library_has_one_of_ours() -> None:
+    from rltrainer.validation.hints import ADVICE, ARGUMENTS
+
+    classes = [rl.NetParams, rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams, rl.CQLParams]
+    classes += [rl.TQCParams, rl.REDQParams, rl.TRPOParams, rl.UpdateParams]
+    classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
+    known = {field.name for cls in classes for field in dataclasses.fields(cls)}
+    known |= {field.name for field in dataclasses.fields(rl.OfflineRecipe)}
+    known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}
+    known |= {"sde_sample_interval"}
+    known |= {"cell_size"} | set(vars(rl.TrainerHook)) | {field.name for field in dataclasses.fields(rl.Recipe)}
+    for called in (
+        rl.make_vec,
+        rl.evaluate_policy,
+        rl.record,
+        rl.ReplayBuffer,
+        rl.Collector.collect,
+        rl.TensorBoardLogger,
+    ):
+        known |= set(inspect.signature(called).parameters)
+    known |= {field.name for field in dataclasses.fields(rl.CheckpointParams)}
+    assert {ours for names in ARGUMENTS.values() for ours in names} <= known
+    assert {needed for needed, _ in ADVICE.values()} <= known | {"net"}
+
+
+def test_params_with_one_positional_field_stay_positional() -> None:
+    assert rl.EpsilonGreedy(0.2) == rl.EpsilonGreedy(epsilon=0.2)
+    with pytest.raises(ParamsError, match="EpsilonGreedy: multiple values for argument 'epsilon'"):
+        rl.EpsilonGreedy(0.2, epsilon=0.3)
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    params = TinyParams(
+        max_epochs=np.int64(3), lr=np.float32(0.5), gamma=np.float64(0.5), warmup=np.uint8(2), normalize=np.bool_(False)
+    )
+    assert params == TinyParams(max_epochs=3, lr=0.5, gamma=0.5, warmup=2, normalize=False)
+    assert [type(getattr(params, name)) for name in ("max_epochs", "lr", "gamma", "normalize")] == [
+        int, float, float, bool
+    ]  # fmt: skip
+    assert TinyParams.from_json(params.to_json()) == params
+    schedule = LinearSchedule(np.float64(1.0), np.float32(0.5), until=np.float64(0.5))
+    assert repr(schedule) == "LinearSchedule(start=1.0, end=0.5, until=0.5)"
+    assert json.loads(TinyParams(max_epochs=3, sizes=(np.int64(3),)).to_json())["fields"]["sizes"] == [3]
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.float64(3.0), np.timedelta64(3), np.array([3]), np.int64(0)])
+def test_what_of_numpy_is_no_positive_integer(value: Any) -> None:
+    with pytest.raises(ParamsError, match="TinyParams.max_epochs: must be a positive integer; got"):
+        TinyParams(max_epochs=value)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WithInitOnly(Params):
+    size: PositiveInt = 3
+    scale: InitVar[int]
+
+    def __post_init__(self, scale: int) -> None:
+        super().__post_init__()
+
+
+def test_a_copy_of_params_with_an_argument_that_is_no_field() -> None:
+    assert copy.deepcopy(WithInitOnly(scale=3)) == WithInitOnly(scale=4)
+    with pytest.raises(ParamsError, match="WithInitOnly: missing a required argument: 'scale'"):
+        WithInitOnly(size=3)  # type: ignore[call-arg]  # what is tested
+
+
+def test_copies_and_pickles_of_params_with_required_fields() -> None:
+    params = TinyParams(max_epochs=3, stop_fn=len)
+    for made in (copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert made == params
+        assert made.stop_fn is len

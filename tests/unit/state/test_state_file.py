@@ -1,0 +1,395 @@
+"""State files: what comes back, and what damage says."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rltrainer.errors import CheckpointError
+from rltrainer.state import state_file
+from rltrainer.state.state_file import read_state, write_state
+
+
+def read(path: Path, kind: str = "tiny") -> dict[str, Any]:
+    return read_state(path, kind, CheckpointError)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "state.safetensors"
+    write_state(path, "tiny", {"w": torch.arange(4.0), "step": 3})
+    return path
+
+
+def test_round_trip_keeps_values_types_and_order(tmp_path: Path) -> None:
+    plain = {
+        "none": None,
+        "flag": True,
+        "int": -(2**70),
+        "float": 0.1 + 0.2,
+        "inf": float("-inf"),
+        "text": 'ü "quoted"\n',
+        "list": [1, [2.5, {"deep": None}]],
+        "empty": {},
+        "no items": [],
+        "tensor": "not a tensor",
+        "dict": {"dict": {"tensor": "x"}},
+    }
+    write_state(tmp_path / "f", "tiny", plain)
+    again = read(tmp_path / "f")
+    assert again == plain
+    assert list(again) == list(plain)
+    assert type(again["flag"]) is bool
+    assert type(again["int"]) is int
+
+
+def test_round_trip_of_tensors_keeps_bits_dtype_and_shape(tmp_path: Path) -> None:
+    state = {
+        "float64": torch.tensor([[0.1, float("nan")], [float("inf"), -0.0]], dtype=torch.float64),
+        "bool": torch.tensor([True, False]),
+        "uint8": torch.arange(5, dtype=torch.uint8),
+        "scalar": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        "strided": torch.arange(6.0).reshape(2, 3).T,
+        "nested": [{"generator": torch.get_rng_state()}],
+    }
+    write_state(tmp_path / "f", "tiny", state)
+    again = read(tmp_path / "f")
+    for name in ("float64", "bool", "uint8", "scalar", "empty", "strided"):
+        before, after = state[name], again[name]
+        assert isinstance(before, torch.Tensor)
+        assert after.dtype == before.dtype
+        assert after.shape == before.shape
+        assert after.numpy().tobytes() == before.contiguous().numpy().tobytes()
+    assert torch.equal(again["nested"][0]["generator"], torch.get_rng_state())
+
+
+def test_arrays_without_numbers_come_back(tmp_path: Path) -> None:
+    state = {"returns": torch.from_numpy(np.zeros(0)), "rows": torch.from_numpy(np.zeros((0, 3), np.float32))}
+    write_state(tmp_path / "state", "tiny", {**state, "after": torch.arange(3.0)})
+    found = read(tmp_path / "state")
+    assert [tuple(found[name].shape) for name in state] == [(0,), (0, 3)]
+    assert found["returns"].dtype == torch.float64
+    assert found["after"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_tied_weights_and_parameters_are_written_by_value(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    write_state(tmp_path / "f", "tiny", {"a": weight, "b": weight})
+    again = read(tmp_path / "f")
+    assert torch.equal(again["a"], torch.ones(2))
+    assert torch.equal(again["b"], torch.ones(2))
+    assert not again["a"].requires_grad
+
+
+def test_names_with_dots_do_not_collide(tmp_path: Path) -> None:
+    state = {"net": {"0.weight": torch.zeros(1)}, "net.0": {"weight": torch.ones(1)}, "net.0.weight": torch.ones(1) * 2}
+    write_state(tmp_path / "f", "tiny", state)
+    again = read(tmp_path / "f")
+    assert [again["net"]["0.weight"].item(), again["net.0"]["weight"].item(), again["net.0.weight"].item()] == [0, 1, 2]
+
+
+def test_parent_folders_are_made_and_no_other_file_is_left(tmp_path: Path) -> None:
+    write_state(tmp_path / "a" / "b" / "state", "tiny", {})
+    assert os.listdir(tmp_path / "a" / "b") == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"a": {"b": object}}, "tiny.a.b: a state holds tensors and plain values; got <class 'object'> (type)"),
+        ({"a": [1, np.int64(3)]}, "tiny.a.1: a state holds tensors and plain values; got np.int64(3) (int64)"),
+        ({"a": {3: 4}}, "tiny.a: keys of a state must be strings; got 3 (int)"),
+    ],
+)
+def test_what_is_not_plain_is_named_and_nothing_is_written(path: Path, state: dict[str, Any], text: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(TypeError) as caught:
+        write_state(path, "tiny", state)
+    assert str(caught.value) == text
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("function", ["_write_safetensors", "fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    def crash(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = path.read_bytes()
+    monkeypatch.setattr(state_file if function.startswith("_") else os, function, crash)
+    with pytest.raises(OSError, match="No space left"):
+        write_state(path, "tiny", {"step": 4})
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_kill_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_written(file: Any, tensors: object, metadata: object) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(state_file, "_write_safetensors", half_written)
+    with pytest.raises(KeyboardInterrupt):
+        write_state(path, "tiny", {"step": 4})
+    assert read(path)["step"] == 3
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_loaded_tensors_are_copies_unless_they_are_asked_to_stay_in_the_file(path: Path) -> None:
+    copied = read(path)["w"]
+    data = path.read_bytes()
+    path.write_bytes(data[:-16] + b"\xff" * 16)
+    assert copied.tolist() == [0, 1, 2, 3]
+    os.truncate(path, 0)
+    assert copied.tolist() == [0, 1, 2, 3]
+
+
+def test_all_dtypes_come_back(tmp_path: Path) -> None:
+    state = {str(dtype): torch.arange(3).to(dtype) for dtype in state_file.DTYPES}
+    write_state(tmp_path / "f", "tiny", state)
+    again = read(tmp_path / "f")
+    for name, tensor in state.items():
+        assert again[name].dtype == tensor.dtype
+        assert torch.equal(again[name].view(torch.uint8), tensor.view(torch.uint8))
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(2, dtype=torch.complex64), torch.eye(2).to_sparse()])
+def test_tensors_that_no_file_holds_are_named(tensor: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^tiny.x: a state file holds no tensor of torch"):
+        write_state(tmp_path / "f", "tiny", {"x": tensor})
+
+
+MEASURE = """
+import resource, sys, torch
+from rltrainer.state.state_file import write_state
+w = torch.zeros(1 << 27, dtype=torch.uint8).add_(1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+write_state(sys.argv[1], "tiny", {"w": w[: 1 << 26], "shared": w, "again": w.view(1 << 13, 1 << 14)})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_writing_takes_no_second_copy_of_the_tensors(tmp_path: Path) -> None:
+    output = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path / "f")], capture_output=True, check=True)
+    assert int(output.stdout) < 1 << 15  # KiB; a copy of one of them would be four times as much
+
+
+def test_values_that_nobody_could_read_back_are_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "MAX_HEADER_SIZE", 1000)
+    with pytest.raises(OSError, match=r"the plain values take \d+ bytes, more than the 1000 that can be read back"):
+        write_state(path, "tiny", {"text": "x" * 1000})
+    assert read(path)["step"] == 3
+
+
+def test_a_link_stays_and_the_file_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "best").symlink_to("storage/best")
+    for step in (1, 2):
+        write_state(tmp_path / "best", "tiny", {"step": step})
+        assert (tmp_path / "best").is_symlink()
+        assert read(tmp_path / "storage" / "best")["step"] == step
+
+
+@pytest.mark.parametrize(
+    ("make", "text"), [(os.mkfifo, "is a pipe, no regular file"), (os.mkdir, "is a folder, no file")]
+)
+def test_what_is_no_file_is_neither_replaced_nor_read(make: Any, text: str, tmp_path: Path) -> None:
+    make(tmp_path / "f")
+    with pytest.raises(OSError, match="f is no regular file"):
+        write_state(tmp_path / "f", "tiny", {})
+    with pytest.raises(CheckpointError, match=f"f: {text}$"):
+        read(tmp_path / "f")
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(path: Path) -> None:
+    errors = []
+
+    def write(step: int) -> None:
+        try:
+            for _ in range(20):
+                write_state(path, "tiny", {"step": step})
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(step,)) for step in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert read(path)["step"] in (1, 2, 3)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_a_killed_process_left_behind_goes_with_the_next_save(path: Path) -> None:
+    leftovers = [path.with_name(f".{path.name}.{owner}.tmp") for owner in ("99999999", f"{os.getpid()}")]
+    for leftover in leftovers:
+        leftover.write_bytes(b"half")
+    write_state(path, "tiny", {})
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nowhere: there is no such file$"):
+        read(tmp_path / "nowhere")
+
+
+def test_every_truncation_is_an_error(path: Path) -> None:
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(
+            CheckpointError, match=r"state.safetensors: not a readable tiny file, damaged or truncated \("
+        ):
+            read(path)
+
+
+def test_every_flipped_bit_is_an_error(path: Path) -> None:
+    """In the length of the header, the header (the version among it), the numbers, and the checksum itself."""
+    data = path.read_bytes()
+    for position in range(8 * len(data)):
+        flipped = bytes([data[position // 8] ^ (1 << position % 8)])
+        path.write_bytes(data[: position // 8] + flipped + data[position // 8 + 1 :])
+        with pytest.raises(CheckpointError) as error:
+            read(path)
+        assert str(error.value).startswith(f"{path}: ")
+
+
+def test_a_flipped_number_is_named_as_such(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
+    for mapped in (False, True):
+        with pytest.raises(CheckpointError) as error:
+            read_state(path, "tiny", CheckpointError, mapped)
+        text = "its contents changed after it was written: SHA-256 differs"
+        assert str(error.value) == f"{path}: not a readable tiny file, damaged or truncated (ValueError: {text})"
+    assert read_state(path, "tiny", CheckpointError, is_checked=True)["step"] == 3  # who has looked at the file himself
+
+
+def test_the_checksum_is_a_tensor_that_safetensors_reads(path: Path) -> None:
+    data, tensors = path.read_bytes(), load_file(path)
+    assert tensors.keys() == {"tiny.w", "sha256"}
+    assert bytes(tensors["sha256"].tolist()) == hashlib.sha256(data[:-32]).digest() == data[-32:]
+
+
+def test_a_file_without_a_checksum(path: Path) -> None:
+    save_file({}, str(path), {"rltrainer": "tiny", "version": "4", "state": '{"dict": {}}'})
+    with pytest.raises(CheckpointError, match="SHA-256 differs"):
+        read(path)
+
+
+def test_the_digest_of_the_whole_file_is_returned(tmp_path: Path) -> None:
+    state = {"big": torch.arange(1 << 23), "empty": torch.zeros(0), "strided": torch.ones(3, 4).T}
+    assert write_state(tmp_path / "f", "tiny", state) == hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest()
+    assert torch.equal(read(tmp_path / "f")["big"], state["big"])
+
+
+def rewritten(path: Path, tensors: dict[str, torch.Tensor], plain: Any) -> None:
+    """Write a file with a checksum that is right, whatever it says."""
+    with open(path, "wb") as file:
+        text = plain if isinstance(plain, str) else json.dumps(plain)
+        metadata = {"rltrainer": "tiny", "version": "4", "state": text}
+        state_file._write_safetensors(file, tensors, metadata)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "plain", "text"),
+    [
+        ({"x": torch.tensor([2], dtype=torch.uint8).view(torch.bool)}, {"dict": {"x": {"tensor": "x"}}}, "flags other"),
+        ({"x": torch.zeros(2)}, {"dict": {}}, "nothing names its tensor 'x'"),
+        ({"x": torch.zeros(2)}, {"dict": {"a": {"tensor": "x"}, "b": {"tensor": "x"}}}, "tensor 'x' is missing"),
+        ({}, {"dict": {"a": {"tensor": "sha256"}}}, "tensor 'sha256' is missing"),
+    ],
+)
+def test_contents_that_contradict_each_other(path: Path, tensors: Any, plain: Any, text: str) -> None:
+    rewritten(path, tensors, plain)
+    with pytest.raises(CheckpointError, match=text):
+        read(path)
+
+
+def test_a_name_that_stands_twice(path: Path) -> None:
+    rewritten(path, {}, '{"dict": {"a": 1, "a": 2}}')
+    with pytest.raises(CheckpointError, match="names 'a' twice"):
+        read(path)
+
+
+def test_what_could_not_be_read_back_is_not_written(path: Path) -> None:
+    deep: Any = 3
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(TypeError, match="^tiny: the state is nested deeper than 100$"):
+        write_state(path, "tiny", {"a": deep})
+    assert read(path)["step"] == 3
+
+
+def test_a_file_of_another_kind(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r": expected a file of kind 'algorithm', found 'tiny'$"):
+        read(path, "algorithm")
+    save_file({"w": torch.zeros(1)}, str(tmp_path / "foreign"))
+    with pytest.raises(CheckpointError, match=r": expected a file of kind 'tiny', found 'no rltrainer file'$"):
+        read(tmp_path / "foreign")
+
+
+def test_a_file_of_a_newer_release(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "FORMAT_VERSION", 7)
+    write_state(path, "tiny", {})
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads format 4\. Upgrade it\.$"):
+        read(path)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_file_of_an_older_version(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "FORMAT_VERSION", version)
+    write_state(path, "tiny", {})
+    monkeypatch.undo()
+    text = rf": written in format {version} by a version before 0\.1\.0, this release reads format 4\. Load it"
+    with pytest.raises(CheckpointError, match=text):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        3,
+        [],
+        {"dict": []},
+        {"dict": {"w": {"tensor": "elsewhere"}}},
+        {"dict": {"w": {"tensor": ["tiny.w"]}}},
+        {"dict": {"w": {"code": "print(1)"}}},
+        None,
+    ],
+    ids=str,
+)
+def test_metadata_that_write_state_did_not_write(path: Path, plain: object) -> None:
+    rewritten(path, {"tiny.w": torch.zeros(1)}, json.dumps(plain))
+    with pytest.raises(CheckpointError, match=r"state.safetensors: not a readable tiny file"):
+        read(path)
+
+
+@pytest.mark.parametrize("version", ["", "one", "1.5"])
+def test_an_unreadable_version(path: Path, version: str) -> None:
+    save_file({}, str(path), {"rltrainer": "tiny", "version": version, "state": "{}"})
+    with pytest.raises(CheckpointError, match="not a readable tiny file"):
+        read(path)
+
+
+def test_metadata_nested_too_deep(path: Path) -> None:
+    rewritten(path, {}, "[" * 10**5)
+    with pytest.raises(CheckpointError, match=r"is nested deeper than 100\)$"):
+        read(path)
+
+
+def test_the_error_class_is_the_callers(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="no such file"):
+        read_state(tmp_path / "nowhere", "tiny", LookupError)

@@ -1,0 +1,429 @@
+"""Commands as a user gives them: what they do, what they say, how they end."""
+
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rltrainer as rl
+from rltrainer.tools.cli import main
+from rltrainer.tools.cli.fields import field_texts, fields_of, option_texts
+from rltrainer.tools.recipes.algorithms import ALGORITHMS
+from tests.unit.tools.recipes.any_recipes import any_recipe
+
+pytest.importorskip("click")
+ROOT = Path(__file__).parents[4]
+SHORT = shlex.split("--num-env-steps 512 --num-epochs 2 --num-test-episodes 2 --show-progress false")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
+    assert main(["train", "ppo", "--env", "CartPole-v1", "--lr", "1e-3", "--seed", "4", *SHORT]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 512 env steps\nrltrainer: to runs/ppo_CartPole-v1\n"
+    )
+    assert out.endswith("rltrainer: the best algorithm is runs/ppo_CartPole-v1/best.safetensors\n")
+    run = rl.open_run("runs/ppo_CartPole-v1")
+    assert (run.algorithm["lr"], run.trainer["seed"], run.trainer["max_epochs"]) == (1e-3, 4, 2)
+    assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
+    assert rl.open_run(run.folder.path).rows("epoch")["epoch"].tolist() == [1, 2, 3]
+    assert main(["evaluate", str(run.folder.path), "--episodes", "3"]) == 0
+    shown = capsys.readouterr()
+    last = shown.out.splitlines()[-2:]
+    assert re.fullmatch(r"return [\d.]+ \+- [\d.]+ \(from [\d.]+ to [\d.]+\)", last[0])
+    assert "begins anew" not in shown.err
+    shutil.rmtree(run.folder.checkpoints)  # as a sweep does
+    best = run.folder.best.read_bytes()
+    assert main(["resume", str(run.folder.path)]) == 1
+    text = f"rltrainer: {run.folder.path}: its checkpoints are gone, as a sweep removes those of what is over. Train on"
+    assert text in capsys.readouterr().err
+    assert run.folder.best.read_bytes() == best
+    run.folder.checkpoints.mkdir()  # as of a run that was killed before its first
+    assert main(["resume", str(run.folder.path)]) == 0
+    assert f"rltrainer: {run.folder.path} has no checkpoint; it begins anew\n" in capsys.readouterr().err
+
+
+def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) -> None:
+    for seed in ("1,2", "2"):
+        assert main(["train", "ppo", "--env", "CartPole-v1", "--seed", seed, *SHORT]) == 0
+    assert re.search(r"^seed 2: best score [\d.]+, runs/ppo_CartPole-v1_seed2$", capsys.readouterr().out, re.MULTILINE)
+    several, alone = (rl.open_run(f"runs/ppo_CartPole-v1{end}").rows("update")["loss"] for end in ("_seed2", ""))
+    assert several.tolist() == alone.tolist()
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "text"),
+    [
+        ("train ppo --env CartPole-v1 --lrr 3", 2, "No such option '--lrr'. (Did you mean one of: '--lr', "),
+        (
+            "train ppo --env CartPole-v1 --batch-size 0",
+            2,
+            "OnPolicyTrainerParams.batch_size: must be a positive integer",
+        ),
+        ("train ppo --env CartPole-v1 --lr linear:a", 2, "--lr: 'linear:a' is no schedule. Write linear:FROM:TO:UNTIL"),
+        ("train ppo --env CartPole-v1 --checkpoint.every 0", 2, "CheckpointParams.every: must be a positive integer"),
+        ("train ppo --env CartPole-v1 --runtime.compile maybe", 2, "RuntimeParams.compile: must be "),
+        ("train ppo --env CartPole-v1 --explain lrr", 2, "there is no field or group 'lrr'. Did you mean 'lr'?"),
+        ("train ppo --env CartPole-v1 --seed 2..1", 2, "'2..1' is no seed: 3, 1..5, or 1,2,7"),
+        ("train pppo --env CartPole-v1", 2, "train.algorithm: must be one of a2c, "),
+        ("train --recipe ppo/CartPole-v7", 2, "there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
+        ("train dqn --recipe ppo/CartPole-v1", 2, "the recipe ppo/CartPole-v1 is of ppo, not of dqn"),
+        ("train", 2, "name an env (--env CartPole-v1), a recipe (--recipe ppo/CartPole-v1) or data (--data logged."),
+        ("train td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
+        ("sweep td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
+        ("sweep td3bc --data x.npz", 1, "OfflineRecipe.env: must be what trials are tested in; got None (NoneType)."),
+        ("train iql --data x.npz --recipe ppo/CartPole-v1", 2, "a recipe trains in its env: name it, or data"),
+        ("train ppo --data x.npz", 2, "OfflineRecipe.algorithm: must be one that learns from data; got 'ppo' (str)."),
+        ("train iql --data x.npz --plot", 2, "--plot and --record show test episodes: name their env, --env ENV"),
+        ("train iql --data x.npz --record", 2, "--plot and --record show test episodes: name their env, --env ENV"),
+        ("train iql --data x.npz --num-envs 3", 2, "No such option '--num-envs'."),
+        ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
+        ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
+        ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
+        ("evaluate nowhere", 1, "nowhere: expected the folder of a run"),
+        ("evaluate .", 1, "expected the folder of a run"),
+        ("train CartPole-v1", 2, "CartPole-v1 is no algorithm. Name an env by --env CartPole-v1"),
+        ("train my_envs:Mine", 2, "my_envs:Mine is no algorithm. Name an env by --env my_envs:Mine"),
+        ("train ppo --env CartPole-v1 --directory /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
+        (
+            "doctor CartPole-v1",
+            2,
+            "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole",
+        ),
+        ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
+        ("doctor env Q12345-v0", 2, "Environment `Q12345` doesn't exist. One of your own is"),
+    ],
+)
+def test_a_wrong_command_ends_with_one_sentence(
+    command: str, status: int, text: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(shlex.split(command)) == status
+    captured = capsys.readouterr()
+    assert text in " ".join((captured.err + captured.out).split())
+    assert "Traceback" not in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_field_is_an_option_with_its_docstring(algorithm: str) -> None:
+    recipe = any_recipe(algorithm)
+    fields = list(fields_of(recipe))
+    assert len({field.flag for field in fields}) == len({field.key for field in fields}) == len(fields)
+    assert [field.flag for field in fields if not field.text] == []
+    names = {field.name for field in fields}
+    of_trainer = {f.name for f in dataclasses.fields(recipe.trainer_params_class) if f.compare}
+    groups = {"seed", "test_step_num_episodes", "update", "precision", "runtime", "checkpoint"}
+    assert {f.name for f in dataclasses.fields(recipe.params)} | (of_trainer - groups) <= names
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("train iql --data x.npz", "from_npz: x.npz: there is no such file"),
+        ("train ppo --env CartPole-v1 --start x.safetensors", "x.safetensors: there is no such file"),
+    ],
+)
+def test_a_file_that_is_not_there_leaves_no_run(command: str, text: str, capsys: Capture) -> None:
+    assert main(shlex.split(command)) == 1
+    assert text in " ".join(capsys.readouterr().err.split())
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> None:
+    envs = rl.make_vec("Pendulum-v1", 2, seed=1)
+    log = rl.ReplayBuffer(60, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    rl.Collector(rl.SquashedActorCritic.for_envs(envs), envs, log).collect(num_steps=60, random=True)
+    envs.close()
+    log.save("logged.safetensors")
+    short = "--num-epochs 2 --num-test-episodes 2 --show-progress false --batch-size 8"
+    command = f"train sac --data logged.safetensors --num-gradient-steps 20 --hidden-sizes 8, {short}"
+    assert main(shlex.split(f"{command} --env Pendulum-v1")) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("rltrainer: the recommended settings of sac on data; 20 gradient steps\n")
+    run = "runs/sac_Pendulum-v1"
+    assert main(["resume", run, "--max-epochs", "3"]) == 0
+    assert rl.open_run(run).rows("epoch")["gradient_step"].tolist() == [10, 20, 30]
+    assert main(["evaluate", run, "--episodes", "1"]) == 0
+    online = f"train sac --env Pendulum-v1 --num-env-steps 40 {short}"
+    assert main(shlex.split(f"{online} --start {run}/best.safetensors --warmup-num-env-steps 8")) == 0
+    assert next(rl.load(f"{run}-2/best.safetensors").policy.actor.parameters()).shape[0] == 8
+    assert main(shlex.split(command)) == 0  # without an env the last algorithm is kept
+    assert next(rl.open_run("runs/sac_logged").load_best().policy.actor.parameters()).shape[0] == 8
+    assert main(shlex.split(f"{command} --seed 1,2")) == 0
+    assert next(rl.load("runs/sac_logged_seed2").policy.actor.parameters()).shape[0] == 8
+    capsys.readouterr()
+    assert main(["evaluate", "runs/sac_logged", "--episodes", "1"]) == 1
+    text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
+    assert text in capsys.readouterr().err
+    assert main(["evaluate", "runs/sac_logged", "--episodes", "1", "--env", "Pendulum-v1"]) == 0
+
+
+def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:
+    given = ["--net.norm", "layer", "--critic-net.hidden-sizes", "32"]
+    assert main(["train", "ppo", "--env", "CartPole-v1", *given, *SHORT]) == 0
+    run = rl.open_run("runs/ppo_CartPole-v1")
+    shapes = [tuple(weight.shape) for weight in run.load_best().policy.critic.parameters()]
+    assert shapes == [(32, 4), (32,), (1, 32), (1,)]
+    assert any("norm" in type(module).__name__.lower() for module in run.load_best().policy.actor.modules())
+    assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
+
+
+def test_texts_are_read_from_the_source() -> None:
+    texts = field_texts(rl.PPOParams)
+    assert texts["gamma"] == field_texts(rl.A2CParams)["gamma"] != ""
+    assert "Separate value" not in option_texts(rl.QNetwork)["num_outputs"]
+    assert option_texts(rl.QNetwork)["dueling"] == "separate value and advantage streams (Wang et al. 2016)."
+
+
+def test_help_stays_on_a_screen(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    others = "resume evaluate watch record plot export list doctor"
+    trainings = ["train", "train redq --env Pendulum-v1", "train td3bc --data logged.npz", "sweep", "sweep trpo"]
+    for command in ["", *trainings, *others.split(), "doctor env"]:
+        assert main([*shlex.split(command), "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= 24, command
+        assert max(map(len, lines)) < 80
+        assert not any(line.endswith("...") for line in lines[1:])
+
+
+def test_help_names_fields_by_group_and_explains_them(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    named = re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert named == ["train", "sweep", "resume", "evaluate", "watch", "record", "plot", "export", "list", "doctor"]
+    assert main(["train", "--help-all"]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^  ([a-z][a-z ]+?)  ", out, re.MULTILINE) == [
+        "run",
+        "algorithm",
+        "policy",
+        "trainer",
+        "and those of",
+    ]
+    assert re.search(r"^  and those of +net critic_net update precision runtime checkpoint$", out, re.MULTILINE)
+    assert main(["train", "--env", "CartPole-v1", "--explain", "lr"]) == 0
+    assert capsys.readouterr().out == (
+        "--lr [linear:0.001:0:1]\n    Learning rate, or a schedule of it over progress.\n"
+    )
+    assert main(["train", "--env", "CartPole-v1", "--explain", "runtime"]) == 0
+    assert capsys.readouterr().out.count("--runtime.") == 6
+    for name in ("critic-net", "critic_net"):
+        assert main(["train", "--env", "CartPole-v1", "--explain", name]) == 0
+        assert "--critic-net.hidden-sizes [none]\n    Units of each hidden layer.\n" in capsys.readouterr().out
+
+
+MODULE = """
+import gymnasium as gym, numpy as np
+
+class Mine(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.num_steps = 0
+        return self.observe(), {}
+    def step(self, action):
+        self.num_steps += 1
+        return self.observe(), 1.0, self.num_steps >= 10, False, {}
+    def observe(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+class Filmed(Mine):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
+class Careless(Mine):
+    def observe(self):
+        return np.random.uniform(-1, 1, 2).astype(np.float32)
+
+class Small(Mine):
+    observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    def observe(self):
+        return self.np_random.integers(0, 255, (8, 8, 3), np.uint8)
+
+class Unbounded(Mine):
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+class Wrong(Mine):
+    def observe(self):
+        return np.full(2, np.nan, np.float32)
+"""
+
+
+def test_an_env_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "my_envs.py").write_text(MODULE)
+    assert main(["train", "ppo", "--env", "my_envs:Mine", *SHORT]) == 0
+    assert "no recipe for Mine, so the recommended settings of ppo" in capsys.readouterr().out
+    assert main(["evaluate", "runs/ppo_Mine"]) == 1
+    assert "JSON holds only the name 'Mine'; name it: --env my_package:MyEnv" in capsys.readouterr().err
+    assert main(["evaluate", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 0
+    assert "return 10 +- 0" in capsys.readouterr().out
+    assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Mine"]) == 1
+    assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
+    assert main(["train", "ppo", "--env", "my_envs:Mine", "--record", *SHORT]) == 1  # before it trains
+    assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
+    assert [path.name for path in Path("runs").iterdir()] == ["ppo_Mine"]
+    assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Filmed"]) == 0
+    assert "best.mp4: returns 10" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's own, of the envs that are wrong
+def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "their_envs.py").write_text(MODULE)
+    assert main(["doctor", "env", "their_envs:Mine"]) == 0
+    good = capsys.readouterr().out
+    assert "BAD" not in good
+    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each, and began anew$", good, re.MULTILINE)
+    for env, episodes in {
+        "CartPole-v1": ".*and began anew; the time limit is 500",
+        "Pendulum-v1": "4 ended in .* 200",
+    }.items():
+        assert main(["doctor", "env", env]) == 0
+        found = capsys.readouterr().out
+        assert re.search(r"^ok  gymnasium +its own checks pass$", found, re.MULTILINE)
+        assert re.search(f"^ok  episodes +{episodes}$", found, re.MULTILINE)
+    assert main(["doctor", "env", "their_envs:Small"]) == 1
+    assert re.search(
+        "^BAD algorithms +none takes these spaces: .*SmallConvEncoder", capsys.readouterr().out, re.MULTILINE
+    )
+    assert main(["doctor", "env", "their_envs:Unbounded"]) == 0
+    assert "A Box action space minimum value is -infinity" in capsys.readouterr().out
+    assert main(["doctor", "env", "their_envs:Careless"]) == 1
+    assert re.search(r"^BAD determinism +the same seed and actions give another", capsys.readouterr().out, re.MULTILINE)
+    assert main(["doctor", "env", "their_envs:Wrong"]) == 1
+    assert re.search(r"^BAD steps +NonFiniteError: ", capsys.readouterr().out, re.MULTILINE)
+
+
+PROGRAM = """
+import rltrainer as rl
+from rltrainer.envs import make_vec
+
+envs = make_vec("MountainCar-v0", 2, **{kwargs})
+algorithm = rl.PPO(rl.ActorCritic.for_envs(envs))
+params = rl.OnPolicyTrainerParams(
+    training_collector=rl.Collector(algorithm.policy, envs), collection_step_num_env_steps=20, epoch_num_steps=20,
+    test_collector=rl.Collector(algorithm.policy, make_vec("MountainCar-v0", 1, **{kwargs})), max_epochs=1,
+    run_folder=rl.RunFolder("plain"), verbose=False, show_progress=False, runtime=rl.RuntimeParams(compile=False),
+)
+rl.OnPolicyTrainer(algorithm, params).run()
+"""
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"goal_velocity": 0.01}])
+def test_a_run_without_a_recipe_tells_its_env(kwargs: dict[str, float], tmp_path: Path, capsys: Capture) -> None:
+    exec(PROGRAM.replace("{kwargs}", repr(kwargs)), {})
+    run = rl.open_run("plain")
+    assert (run.env_id, run.env_kwargs) == ("MountainCar-v0", kwargs)
+    assert main(["evaluate", "plain", "--episodes", "1"]) == 0
+    assert "return -200 +- 0" in capsys.readouterr().out
+    assert main(["resume", "plain"]) == 1  # no recipe says how the run was made
+
+
+def test_a_run_of_a_factory_says_that_its_env_must_be_named(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "my_envs.py").write_text(MODULE)
+    program = PROGRAM.replace("**{kwargs}", "").replace('"MountainCar-v0"', "Mine")
+    exec(MODULE + program, {})
+    assert rl.open_run("plain").env_id is None
+    assert main(["evaluate", "plain"]) == 1
+    assert "does not say which env the run is of. Name it: --env my_package:MyEnv." in capsys.readouterr().err
+    assert main(["evaluate", "plain", "--env", "my_envs:Mine", "--episodes", "2"]) == 0
+    assert "return 10 +- 0" in capsys.readouterr().out
+
+
+def test_the_doctor_knows_the_machine(capsys: Capture) -> None:
+    assert main(["doctor"]) == 0
+    found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert {"python", "torch", "processor", "AVX-512", "bf16", "compiler", "CUDA", "ffmpeg"} <= set(found)
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert extras - {"cli", "docs", "dev"} <= set(found)
+
+
+def test_envs_are_listed_with_the_algorithms_of_their_recipes(capsys: Capture) -> None:
+    assert main(["list", "envs"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert "envs that recipes are for" in first
+    assert re.fullmatch(r"  CartPole-v1 +a2c, dqn, ppo, qrdqn, trpo", next(row for row in rows if "CartPole" in row))
+    assert sum(row.count(",") + 1 for row in rows) == len(rl.recipes.names())
+
+
+def test_pictures_lie_beside_what_they_show(capsys: Capture) -> None:
+    for _ in range(2):
+        assert main(["train", "ppo", "--env", "CartPole-v1", *SHORT]) == 0
+    first, second = "runs/ppo_CartPole-v1", "runs/ppo_CartPole-v1-2"
+    capsys.readouterr()
+    assert main(["plot", first]) == 0
+    assert capsys.readouterr().out == f"{first}/learning_curve.png\n{first}/page.html\n"
+    assert [path.name for path in rl.open_run(first).pictures] == ["learning_curve.png", "page.html"]
+    assert main(["plot", first, second]) == 0
+    assert capsys.readouterr().out == "curves.png\n"
+    assert main(["plot", first, "--path", "curve.xyz"]) == 1
+    assert "plot.path: must end in .png, .svg or .pdf; got 'curve.xyz' (str)" in capsys.readouterr().err
+    assert main(["resume", first]) == 0
+    assert "rltrainer: the run has come to its end; --max-epochs N trains on\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", [(), (1, 2)])
+def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rltrainer", "train", "ppo", "--env", "CartPole-v1", "--runtime.compile", "false"]
+    command += ["--seed", ",".join(map(str, seeds))] * bool(seeds)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    folders = [f"runs/ppo_CartPole-v1_seed{seed}" for seed in seeds] or ["runs/ppo_CartPole-v1"]
+    logs = [tmp_path / folder / "logs" / "log.jsonl" for folder in folders]
+    deadline = time.monotonic() + 90
+    while not all(log.exists() and b'"update"' in log.read_bytes() for log in logs) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    for folder in folders:
+        assert f"rltrainer: saved; go on with: rltrainer resume {folder}\n" in err
+        run = rl.open_run(folder)
+        assert run.newest_checkpoint is not None
+        assert not run.is_finished
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert main(["list"]) == 1
+    assert 'pip install ".[cli]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("1e-3", 1e-3), ("1e5", 100_000), ("1.0", 1.0), ("true", True), ("False", False), ("none", None),
+        ("64,64", (64, 64)), ("64,", (64,)), ("auto", "auto"), ("linear:1e-3", rl.LinearSchedule(1e-3)),
+        ("cosine:1.0:0.5", rl.CosineSchedule(1.0, 0.5)), ("600:second", rl.Every(600, "second")),
+        ("rms_prop", rl.rms_prop), ("relu", nn.ReLU), ("RMSProp", torch.optim.RMSprop), ("rellu", "rellu"),
+    ],
+)  # fmt: skip
+def test_words_are_values(text: str, value: Any) -> None:
+    from rltrainer.tools.cli.values import read_value
+
+    found = read_value(text)
+    assert found == value
+    assert type(found) is type(value)

@@ -1,0 +1,194 @@
+"""What commands take where nothing is said, and however it is said: defaults, spellings, files in place of runs."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.tools.cli import main, pictures, run_commands, train_command
+
+pytest.importorskip("click")
+Capture = pytest.CaptureFixture[str]
+
+
+class Ended(Exception):
+    """Ends a command where its work would begin."""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_are_those_that_the_help_shows() -> None:
+    from rltrainer.tools.cli.commands import commands
+
+    found = {
+        f"{name} --{option.name}": option.default
+        for name, command in commands.commands.items()
+        for option in command.params
+        if getattr(option, "show_default", None)
+    }
+    assert found == {
+        "train --seed": "0", "train --directory": "runs",
+        "sweep --trials": 20, "sweep --seeds": 1, "sweep --seed": 0,
+        "evaluate --episodes": 20, "evaluate --seed": 10_001,
+        "watch --episodes": 1, "watch --seed": 10_001,
+        "record --episodes": 1, "record --seed": 10_001,
+        "plot --value": "test/return",
+    }  # fmt: skip
+
+
+def recipe_of(command: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the recipe that a command trains by, and train nothing."""
+    seen: list[Any] = []
+
+    def run_recipe(recipe: Any, folder: Any, **live: Any) -> None:
+        seen.append(recipe)
+        raise Ended
+
+    monkeypatch.setattr(train_command, "run_recipe", run_recipe)
+    with pytest.raises(Ended):
+        main(shlex.split(command))
+    return seen[0]
+
+
+@pytest.mark.parametrize(("given", "seed"), [("", 0), ("--seed 3", 3)])
+def test_a_training_has_its_seed(given: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert recipe_of(f"train ppo --env CartPole-v1 {given}", monkeypatch).seed == seed
+
+
+@pytest.mark.parametrize(
+    ("words", "algorithm"),
+    [
+        ("PPO --env CartPole-v1", "ppo"),
+        ("DiscreteSAC --env CartPole-v1", "discrete_sac"),
+        ("discrete-sac --env CartPole-v1", "discrete_sac"),
+        ("A2C --env CartPole", "a2c"),
+    ],
+)
+def test_an_algorithm_is_known_however_it_is_written(
+    words: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(f"train {words}", monkeypatch)
+    assert (recipe.algorithm, recipe.env) == (algorithm, "CartPole-v1")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "MountainCar-v0"])
+def test_options_may_be_written_with_underscores(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(f"train a2c --env={env} --num_envs 3 --runtime.num_threads 1 --batch_size=16", monkeypatch)
+    assert recipe.num_envs == 3
+    assert recipe.trainer["runtime"].num_threads == 1
+    assert recipe.trainer["batch_size"] == 16
+
+
+def test_recommended_settings_are_of_as_many_envs_as_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = [
+        recipe_of(f"train reinforce --env CartPole-v1 {each} 3", monkeypatch) for each in ("--num-envs", "--num_envs")
+    ]
+    assert ones[0] == ones[1]
+    assert ones[0].num_envs == 3
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a short run."""
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(
+        num_env_steps=256, num_epochs=1, num_test_episodes=1, show_progress=False, verbose=False,
+        runtime=rl.RuntimeParams(compile=False), update_step_num_repetitions=1,
+    )  # fmt: skip
+    folder = rl.RunFolder(tmp_path_factory.mktemp("runs") / "ppo_CartPole-v1")
+    folder.path.mkdir()
+    rl.recipes.run_recipe(recipe, folder)
+    return folder.path
+
+
+@pytest.mark.parametrize("saved", ["", "best.safetensors", "checkpoints/checkpoint-*"])
+def test_a_run_is_evaluated_by_its_folder_or_a_file(
+    saved: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = run.glob(saved) if saved else [run]
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        run_commands,
+        "evaluate_policy",
+        lambda *args, **options: [asked.extend((args, options)), rl.evaluate_policy(args[0], args[1], 2, **options)][1],
+    )
+    assert main(["evaluate", str(path)]) == 0
+    (of, make_env, episodes), options = asked
+    assert (of, episodes, options) == (path, 20, {"seed": 10_001})
+    assert make_env().spec.id == "CartPole-v1"
+    assert re.match(r"return [\d.]+ \+-", capsys.readouterr().out)
+
+
+def test_a_file_without_its_run_needs_its_env(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copy(run / "best.safetensors", tmp_path / "agent.safetensors")
+    assert main(["evaluate", "agent.safetensors"]) == 1
+    assert "agent.safetensors: lies in no run that says its env. Name it: --env CartPole-v1" in capsys.readouterr().err
+    assert main(["evaluate", "agent.safetensors", "--env", "CartPole-v1", "--episodes", "1"]) == 0
+    assert main(["evaluate", "nothing.safetensors", "--env", "CartPole-v1"]) == 1
+    assert "nothing.safetensors: expected the folder of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("filmed", "film"),
+    [
+        ("run", "run/videos/best.mp4"),
+        ("run/best.safetensors", "run/videos/best.mp4"),
+        ("run/checkpoints/checkpoint-000000000256", "run/videos/checkpoint-000000000256.mp4"),
+        ("agent.safetensors --env CartPole-v1", "agent.mp4"),
+    ],
+)
+def test_a_film_lies_beside_what_it_shows(
+    filmed: str, film: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, "run")
+    shutil.copy(run / "best.safetensors", "agent.safetensors")
+    asked: list[Any] = []
+
+    def record(policy: Path, env: Any, path: Path, **options: Any) -> rl.CollectStats:
+        asked.extend((policy, path, options))
+        return rl.evaluate_policy(policy, env, 1, seed=1)
+
+    monkeypatch.setattr(pictures, "record", record)
+    assert main(["record", *filmed.split()]) == 0
+    assert asked == [Path(filmed.split()[0]), Path(film), {"episodes": 1, "seed": 10_001}]
+    assert capsys.readouterr().out.startswith(f"{film}: returns ")
+
+
+@pytest.mark.parametrize(("exported", "graph"), [("run", "run/best.onnx"), ("agent.safetensors", "agent.onnx")])
+def test_a_graph_lies_beside_what_it_is_of(
+    exported: str, graph: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, "run")
+    shutil.copy(run / "best.safetensors", "agent.safetensors")
+    asked: list[Any] = []
+    monkeypatch.setattr(run_commands, "export_onnx", lambda *args: asked.extend(args))
+    assert main(["export", exported]) == 0
+    saved = Path(exported) if exported.endswith(".safetensors") else Path("run/best.safetensors")
+    assert asked == [saved, Path(graph)]
+    assert capsys.readouterr().out == f"{graph}\n"
+
+
+def test_all_runs_of_a_folder_are_drawn(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(run, "runs/one")
+    assert main(["plot", "runs"]) == 0  # a single one has its page
+    assert capsys.readouterr().out == "runs/one/learning_curve.png\nruns/one/page.html\n"
+    shutil.copytree(run, "runs/deeper/two")
+    shutil.copytree(run, "runs/sweep/trials/0")
+    (tmp_path / "runs/sweep/sweep.json").write_text("{}")
+    Path("runs/circle").symlink_to(tmp_path / "runs")
+    shutil.copytree(run, "runs/young")
+    for log in (tmp_path / "runs/young/logs").iterdir():
+        log.write_text("")
+    assert main(["plot", "runs"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "curves.png\n"
+    assert shown.err == "rltrainer: runs/young is left out, as it has logged no test/return yet\n"
+    assert main(["plot", "nowhere"]) == 1
+    assert main(["plot", "runs/young"]) == 1
+    assert "must be a number in the log of runs/young" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""`rltrainer sweep`: ranges as options, what it says at the end, and what it says of mistakes."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.tools.cli import main
+from rltrainer.tools.cli.fields import shown
+from rltrainer.tools.cli.values import read_range, read_value
+
+pytest.importorskip("click")
+pytest.importorskip("optuna")
+SHORT = "--num-env-steps 512 --num-epochs 2 --num-test-episodes 2"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_sweep_by_options_and_what_it_came_to(capsys: Capture) -> None:
+    command = f"sweep ppo --env CartPole-v1 {SHORT} --trials 2 --gamma 0.97 --lr log:1e-4:1e-2 --hidden-sizes 8,/16,16"
+    assert main(shlex.split(command)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 2 trials of 512 env steps, to sweeps/ppo_CartPole-v1\n"
+    )
+    assert re.search(r"^rltrainer: the best is trial [01] with score [\d.]+, in sweeps/ppo_CartPole-v1$", out, re.M)
+    assert (Path("sweeps") / "ppo_CartPole-v1" / "sweep.png").stat().st_size > 1000
+    train = re.search(r"^rltrainer: train it with: rltrainer (train ppo --env CartPole-v1 .*)$", out, re.M)
+    assert train is not None
+    assert main([*shlex.split(train[1]), "--show-progress", "false"]) == 0
+    trained, swept = (
+        rl.recipes.recipe_of(rl.RunFolder(path))
+        for path in ("runs/ppo_CartPole-v1", next(Path("sweeps/ppo_CartPole-v1").glob("trial-*/seed-0")))
+    )
+    assert trained.num_env_steps == swept.num_env_steps == 512
+    assert vars(trained.params)["gamma"] == vars(swept.params)["gamma"] == 0.97
+    capsys.readouterr()
+    assert main(shlex.split(command)) == 0  # all is there
+    assert capsys.readouterr().out == "".join(re.split(r"(?m)^trial [01]: .*\n", out))
+    assert main(shlex.split("plot sweeps/ppo_CartPole-v1 --path drawn/sweep.png")) == 0
+    assert capsys.readouterr().out == "drawn/sweep.png\n"
+    assert Path("drawn/sweep.png").read_bytes() == Path("sweeps/ppo_CartPole-v1/sweep.png").read_bytes()
+
+
+def test_without_ranges_the_usual_ones_are_taken(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def stop(*args: Any, **options: Any) -> None:
+        asked.append((*args, options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rltrainer.tools.cli.sweep_command.run_sweep", stop)
+    assert main(shlex.split("sweep --recipe sac/Pendulum-v1 --seeds 3 --seed 2 --processes 1 --path a")) == 130
+    [(recipe, space, options)] = asked
+    assert (recipe.name, space, options.pop("path")) == ("sac/Pendulum-v1", None, Path("a"))
+    assert options == {"num_trials": 20, "num_seeds": 3, "seed": 2, "num_processes": 1}
+    assert "rltrainer: saved; the same command goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        ("--lrr 1/2", 2, "No such option '--lrr'. Did you mean '--lr'?"),
+        ("--gamma uniform:0.9:1.1", 1, "sweep.space['gamma']: has values that the field does not take. PPOParams."),
+        ("--gamma uniform:0.9", 2, "'uniform:0.9' is no range: uniform:0.9:0.999"),
+        ("--lr log:0:1", 2, "LogUniform.low: must be positive; got 0.0 (float)"),
+        ("--lr 9..1", 1, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
+        ("--update.max-grad-norm 1/2", 2, "--update.max-grad-norm: cannot vary"),
+        ("--checkpoint.every 3", 2, "No such option '--checkpoint.every'"),
+        ("--batch-size 0", 2, "OnPolicyTrainerParams.batch_size: must be a positive integer"),
+        ("--trials 0", 1, "sweep.num_trials: must be a positive integer; got 0 (int)"),
+    ],
+)
+def test_a_wrong_option_ends_with_one_sentence(options: str, status: int, text: str, capsys: Capture) -> None:
+    assert main(["sweep", "ppo", "--env", "CartPole-v1", *shlex.split(options)]) == status
+    captured = capsys.readouterr()
+    assert text in " ".join(captured.err.split())
+    assert "Traceback" not in captured.err
+
+
+def test_an_env_must_be_named(capsys: Capture) -> None:
+    assert main(["sweep"]) == 2
+    assert "name an env (--env CartPole-v1), a recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("log:1e-5:1e-2", rl.LogUniform(1e-5, 1e-2)),
+        ("uniform:0:1", rl.Uniform(0.0, 1.0)),
+        ("1..20", range(1, 21)),
+        ("32/64", [32, 64]),
+        ("8,/16,16", [(8,), (16, 16)]),
+        ("ReLU/Tanh", [read_value("ReLU"), read_value("Tanh")]),
+        ("none/linear:1e-3", [None, rl.LinearSchedule(1e-3)]),
+        ("3", None),
+        ("linear:1e-3", None),
+        ("600:second", None),
+    ],
+)
+def test_words_are_ranges(text: str, expected: Any) -> None:
+    assert read_range(text) == expected
+
+
+@pytest.mark.parametrize("value", [(64,), (64, 64), 1.2345678901e-3, None, True, rl.LinearSchedule(1.25e-7, 0.1, 0.5)])
+def test_what_a_trial_had_can_be_given_again(value: Any) -> None:
+    assert read_value(shown(value)) == value

@@ -1,0 +1,231 @@
+"""A policy's episodes as a video, or in a window."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError
+from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
+from tests.unit.tools.evaluation.test_video_recorder import FailingEnv, GrayEnv, filmed, frames, near, run_on
+
+
+def policy() -> rl.ActorCritic:
+    rl.seed(1)
+    return tiny_actor_critic(counting_envs())
+
+
+@pytest.fixture
+def ffmpeg() -> None:
+    pytest.importorskip("imageio_ffmpeg")
+
+
+def shown(path: Path) -> list[int]:
+    """Return the mean gray of each frame of a GIF."""
+    from PIL import Image, ImageSequence
+
+    with Image.open(path) as image:
+        assert image.size == (65, 48)
+        assert image.info["loop"] == 0  # for ever
+        return [round(np.asarray(frame.convert("RGB")).mean()) for frame in ImageSequence.Iterator(image)]
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_episodes_follow_each_other_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "videos" / "agent.mp4"
+    stats = rl.record(policy(), lambda: GrayEnv(length=3), path, episodes=2, seed=2)
+    levels, fps = frames(path)
+    first, second = levels[0], levels[4]
+    assert near(levels, [first, first + 10, first + 20, first + 30, second, second + 10, second + 20, second + 30])
+    assert (fps, stats.lengths.tolist()) == (7, [3, 3])
+    assert [each.name for each in path.parent.iterdir()] == ["agent.mp4"]
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_a_seed_a_limit_and_frames_a_second(tmp_path: Path) -> None:
+    for name in ("one.mp4", "other.mp4"):
+        options: dict[str, Any] = {"seed": 5, "max_episode_steps": 4, "fps": 12.5}
+        stats = rl.record(policy(), lambda: GrayEnv(length=10**9), tmp_path / name, **options)
+        assert stats.lengths.tolist() == [4]
+    one, other = frames(tmp_path / "one.mp4"), frames(tmp_path / "other.mp4")
+    assert one == other
+    assert (len(one[0]), one[1]) == (5, 12.5)
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_a_gif(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    rl.record(policy(), lambda: GrayEnv(length=4), tmp_path / "agent.GIF", seed=1)
+    levels = shown(tmp_path / "agent.GIF")
+    assert near(levels, [levels[0] + 10 * i for i in range(5)])
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_an_id_and_an_env_that_stays_open(tmp_path: Path) -> None:
+    actor = tiny_actor_critic(rl.make_vec("CartPole-v1", 1))
+    actor.save(tmp_path / "policy.safetensors")
+    stats = rl.record(tmp_path / "policy.safetensors", "CartPole-v1", tmp_path / "id.mp4", seed=1)
+    with gym.make("CartPole-v1", render_mode="rgb_array") as env:
+        again = rl.record(actor, env, tmp_path / "env.mp4", seed=1)
+        env.reset()
+        assert env.render() is not None
+    assert stats.lengths.tolist() == again.lengths.tolist()
+    assert (tmp_path / "id.mp4").read_bytes() == (tmp_path / "env.mp4").read_bytes()
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_what_is_not_complete_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "agent.mp4").write_text("an older one")
+    with pytest.raises(EnvError, match="the motor is broken"):
+        rl.record(policy(), FailingEnv, tmp_path / "agent.mp4")
+    assert [each.name for each in tmp_path.iterdir()] == ["agent.mp4"]
+    assert (tmp_path / "agent.mp4").read_text() == "an older one"
+
+
+class Blind(GrayEnv):
+    """Cannot render, or not even be made."""
+
+    error: Exception = RuntimeError("no EGL device")
+    fails_early = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.fails_early:
+            raise self.error
+
+    def render(self) -> Any:
+        raise self.error
+
+
+GL, SDL = r"Set MUJOCO_GL=egl .* or MUJOCO_GL=osmesa", r"Set SDL_VIDEODRIVER=dummy before Python"
+
+
+@pytest.mark.usefixtures("ffmpeg")
+@pytest.mark.parametrize("fails_early", [True, False])
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (RuntimeError("an OpenGL platform library has not been loaded into this process"), GL),
+        (AttributeError("'NoneType' object has no attribute 'glGetError'"), GL),
+        (RuntimeError("No available video device"), SDL),
+        (RuntimeError("the paint is dry"), None),
+    ],
+)
+def test_what_helps_without_a_display(
+    error: Exception, hint: str | None, fails_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Blind, "error", error)
+    monkeypatch.setattr(Blind, "fails_early", fails_early)
+    with pytest.raises(EnvError, match=re.escape(str(error))) as caught:
+        rl.record(policy(), Blind, tmp_path / "agent.mp4")
+    found = re.findall("MUJOCO_GL=egl|SDL_VIDEODRIVER", str(caught.value))
+    assert len(found) == (hint is not None)
+    assert hint is None or re.search(hint, str(caught.value))
+    if not fails_early:
+        assert "the env could not be rendered" in str(caught.value)
+        with pytest.raises(EnvError, match="the env could not be rendered.*" + (hint or "")):
+            filmed(rl.VideoRecorder(tmp_path, env=Blind), run_on())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("ffmpeg")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"path": "a.avi"}, r"record.path: must end in .mp4 or .gif; got 'a.avi' \(str\)"),
+        ({"path": 3}, r"record.path: must be a path; got 3"),
+        ({"fps": 0}, "record.fps: must be a positive finite number or None; got 0"),
+        ({"fps": math.nan}, "record.fps: must be a positive finite number or None; got nan"),
+        ({"episodes": 0}, "record.episodes: must be a positive integer; got 0"),
+        ({"policy": None}, "record.policy: must be a policy, an algorithm, or the path"),
+        ({"env": counting_envs()}, "record.env: must be a gymnasium id, a factory of envs, or an env; got "),
+        ({"env": CountingEnv}, "record.env: must render frames; got render_mode=None. Make it with render_mode="),
+    ],
+)
+def test_arguments(options: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError, match=text):
+        rl.record(**({"policy": policy(), "env": GrayEnv, "path": "a.mp4"} | options))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(MissingExtraError, match=r'record: needs ffmpeg .*pip install "\.\[video\]"'):
+        rl.record(policy(), GrayEnv, tmp_path / "a.mp4")
+
+
+class TinyEnv(GrayEnv):
+    """Renders as MinAtar does: floats, and a few of them."""
+
+    def render(self) -> Any:
+        return np.full((10, 12, 3), 0.2 * self.step_count)
+
+
+@pytest.mark.usefixtures("ffmpeg")
+def test_few_pixels_are_enlarged_and_floats_are_shares_of_255(tmp_path: Path) -> None:
+    from PIL import Image, ImageSequence
+
+    rl.record(policy(), TinyEnv(length=2), tmp_path / "tiny.gif", seed=1)
+    with Image.open(tmp_path / "tiny.gif") as film:
+        assert (film.n_frames, film.size) == (3, (240, 200))
+        seen = [np.asarray(each.convert("RGB")) for each in ImageSequence.Iterator(film)]
+    assert [np.unique(each).tolist() for each in seen] == [[0], [51], [102]]
+
+
+def test_nothing_looks_for_a_display_where_there_is_none(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    pytest.importorskip("imageio_ffmpeg")
+    code = (
+        "import os, rltrainer as rl; policy = rl.ActorCritic.for_envs(rl.make_vec('CartPole-v1', 1));"
+        "print(rl.record(policy, 'CartPole-v1', 'a.gif', seed=1, max_episode_steps=3).lengths, dict(os.environ))"
+    )
+    displays = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")
+    environ = {name: value for name, value in os.environ.items() if name not in displays}
+    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.splitlines()[-1][:3]) == (0, "[3]"), run.stderr
+    assert "SDL_VIDEODRIVER" not in run.stdout
+    assert "XDG_RUNTIME_DIR" not in run.stderr  # SDL's word
+
+
+class Window(GrayEnv):
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012  # gymnasium's way
+    render_mode = "human"
+
+
+def test_a_window_without_a_display_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    text = r"watch: there is no display for a window .*rl.record\(policy, env, path\) writes a video without one"
+    with pytest.raises(EnvError, match=text):
+        rl.watch(policy(), Window)
+
+
+def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    stats = rl.watch(policy(), lambda: Window(length=3), episodes=2, seed=1)
+    assert stats.lengths.tolist() == [3, 3]
+    with pytest.raises(ParamsError, match="watch.env: must show a window; got render_mode='rgb_array'. Make it with"):
+        rl.watch(policy(), GrayEnv)
+
+
+def test_a_window_of_an_env_by_its_id(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    code = (
+        "import rltrainer as rl; envs = rl.make_vec('CartPole-v1', 1); rl.seed(1);"
+        "print(rl.watch(rl.ActorCritic.for_envs(envs), 'CartPole-v1', seed=1, max_episode_steps=5).lengths)"
+    )
+    environ = os.environ | {"SDL_VIDEODRIVER": "dummy"}
+    run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "[5]"), run.stderr

@@ -1,0 +1,213 @@
+"""Training by a recipe: what is picked, what is overridden, what lies in the folder, how it goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rltrainer as rl
+from rltrainer.errors import CheckpointError, RLTrainerError
+from tests.fakes import CountingEnv
+
+SHORT: dict[str, Any] = {"num_env_steps": 1024, "num_epochs": 2, "num_test_episodes": 2, "show_progress": False}
+
+
+def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = rl.train("CartPole-v1", directory=tmp_path, **SHORT)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"rl.train: recipe ppo/CartPole-v1 (RL Zoo); 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
+    assert type(result.algorithm) is rl.PPO
+    assert result.info.env_step == 1024
+    assert result.recipe.params == rl.recipes.get("ppo", "CartPole-v1").params
+    files = sorted(path.name for path in result.folder.path.iterdir())
+    assert files == ["best.safetensors", "checkpoints", "logs", "params.json", "recipe.json"]
+    run = rl.open_run(result.folder.path)
+    assert run.stop_reason == "max_epochs"
+    assert run.rows("test")["score"].max() == result.info.best_score
+    assert rl.recipes.recipe_of(run.folder) == result.recipe
+    second = rl.train("CartPole-v1", directory=tmp_path, verbose=False, **SHORT)
+    assert second.folder.path.name == "ppo_CartPole-v1-2"
+    assert second.info.best_score == result.info.best_score
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_has_json_lines_beside_a_logger_of_the_users_own(tmp_path: Path) -> None:
+    logger = rl.CSVLogger(tmp_path / "log.csv")
+    result = rl.train("CartPole-v1", directory=tmp_path, verbose=False, logger=logger, **SHORT)
+    assert rl.open_run(result.folder.path).rows("test")["score"].max() == result.info.best_score
+    assert "test/score" in logger.path.read_text()
+
+
+def test_the_algorithm_is_the_best_and_not_the_last(tmp_path: Path) -> None:
+    result = rl.train("CartPole-v1", directory=tmp_path, verbose=False, compute_score_fn=lambda stats: 0.0, **SHORT)
+    assert result.info.best_epoch == 1  # none is strictly better than the first, which is of a trained network
+    best, obs = rl.load(result.folder.best), np.ones((3, 4), np.float32)
+    best.policy.eval()
+    result.algorithm.policy.eval()
+    np.testing.assert_array_equal(result.algorithm.policy.predict(obs), best.policy.predict(obs))
+    last = rl.load(next((result.folder.checkpoints / "checkpoint-000000001024").glob("algorithm*")))
+    assert any((a != b).any() for a, b in zip(last.policy.parameters(), best.policy.parameters(), strict=True))
+
+
+def test_fields_are_found_by_their_names(tmp_path: Path) -> None:
+    seen: list[int] = []
+    result = rl.train(
+        "CartPole-v1", "dqn", directory=tmp_path, verbose=False, seed=7, lr=1e-4, batch_size=16, hidden_sizes=(8,),
+        training_fn=lambda epoch, env_step: seen.append(env_step), **SHORT | {"num_env_steps": 512},
+    )  # fmt: skip
+    assert isinstance(result.algorithm, rl.DQN)
+    recipe = result.recipe
+    assert recipe.seed == 7
+    assert result.algorithm.params.lr == 1e-4
+    assert recipe.trainer["batch_size"] == 16
+    assert recipe.policy["hidden_sizes"] == (8,)
+    assert recipe.params.epsilon == rl.recipes.get("dqn", "CartPole-v1").params.epsilon  # type: ignore[attr-defined]
+    assert seen == [0, 256]
+    assert rl.open_run(result.folder.path).trainer["seed"] == 7
+
+
+class Walking(gym.Env[Any, Any]):
+    """An env of a user's, with continuous actions."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.num_steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.num_steps += 1
+        return np.zeros(2, np.float32), float(action[0]), False, self.num_steps >= 20, {}
+
+
+def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = SHORT | {"num_env_steps": 2100, "warmup_num_env_steps": 2050}
+    result = rl.train(Walking, directory=tmp_path, **short)
+    out = capsys.readouterr().out
+    text = "rl.train: no recipe for Walking, so the recommended settings of sac; 2,100 env steps, to "
+    assert out.startswith(text + str(tmp_path / "sac_Walking"))
+    assert type(result.algorithm) is rl.SAC
+    assert result.recipe.trainer["batch_size"] == 256
+    discrete = rl.train(CountingEnv, directory=tmp_path, num_envs=80, **SHORT | {"num_env_steps": 5120})
+    assert type(discrete.algorithm) is rl.PPO
+    envs = rl.make_vec(CountingEnv, 80)
+    assert discrete.recipe.trainer.items() >= rl.PPO.recommended(envs).items()
+    assert discrete.info.env_step == 5120
+    with pytest.raises(
+        CheckpointError, match=r"recipe.json: Recipe.env: JSON holds only the name 'Walking'; pass env="
+    ):
+        rl.recipes.recipe_of(result.folder)
+    assert rl.recipes.recipe_of(result.folder, env=Walking) == result.recipe
+
+
+class Arriving(CountingEnv):
+    """Says at the end of an episode whether it was one of the even ones."""
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "is_success": self.number % 2 == 0}
+
+
+@pytest.mark.parametrize("keys", ["is_success", ["is_success"], ("is_success",)])
+def test_what_envs_tell_is_logged(keys: Any, tmp_path: Path) -> None:
+    def success(stats: rl.CollectStats) -> float:
+        assert stats.success_rate is not None
+        return stats.success_rate
+
+    result = rl.train(Arriving, directory=tmp_path, info_keys=keys, compute_score_fn=success, **SHORT)
+    run = rl.open_run(result.folder.path)
+    for kind in ("training", "test"):
+        assert ((run.rows(kind)["is_success"] >= 0) & (run.rows(kind)["is_success"] <= 1)).all()
+    assert run.rows("test")["score"].tolist() == run.rows("test")["is_success"].tolist()
+    assert result.recipe.info_keys == ("is_success",)
+    assert rl.recipes.recipe_of(result.folder, env=Arriving) == result.recipe
+
+
+def test_another_version_of_an_env_is_said() -> None:
+    from rltrainer.tools.recipes.training import choose_recipe
+
+    recipe, words = choose_recipe("CartPole-v0", None, {})
+    assert (recipe.env, recipe.name) == ("CartPole-v0", "ppo/CartPole-v0")
+    assert words == "recipe ppo/CartPole-v1 (RL Zoo), for want of one for CartPole-v0"
+    recipe, words = choose_recipe("CartPole", None, {})
+    assert (recipe.env, words) == ("CartPole-v1", "recipe ppo/CartPole-v1 (RL Zoo)")  # the newest that there is
+
+
+def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
+    def interrupt(epoch: int, env_step: int) -> None:
+        if env_step == 512:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        rl.train("CartPole-v1", directory=tmp_path, verbose=False, training_fn=interrupt, **SHORT)
+    folder = rl.RunFolder(tmp_path / "ppo_CartPole-v1")
+    assert not rl.open_run(folder.path).is_finished
+    resumed = rl.recipes.run_recipe(rl.recipes.recipe_of(folder), folder)
+    whole = rl.train("CartPole-v1", directory=tmp_path / "whole", verbose=False, **SHORT)
+    assert resumed.info.env_step == 1024
+    for a, b in zip(resumed.algorithm.policy.parameters(), whole.algorithm.policy.parameters(), strict=True):
+        assert (a == b).all()
+
+
+@pytest.mark.parametrize(
+    ("args", "fields", "text"),
+    [
+        (
+            ("CartPole-v1",),
+            {"learning_rate": 1},
+            "Recipe ppo/CartPole-v1: has no field 'learning_rate'. Did you mean 'lr'?",
+        ),
+        *(
+            (
+                ("CartPole-v1",),
+                {"env_kwargs": {name: 1}},
+                f"Recipe.env_kwargs: must be arguments of the env, and have no {name!r}; got {{{name!r}: 1}} (dict). "
+                f"The recipe has a field for it: {name}=...",
+            )
+            for name in ("seed", "backend", "num_envs", "wrappers", "env")
+        ),
+        (("CartPole-v1",), {"gamma": 2.0}, "PPOParams.gamma: must be "),
+        (("CartPole-v1",), {"info_keys": ["return"]}, "Recipe.info_keys: must be none of return, length, "),
+        (("CartPole-v1",), {"info_keys": [3]}, "Recipe.info_keys: must be "),
+        (("CartPole-v1",), {"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
+        (("CartPole-v1", "pppo"), {}, "train.algorithm: must be one of a2c, "),
+        ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
+        (("CartPole-v3",), {}, "make_vec.env: "),
+        (("CartPole-v1",), {"directory": 3}, "train.directory: must be a path; got 3 (int)"),
+    ],
+)
+def test_what_is_wrong_is_named_before_anything_is_made(args: Any, fields: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(RLTrainerError) as caught:
+        rl.train(*args, **{"directory": tmp_path} | fields)
+    assert str(caught.value).startswith(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="recipe.json: is not there, so nothing says how the run was made"):
+        rl.recipes.recipe_of(rl.RunFolder(tmp_path))
+    (tmp_path / "recipe.json").write_text("{")
+    with pytest.raises(CheckpointError, match="recipe.json: Recipe.from_json: the text is not JSON"):
+        rl.recipes.recipe_of(rl.RunFolder(tmp_path))
+
+
+def test_a_file_cannot_name_a_module_that_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "canary.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'sang')!r}).touch()")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = rl.recipes.get("ppo/CartPole-v1").with_fields(env="canary:CartPole-v1")
+    (tmp_path / "recipe.json").write_text(own.to_json())
+    with pytest.raises(CheckpointError) as caught:
+        rl.recipes.recipe_of(rl.RunFolder(tmp_path))
+    text = "Recipe.env: must name no module in text that is read; got 'canary:CartPole-v1' (str). Pass it: env=..."
+    assert str(caught.value) == f"{tmp_path / 'recipe.json'}: {text}"
+    (tmp_path / "params.json").write_text(json.dumps({"env": {"id": "canary:CartPole-v1"}}))
+    assert rl.open_run(tmp_path).env_id is None
+    assert not (tmp_path / "sang").exists()
+    recipe = rl.recipes.recipe_of(rl.RunFolder(tmp_path), env="canary:CartPole-v1")
+    recipe.make_envs(1).close()
+    assert (tmp_path / "sang").exists()  # so it would have
