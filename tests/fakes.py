@@ -91,7 +91,7 @@ class ScriptedOffPolicy(rl.OffPolicyAlgorithm):
     def prepare(self, buffer: rl.ReplayBuffer) -> None:
         self.num_prepared += 1
 
-    def gradient_step(self, batch: rl.Transitions, draws: Any = None) -> rl.UpdateResult:
+    def gradient_step(self, batch: rl.Transitions, noise: Any = None) -> rl.UpdateResult:
         self.num_steps += 1
         self.batches.append(batch)
         return rl.UpdateResult({"loss": self.num_steps.float()})

@@ -24,7 +24,7 @@ class OffPolicyParams(AlgorithmParams):
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from transitions of any origin: a replay buffer that grows, or one from a file.
 
-    A subclass implements `gradient_step`, and `draw` if it needs random numbers there.
+    A subclass implements `gradient_step`, and `sample_noise` if it needs random numbers there.
 
     Args:
         policy: the policy to train.
@@ -40,15 +40,15 @@ class OffPolicyAlgorithm(Algorithm):
         self.n_step = self.params.n_step
 
     @abstractmethod
-    def gradient_step(self, batch: Transitions, draws: Any) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: Any) -> UpdateResult:
         """Take one gradient step.
 
         Args:
             batch: transitions [B] with normalised observations and actions in the scale of the networks.
-            draws: what `draw` returned for this step.
+            noise: what `sample_noise` returned for this step.
         """
 
-    def draw(self, batch: Transitions) -> Any:
+    def sample_noise(self, batch: Transitions) -> Any:
         """Return what `gradient_step` needs from outside: random numbers of `self.generator`; by default nothing.
 
         What several numbers make up is a dataclass, to which the class of a variant adds fields.
@@ -57,7 +57,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     @property
     def begins_step(self) -> bool:
-        """Return whether the batch that `draw` is given begins a step of the optimizers.
+        """Return whether the batch that `sample_noise` is given begins a step of the optimizers.
 
         Each does; where gradients are accumulated, the first of the batches that make up a step.
         """
@@ -99,7 +99,7 @@ class OffPolicyAlgorithm(Algorithm):
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == transitions.num_axes
         batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        steps = ((batch, self.draw(batch)) for batch in batches)
+        steps = ((batch, self.sample_noise(batch)) for batch in batches)
         results = self._compiled_step.run(steps if self.accumulation is None else self.accumulation.grouped(steps))
         self._end_update(results)
         result = results[0] if is_single else UpdateResult.mean(results)
@@ -108,9 +108,9 @@ class OffPolicyAlgorithm(Algorithm):
             result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
         return result
 
-    def _step(self, batch: Transitions, draws: Any) -> UpdateResult:
+    def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
         obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)
         action, reward = self.policy.unscale(batch.action), self.policy.scale_reward(batch.reward)
         if not (obs is batch.obs and next_obs is batch.next_obs and action is batch.action and reward is batch.reward):
             batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action, reward=reward)
-        return self.gradient_step(batch, draws)
+        return self.gradient_step(batch, noise)

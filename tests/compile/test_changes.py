@@ -69,7 +69,7 @@ class Sums(rl.BC):
     def method(self) -> float:
         return 1.0
 
-    def gradient_step(self, batch: rl.Transitions, draws: Any = None) -> rl.UpdateResult:
+    def gradient_step(self, batch: rl.Transitions, noise: Any = None) -> rl.UpdateResult:
         loss = -self.policy.distribution(batch.obs).log_prob(batch.action).mean()
         self.optimizer.step(loss)
         total = self.number + sum(self.items) + sum(self.pair) + sum(self.table.values()) + len(self.names)

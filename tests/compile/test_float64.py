@@ -42,7 +42,7 @@ class Adds(rl.BC):
         super().__init__(policy)
         self.total = torch.zeros(())
 
-    def gradient_step(self, batch: rl.Transitions, draws: Any = None) -> rl.UpdateResult:
+    def gradient_step(self, batch: rl.Transitions, noise: Any = None) -> rl.UpdateResult:
         result = super().gradient_step(batch)
         self.total.add_(result.metrics["loss"])
         return result

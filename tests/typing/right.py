@@ -136,7 +136,7 @@ class Own(rl.OffPolicyAlgorithm):
         self.policy.exploration = rl.GaussianNoise(self.params.noise)
         self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
 
-    def gradient_step(self, batch: rl.Transitions, draws: None) -> rl.UpdateResult:
+    def gradient_step(self, batch: rl.Transitions, noise: None) -> rl.UpdateResult:
         loss = weighted_mean(self.policy.critic(batch.obs, batch.action)[0], batch.weight)
         self.optimizer.step(loss)
         return rl.UpdateResult({"loss": loss.detach()})

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
 from rltrainer.nets import DiscreteActorCritic
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import FiniteFloat
@@ -41,24 +41,24 @@ class DiscreteSAC(SAC):
         """Return 0.6 ln A."""
         return SHARE * math.log(self.policy.num_actions)
 
-    def draw(self, batch: Transitions) -> SACDraws:
-        """Draw nothing: there are no samples."""
+    def sample_noise(self, batch: Transitions) -> SACNoise:
+        """Sample nothing: the expectations are sums."""
         none = batch.reward.new_empty(0)
-        return SACDraws(action=none, next_action=none)
+        return SACNoise(action=none, next_action=none)
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         q: Tensor = self.critic(batch.obs)
         td_error = target - q.gather(2, (batch.action - self.policy.start).expand(q.shape[:2]).unsqueeze(2)).squeeze(2)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, draws: Any) -> Tensor:
+    def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * V(next_obs) [B] (eq. 10)."""
-        next_q = self.target_value(self.target_critic(batch.next_obs), draws)
+        next_q = self.target_value(self.target_critic(batch.next_obs), noise)
         return batch.reward + batch.discount * self.soft_value(self.policy.distribution(batch.next_obs), next_q)
 
-    def actor_loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+    def actor_loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return -mean V(obs) (eq. 12), and sum_a pi(a) log pi(a) [B] without gradient."""
         distribution = self.policy.distribution(batch.obs)
         value = self.soft_value(distribution, self.actor_value(self.critic(batch.obs)).detach())

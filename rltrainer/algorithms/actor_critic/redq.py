@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets import SquashedActorCritic
@@ -25,8 +25,8 @@ class REDQParams(SACParams):
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class REDQDraws(SACDraws):
-    """Draws of one gradient step.
+class REDQNoise(SACNoise):
+    """Random numbers of one gradient step.
 
     Args:
         members: the critics that the target asks, int64 [M]; the same for the whole batch.
@@ -65,19 +65,19 @@ class REDQ(SAC):
         fields = super().recommended(envs)
         return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
 
-    def draw(self, batch: Transitions) -> REDQDraws:
-        """Draw the noise of the actions and the members of the target, and say whether it is the actor's turn."""
-        noise = super().draw(batch)
+    def sample_noise(self, batch: Transitions) -> REDQNoise:
+        """Sample the noise of the actions and the members of the target, and say whether it is the actor's turn."""
+        noise = super().sample_noise(batch)
         members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
         self.num_critic_steps += self.begins_step
-        return REDQDraws(
+        return REDQNoise(
             action=noise.action, next_action=noise.next_action, members=members[: self.params.num_target_critics],
             is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
         )  # fmt: skip
 
-    def target_value(self, q: Tensor, draws: REDQDraws) -> Tensor:
+    def target_value(self, q: Tensor, noise: REDQNoise) -> Tensor:
         """Return the lowest value of the drawn critics [B] (algorithm 1)."""
-        return q[draws.members].amin(0)
+        return q[noise.members].amin(0)
 
     def actor_value(self, q: Tensor) -> Tensor:
         """Return the mean value of all critics [B] (algorithm 1)."""

@@ -45,8 +45,8 @@ class Temperature(nn.Module):
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class SACDraws:
-    """Draws of one gradient step.
+class SACNoise:
+    """Random numbers of one gradient step.
 
     Args:
         action: standard normal numbers for the actions at `obs` [B, A].
@@ -93,18 +93,18 @@ class SAC(OffPolicyAlgorithm):
         """Return minus the number of action dimensions (appendix D)."""
         return -float(leaf_shape(self.policy.action_space)[0])
 
-    def draw(self, batch: Transitions) -> SACDraws:
-        """Draw the noise of the current and the next action."""
+    def sample_noise(self, batch: Transitions) -> SACNoise:
+        """Sample the noise of the current and the next action."""
         action, next_action = [torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2)]
-        return SACDraws(action=action, next_action=next_action)
+        return SACNoise(action=action, next_action=next_action)
 
-    def gradient_step(self, batch: Transitions, draws: SACDraws) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
         """Train the critics, and if it is their turn actor and temperature, once each."""
-        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, draws), draws)
+        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, noise), noise)
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
-        if draws.is_actors_turn:
-            actor_loss, log_prob = self.actor_loss(batch, draws)
+        if noise.is_actors_turn:
+            actor_loss, log_prob = self.actor_loss(batch, noise)
             self.actor_optimizer.step(actor_loss)
             if self.params.learn_temperature:
                 self.temperature_optimizer.step(self.temperature_loss(log_prob, batch))
@@ -115,25 +115,25 @@ class SAC(OffPolicyAlgorithm):
         return UpdateResult(metrics, td_error=td_error)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, draws: Any) -> Tensor:
+    def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
-        next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(draws.next_action)
-        next_q = self.target_value(self.target_critic(batch.next_obs, next_action), draws)
+        next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
+        next_q = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
         next_value: Tensor = next_q - self.temperature() * next_log_prob
         return batch.reward + batch.discount * next_value
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         td_error: Tensor = target - self.critic(batch.obs, batch.action)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
-    def target_value(self, q: Tensor, draws: Any) -> Tensor:
+    def target_value(self, q: Tensor, noise: Any) -> Tensor:
         """Return what a target makes of the critics' values: [B] of [E, B]."""
         return q.amin(0)
 
-    def actor_loss(self, batch: Transitions, draws: SACDraws) -> tuple[Tensor, Tensor]:
+    def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) (eq. 9), and log pi [B] without gradient."""
-        action, log_prob = self.policy.distribution(batch.obs).rsample(draws.action)
+        action, log_prob = self.policy.distribution(batch.obs).rsample(noise.action)
         value = self.actor_value(self.critic(batch.obs, action))
         loss = ((self.temperature() * log_prob - value) * batch.weight).mean()
         return loss, log_prob.detach()

@@ -33,8 +33,8 @@ class TD3Params(OffPolicyParams):
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class TD3Draws:
-    """Draws of one gradient step.
+class TD3Noise:
+    """Random numbers of one gradient step.
 
     Args:
         target_noise: added to the target's action [B, A].
@@ -72,21 +72,21 @@ class TD3(OffPolicyAlgorithm):
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
         self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
 
-    def draw(self, batch: Transitions) -> TD3Draws:
-        """Draw the noise on the target's action, and say whether it is the actor's turn."""
+    def sample_noise(self, batch: Transitions) -> TD3Noise:
+        """Sample the noise on the target's action, and say whether it is the actor's turn."""
         noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
         self.num_critic_steps += self.begins_step
-        return TD3Draws(
+        return TD3Noise(
             target_noise=noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip),
             is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
         )
 
-    def gradient_step(self, batch: Transitions, draws: TD3Draws) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: TD3Noise) -> UpdateResult:
         """Train the critics; at every `actor_update_interval`-th step the actor too."""
-        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, draws), draws)
+        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, noise), noise)
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
-        if draws.is_actors_turn:
+        if noise.is_actors_turn:
             actor_loss = self.actor_loss(batch)
             self.actor_optimizer.step(actor_loss)
             self.target_actor.update(self.actor)
@@ -95,18 +95,18 @@ class TD3(OffPolicyAlgorithm):
         return UpdateResult(metrics, td_error=td_error)
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, draws: Any) -> Tensor:
+    def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * min_i Q_i(next_obs, smoothed target action) [B] (eq. 14)."""
-        next_action = (self.target_actor(batch.next_obs) + draws.target_noise).clamp(-1, 1)
+        next_action = (self.target_actor(batch.next_obs) + noise.target_noise).clamp(-1, 1)
         next_q: Tensor = self.target_critic(batch.next_obs, next_action)
-        return batch.reward + batch.discount * self.target_value(next_q, draws)
+        return batch.reward + batch.discount * self.target_value(next_q, noise)
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         td_error: Tensor = target - self.critic(batch.obs, batch.action)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
-    def target_value(self, q: Tensor, draws: Any) -> Tensor:
+    def target_value(self, q: Tensor, noise: Any) -> Tensor:
         """Return what a target makes of the critics' values: [B] of [E, B]."""
         return q.amin(0)
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.functional.distributional import midpoints, quantile_huber
 from rltrainer.nets import SquashedActorCritic
@@ -44,7 +44,7 @@ class TQC(SAC):
             raise ParamsError(field_error_text("TQC.policy", "num_outputs", rule, policy.num_outputs))
         self.num_kept = (policy.num_outputs - self.params.num_dropped) * policy.num_critics
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: SACDraws) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss, a mean over critics, quantiles and target [M, B] (section 4)."""
         quantiles: Tensor = self.critic(batch.obs, batch.action)
         num_quantiles = quantiles.shape[-1]
@@ -52,7 +52,7 @@ class TQC(SAC):
         td_error = target.mean(0) - quantiles.detach().mean(-1)
         return (loss * batch.weight).mean(), td_error.abs().mean(0)
 
-    def target_value(self, q: Tensor, draws: SACDraws) -> Tensor:
+    def target_value(self, q: Tensor, noise: SACNoise) -> Tensor:
         """Return the lowest quantiles [M, B] of all critics' together [E, B, K], in any order (section 4)."""
         return q.transpose(0, 1).flatten(1).topk(self.num_kept, largest=False, sorted=False).values.t()
 

@@ -72,7 +72,7 @@ class BC(OffPolicyAlgorithm):
             raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
 
-    def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Take one step on -log pi(action|obs)."""
         loss = -(self.policy.distribution(batch.obs).log_prob(batch.action) * batch.weight).mean()
         self.optimizer.step(loss)

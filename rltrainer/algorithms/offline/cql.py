@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.sac import SAC, SACDraws, SACParams
+from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
@@ -27,8 +27,8 @@ class CQLParams(SACParams):
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class CQLDraws(SACDraws):
-    """Draws of one gradient step.
+class CQLNoise(SACNoise):
+    """Random numbers of one gradient step.
 
     Args:
         sampled: standard normal numbers for the policy's actions at `obs` [N, B, A].
@@ -51,32 +51,32 @@ class CQL(SAC):
     def __init__(self, policy: SquashedActorCritic, params: CQLParams | None = None) -> None:
         super().__init__(policy, params)
 
-    def draw(self, batch: Transitions) -> CQLDraws:
-        """Draw the noise of all actions, and the uniform ones."""
-        noise = super().draw(batch)
+    def sample_noise(self, batch: Transitions) -> CQLNoise:
+        """Sample the noise of all actions, and the uniform ones."""
+        noise = super().sample_noise(batch)
         shape = (self.params.num_sampled_actions, *batch.action.shape)
         sampled, next_sampled, uniform = (torch.empty(shape, device=self.device) for _ in range(3))
-        return CQLDraws(
+        return CQLNoise(
             action=noise.action, next_action=noise.next_action, sampled=sampled.normal_(generator=self.generator),
             next_sampled=next_sampled.normal_(generator=self.generator),
             uniform=uniform.uniform_(-1, 1, generator=self.generator),
         )  # fmt: skip
 
     @torch.no_grad()
-    def critic_target(self, batch: Transitions, draws: CQLDraws) -> Tensor:
+    def critic_target(self, batch: Transitions, noise: CQLNoise) -> Tensor:
         """Return reward + discount * min_i Q_i(s', a') [B], without the entropy, as the authors' code does."""
-        next_action, _ = self.policy.distribution(batch.next_obs).rsample(draws.next_action)
-        return batch.reward + batch.discount * self.target_value(self.target_critic(batch.next_obs, next_action), draws)
+        next_action, _ = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
+        return batch.reward + batch.discount * self.target_value(self.target_critic(batch.next_obs, next_action), noise)
 
-    def critic_loss(self, batch: Transitions, target: Tensor, draws: CQLDraws) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Transitions, target: Tensor, noise: CQLNoise) -> tuple[Tensor, Tensor]:
         """Return SAC's loss + coef * (log sum_a exp Q(s, a) - Q(s, a of the data)), each critic's (eq. 4)."""
-        loss, td_error = super().critic_loss(batch, target, draws)
+        loss, td_error = super().critic_loss(batch, target, noise)
         with torch.no_grad():
-            action, log_prob = self.policy.distribution(batch.obs).rsample(draws.sampled)
-            next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(draws.next_sampled)
+            action, log_prob = self.policy.distribution(batch.obs).rsample(noise.sampled)
+            next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_sampled)
         # The soft maximum by importance sampling (appendix F); a uniform action of (-1, 1)^A has density 2^-A.
         log_uniform = torch.full_like(log_prob, math.log(0.5) * action.shape[-1])
-        q = self.critic.values(self.critic.encoder(batch.obs), torch.cat([action, next_action, draws.uniform]))
+        q = self.critic.values(self.critic.encoder(batch.obs), torch.cat([action, next_action, noise.uniform]))
         soft_maximum = (q - torch.cat([log_prob, next_log_prob, log_uniform])).logsumexp(1)
         gap = soft_maximum - self.critic(batch.obs, batch.action)
         return loss + self.params.conservative_coef * (gap * batch.weight).mean(-1).sum(), td_error

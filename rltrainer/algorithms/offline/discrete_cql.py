@@ -31,7 +31,7 @@ class DiscreteCQL(DQN):
     def __init__(self, policy: QNetwork, params: DiscreteCQLParams | None = None) -> None:
         super().__init__(policy, params)
 
-    def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return DQN's loss + conservative_coef * (log sum_a exp Q(obs, a) - Q(obs, action)), both [B] (eq. 4)."""
         q = self.policy.q_values(batch.obs)
         of_data = chosen(q, batch.action)

@@ -59,7 +59,7 @@ class IQL(OffPolicyAlgorithm):
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
         self.value_optimizer = self.make_optimizer(self.params, lr=self.params.value_lr, value=policy.value_network)
 
-    def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Train value, actor and critics once each, in the order of the authors' code.
 
         The actor's advantages are by the value network from before its step, where that code takes the one from after

@@ -38,7 +38,7 @@ class C51(DQN):
     def __init__(self, policy: CategoricalQNetwork, params: C51Params | None = None) -> None:
         super().__init__(policy, params)
 
-    def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the cross-entropies of target and prediction [B] (algorithm 1); they stand for the errors too."""
         log_probability = chosen(self.policy.critic(batch.obs), batch.action).log_softmax(-1)
         loss = -(self.target(batch) * log_probability).sum(-1)

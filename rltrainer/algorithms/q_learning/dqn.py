@@ -65,15 +65,15 @@ class DQN(OffPolicyAlgorithm):
             "warmup_num_env_steps": 50_000 if has_images else 1000,
         }
 
-    def gradient_step(self, batch: Transitions, draws: Any = None) -> UpdateResult:
+    def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Take one step on the loss, and let the target network follow."""
-        losses, td_error = self.loss(batch, draws)
+        losses, td_error = self.loss(batch, noise)
         loss = (losses * batch.weight).mean()
         self.optimizer.step(loss)
         self.target_critic.update(self.policy.critic)
         return UpdateResult({"loss": loss.detach()}, td_error=td_error.detach())
 
-    def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the loss of target - Q(obs, action), and that difference, both [B]; what a variant overrides."""
         td_error = self.target(batch) - chosen(self.policy.q_values(batch.obs), batch.action)
         return self.td_loss(td_error), td_error

@@ -34,7 +34,7 @@ class QRDQN(DQN):
     def __init__(self, policy: QuantileQNetwork, params: QRDQNParams | None = None) -> None:
         super().__init__(policy, params)
 
-    def loss(self, batch: Transitions, draws: Any) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss (eq. 10), and the mean distance of the target from the predicted mean, [B]."""
         quantiles, target = chosen(self.policy.critic(batch.obs), batch.action), self.target(batch)
         loss = quantile_huber(quantiles, midpoints(quantiles), target, self.params.huber_delta)

@@ -17,9 +17,9 @@ QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "max_epochs":
 class Seeing(rl.SAC):
     """Remembers the rewards of its last gradient step."""
 
-    def gradient_step(self, batch: rl.Transitions, draws: Any) -> rl.UpdateResult:
+    def gradient_step(self, batch: rl.Transitions, noise: Any) -> rl.UpdateResult:
         self.seen = batch.reward.tolist()
-        return super().gradient_step(batch, draws)
+        return super().gradient_step(batch, noise)
 
 
 def make(algorithm: type[Any], policy: type[Any] = rl.SquashedActorCritic, **options: Any) -> Any:

@@ -33,9 +33,9 @@ class OffPolicyWithRates(ScriptedOffPolicy):
         self.optimizer = rl.Optimizer({"policy": policy}, rl.LinearSchedule(100.0, 0.0))
         self.rates: list[float] = []
 
-    def gradient_step(self, batch: Any, draws: Any = None) -> rl.UpdateResult:
+    def gradient_step(self, batch: Any, noise: Any = None) -> rl.UpdateResult:
         self.rates.append(self.optimizer.method.lr)
-        return super().gradient_step(batch, draws)
+        return super().gradient_step(batch, noise)
 
 
 def on_policy(**options: Any) -> Any:

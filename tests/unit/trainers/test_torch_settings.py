@@ -84,9 +84,9 @@ def test_a_run_that_is_watched_gives_the_same_bits(name: str, field: str) -> Non
 
 def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
     class OutOfOrder(rl.DQN):
-        def loss(self, batch: Any, draws: Any) -> Any:
+        def loss(self, batch: Any, noise: Any) -> Any:
             torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))  # of two values for one place, either may stay
-            return super().loss(batch, draws)
+            return super().loss(batch, noise)
 
     def trainer(**runtime: Any) -> rl.OffPolicyTrainer:
         made = build("dqn")
@@ -101,8 +101,8 @@ def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
 class Roots(rl.DQN):
     """Its losses are as they were; their gradients are 0 / 0."""
 
-    def loss(self, batch: Any, draws: Any) -> Any:
-        loss, td_error = super().loss(batch, draws)
+    def loss(self, batch: Any, noise: Any) -> Any:
+        loss, td_error = super().loss(batch, noise)
         return loss + 0 * torch.sqrt(0 * loss), td_error
 
 

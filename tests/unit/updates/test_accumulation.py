@@ -39,21 +39,21 @@ def remade(name: str, **changes: Any) -> Any:
     other = type(algorithm)(algorithm.policy, dataclasses.replace(algorithm.params, **values))
     other.seed(3)
     if name in OFF_POLICY:
-        draw = other.draw
-        other.draw = lambda batch: still(draw(batch))
+        sample = other.sample_noise
+        other.sample_noise = lambda batch: still(sample(batch))
     return other
 
 
-def still(draws: Any) -> Any:
-    """Return draws without noise, which would be other numbers for a batch of another size."""
-    if draws is None:
+def still(noise: Any) -> Any:
+    """Return zeros for noise, which would be other numbers for a batch of another size."""
+    if noise is None:
         return None
     quiet = {
         field.name: torch.zeros_like(value) if value.is_floating_point() else torch.arange(len(value))
-        for field in dataclasses.fields(draws)
-        if isinstance(value := getattr(draws, field.name), Tensor)
+        for field in dataclasses.fields(noise)
+        if isinstance(value := getattr(noise, field.name), Tensor)
     }
-    return dataclasses.replace(draws, **quiet)
+    return dataclasses.replace(noise, **quiet)
 
 
 def accumulating(algorithm: Any, size: int, **more: Any) -> Any:

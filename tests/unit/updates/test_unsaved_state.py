@@ -62,8 +62,8 @@ def test_what_is_saved_elsewhere_may_be_listed() -> None:
 
 
 class Silent(rl.BC):
-    def gradient_step(self, batch: Any, draws: Any = None) -> Any:
-        super().gradient_step(batch, draws)
+    def gradient_step(self, batch: Any, noise: Any = None) -> Any:
+        super().gradient_step(batch, noise)
 
 
 class SilentA2C(rl.A2C):

@@ -170,7 +170,7 @@ def test_a_parameter_that_was_replaced_is_an_error() -> None:
 
 def test_a_loss_that_depends_on_nothing_is_an_error() -> None:
     class Wrong(rl.BC):
-        def gradient_step(self, batch: Any, draws: Any) -> rl.UpdateResult:
+        def gradient_step(self, batch: Any, noise: Any) -> rl.UpdateResult:
             loss = self.of_nobody * 2
             self.optimizer.step(loss)
             return rl.UpdateResult({"loss": loss.detach()})

@@ -17,11 +17,11 @@ def make() -> Any:
 
 def test_target_and_actor_loss() -> None:
     algorithm, data = make(), batch([1.0, 1.0], [0.5, 0.0])
-    draws = algorithm.draw(data)
-    assert draws.target_noise.abs().max() == 0.0
-    assert draws.is_actors_turn
+    noise = algorithm.sample_noise(data)
+    assert noise.target_noise.abs().max() == 0.0
+    assert noise.is_actors_turn
     algorithm.target_critic = FixedCritic([[3.0, 3.0]])
-    assert algorithm.critic_target(data, draws).tolist() == [2.5, 1.0]  # 1 + 0.5 * 3, and what is terminal
+    assert algorithm.critic_target(data, noise).tolist() == [2.5, 1.0]  # 1 + 0.5 * 3, and what is terminal
     algorithm.critic = FixedCritic([[3.0, 1.0]])
     assert float(algorithm.actor_loss(data)) == -2.0
 

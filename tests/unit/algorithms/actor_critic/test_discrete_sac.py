@@ -25,14 +25,14 @@ def algorithm(**params: float) -> rl.DiscreteSAC:
 
 def test_target_by_hand() -> None:
     sac, batch = algorithm(), transitions()
-    target = sac.critic_target(batch, sac.draw(batch))
+    target = sac.critic_target(batch, sac.sample_noise(batch))
     # Rewards 1 and 3, the latter's at the end.
     assert target.tolist() == pytest.approx([1 + 0.5 * VALUE, 3.0], abs=1e-6)
 
 
 def test_critic_loss_by_hand() -> None:
     sac, batch = algorithm(), transitions()
-    loss, td_error = sac.critic_loss(batch, torch.tensor([3.0, 3.0]), sac.draw(batch))
+    loss, td_error = sac.critic_loss(batch, torch.tensor([3.0, 3.0]), sac.sample_noise(batch))
     # Actions 0 and 1 are worth 1 and 2 to the one critic, 2 and 1 to the other: errors [[2, 1], [1, 2]].
     assert loss.item() == pytest.approx((4 + 1) / 2 + (1 + 4) / 2)
     assert td_error.tolist() == pytest.approx([1.5, 1.5])
@@ -47,7 +47,7 @@ def test_choices_may_start_anywhere() -> None:
 
 def test_actor_loss_by_hand_trains_the_actor_alone() -> None:
     sac, batch = algorithm(), transitions()
-    loss, log_prob = sac.actor_loss(batch, sac.draw(batch))
+    loss, log_prob = sac.actor_loss(batch, sac.sample_noise(batch))
     assert loss.item() == pytest.approx(-VALUE, abs=1e-6)
     assert log_prob.tolist() == pytest.approx([-ENTROPY] * 2, abs=1e-6)
     loss.backward()
@@ -59,7 +59,7 @@ def test_actor_loss_by_hand_trains_the_actor_alone() -> None:
 
 def test_temperature_loss_by_hand() -> None:
     sac, batch = algorithm(target_entropy=1.0), transitions()
-    _, log_prob = sac.actor_loss(batch, sac.draw(batch))
+    _, log_prob = sac.actor_loss(batch, sac.sample_noise(batch))
     # The entropy is above its target, so a smaller temperature has the smaller loss: -ln .2 * (1 - 1.029653).
     assert sac.temperature_loss(log_prob, batch).item() == pytest.approx(-math.log(0.2) * (1 - ENTROPY), abs=1e-6)
 

@@ -18,22 +18,22 @@ def make(num_critics: int = 3, **params: int) -> Any:
 
 def test_target_and_actor_value() -> None:
     algorithm, data = make(), batch([1.0], [0.99])
-    draws = algorithm.draw(data)
-    draws.members = torch.tensor([0, 2])
+    noise = algorithm.sample_noise(data)
+    noise.members = torch.tensor([0, 2])
     q = torch.tensor([[4.0], [1.0], [3.0]])
     algorithm.target_critic = FixedCritic(q)
     algorithm.policy.distribution = lambda obs: FixedDistribution(-1.5)
     # 1 + 0.99 (min(4, 3) + 0.2 * 1.5); the critic that says 1 was not drawn.
-    assert algorithm.critic_target(data, draws).tolist() == pytest.approx([4.267])
+    assert algorithm.critic_target(data, noise).tolist() == pytest.approx([4.267])
     assert algorithm.actor_value(q).tolist() == pytest.approx([8 / 3])
     algorithm.critic = FixedCritic(q)
-    assert float(algorithm.critic_loss(data, torch.tensor([2.0]), draws)[0]) == 4.0 + 1.0 + 1.0  # a sum over critics
+    assert float(algorithm.critic_loss(data, torch.tensor([2.0]), noise)[0]) == 4.0 + 1.0 + 1.0  # a sum over critics
 
 
 def test_members_are_drawn_anew_for_each_step_and_without_repetition() -> None:
     algorithm, data = make(num_critics=5), batch([1.0, 1.0], [0.9, 0.9])
     algorithm.seed(0)
-    drawn = [tuple(sorted(algorithm.draw(data).members.tolist())) for _ in range(100)]
+    drawn = [tuple(sorted(algorithm.sample_noise(data).members.tolist())) for _ in range(100)]
     assert len(set(drawn)) == 10  # all pairs of five
     assert all(len(set(pair)) == 2 for pair in drawn)
 

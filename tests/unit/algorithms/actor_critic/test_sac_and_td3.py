@@ -24,7 +24,7 @@ def make(name: str, **params: Any) -> Any:
 def test_critic_loss_and_td_error(name: str) -> None:
     algorithm, data = make(name), batch([0.0, 0.0], [0.9, 0.9], weight=[1.0, 0.5])
     algorithm.critic = FixedCritic([[-2.0, 1.0], [2.0, -3.0]])
-    loss, td_error = algorithm.critic_loss(data, torch.zeros(2), algorithm.draw(data))
+    loss, td_error = algorithm.critic_loss(data, torch.zeros(2), algorithm.sample_noise(data))
     # Errors [[2, -1], [-2, 3]]; (4 * 1 + 1 * 0.5) / 2 and (4 * 1 + 9 * 0.5) / 2: importance weights shrink the step.
     assert float(loss) == 2.25 + 4.25
     assert td_error.tolist() == [2.0, 2.0]  # of which a signed mean, [0, 1], would see half
@@ -38,7 +38,7 @@ def test_targets_take_the_lower_value(name: str) -> None:
     algorithm.policy.distribution = lambda obs: FixedDistribution(-1.0)
     # 1 + 0.5 * 2; SAC adds 0.5 * 0.2 * 1 of entropy. What is terminal is worth its reward.
     expected = [2.1, 1.0] if name == "sac" else [2.0, 1.0]
-    assert algorithm.critic_target(data, algorithm.draw(data)).tolist() == pytest.approx(expected)
+    assert algorithm.critic_target(data, algorithm.sample_noise(data)).tolist() == pytest.approx(expected)
 
 
 def test_sacs_actor_climbs_the_lower_value_and_td3s_the_first() -> None:
@@ -47,7 +47,7 @@ def test_sacs_actor_climbs_the_lower_value_and_td3s_the_first() -> None:
     sac.critic = td3.critic = FixedCritic(Q)
     sac.policy.distribution = lambda obs: FixedDistribution(-2.0)
     # (0.5 * -2 - 2) and half of (0.5 * -2 - 1); then the mean of 3 and half of 1.
-    assert float(sac.actor_loss(data, sac.draw(data))[0]) == -2.0
+    assert float(sac.actor_loss(data, sac.sample_noise(data))[0]) == -2.0
     assert float(td3.actor_loss(data)) == -1.75
 
 
@@ -61,16 +61,16 @@ def test_sacs_temperature_loss() -> None:
 
 def test_td3s_noise_on_the_targets_action_is_clipped() -> None:
     data = batch([0.0] * 200, [0.9] * 200)
-    noise = make("td3", target_noise=10.0, target_noise_clip=0.3).draw(data).target_noise
+    noise = make("td3", target_noise=10.0, target_noise_clip=0.3).sample_noise(data).target_noise
     assert float(noise.min()) == pytest.approx(-0.3)
     assert float(noise.max()) == pytest.approx(0.3)
-    noise = make("td3", target_noise=0.1, target_noise_clip=0.3).draw(data).target_noise
+    noise = make("td3", target_noise=0.1, target_noise_clip=0.3).sample_noise(data).target_noise
     assert float(noise.std()) == pytest.approx(0.1, rel=0.2)
 
 
 def test_td3s_actor_has_its_turn_at_every_third_step() -> None:
     td3, data = make("td3", actor_update_interval=3), batch([0.0], [0.9])
-    assert [td3.draw(data).is_actors_turn for _ in range(6)] == [False, False, True] * 2
+    assert [td3.sample_noise(data).is_actors_turn for _ in range(6)] == [False, False, True] * 2
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -82,10 +82,10 @@ def test_critics_of_several_outputs_are_refused(name: str) -> None:
 
 def test_sac_without_its_actors_turn_trains_the_critics_only() -> None:
     class Delayed(rl.SAC):
-        def draw(self, batch: rl.Transitions) -> Any:
-            draws = super().draw(batch)
-            draws.is_actors_turn = False
-            return draws
+        def sample_noise(self, batch: rl.Transitions) -> Any:
+            noise = super().sample_noise(batch)
+            noise.is_actors_turn = False
+            return noise
 
     policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,))
     algorithm = Delayed(policy)

@@ -21,7 +21,7 @@ def test_the_target_is_the_lower_part_of_all_quantiles() -> None:
     quantiles = torch.tensor([[1.0, 5.0, 3.0], [2.0, 4.0, 6.0]])  # [E, K], the same for both transitions
     algorithm.target_critic = FixedCritic(quantiles.unsqueeze(1).expand(2, 2, 3))
     algorithm.policy.distribution = lambda obs: FixedDistribution(-1.0)
-    target = algorithm.critic_target(data, algorithm.draw(data))
+    target = algorithm.critic_target(data, algorithm.sample_noise(data))
     assert target.shape == (4, 2)
     # Of 1 ... 6 the two highest are left out: 1 + 0.9 (z + 0.2), and the reward alone where the episode ended.
     assert target[:, 0].sort().values.tolist() == pytest.approx([2.08, 2.98, 3.88, 4.78])
@@ -33,7 +33,7 @@ def test_critic_loss_td_error_and_actor_value() -> None:
     quantiles = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]).unsqueeze(1).expand(2, 2, 3)
     algorithm.critic = FixedCritic(quantiles)
     target = torch.tensor([2.08, 2.98, 3.88, 4.78]).unsqueeze(1).expand(4, 2)
-    loss, td_error = algorithm.critic_loss(data, target, algorithm.draw(data))
+    loss, td_error = algorithm.critic_loss(data, target, algorithm.sample_noise(data))
     # Midpoints 1/6, 1/2, 5/6. Sums over the targets: (0.58 + 1.48 + 2.38 + 3.28) / 6 = 1.286667 of the first quantile,
     # (0.0032 + 0.4802 + 1.38 + 2.28) / 2 = 2.0717 of the second,
     # (0.4232 + 0.0002) / 6 + (0.3872 + 1.28) * 5 / 6 = 1.4599 of the third. The mean over

@@ -22,7 +22,7 @@ def test_the_conservative_term() -> None:
     algorithm.policy.distribution = lambda obs: FixedDistribution(next(log_probs))
     of_samples = [[[1.0], [2.0], [0.0], [1.0], [3.0], [0.0]]] * 2
     algorithm.critic = FixedCritic([[1.5], [1.5]], of_samples)
-    loss, td_error = algorithm.critic_loss(data, torch.tensor([2.5]), algorithm.draw(data))
+    loss, td_error = algorithm.critic_loss(data, torch.tensor([2.5]), algorithm.sample_noise(data))
     # log sum exp(q - log density) of q = [1, 2, 0, 1, 3, 0] and [-1, -0.5, -1, -2, 2 ln 0.5, 2 ln 0.5] is 4.841960:
     # 3.341960 above the data's 1.5. Two critics, of TD error 1 each, at half the weight.
     assert math.log(math.exp(2) + math.exp(2.5) + math.exp(1) + math.exp(3) + 4 * math.exp(3) + 4) == pytest.approx(
@@ -38,7 +38,7 @@ def test_gradients_of_the_term_lower_what_is_sampled_and_raise_the_data() -> Non
     q, of_samples = torch.zeros(1, 1, requires_grad=True), torch.zeros(1, 6, 1, requires_grad=True)
     algorithm.critic = FixedCritic(q)
     algorithm.critic.of_samples = of_samples
-    algorithm.critic_loss(data, torch.zeros(1), algorithm.draw(data))[0].backward()
+    algorithm.critic_loss(data, torch.zeros(1), algorithm.sample_noise(data))[0].backward()
     assert of_samples.grad is not None
     assert of_samples.grad.flatten().tolist() == pytest.approx([1 / 6] * 6)
     assert q.grad is not None
@@ -49,13 +49,13 @@ def test_the_target_has_no_entropy() -> None:
     algorithm, data = make(), batch([1.0], [0.5])
     algorithm.policy.distribution = lambda obs: FixedDistribution(-7.0)
     algorithm.target_critic = FixedCritic([[3.0], [2.0]])
-    assert algorithm.critic_target(data, algorithm.draw(data)).tolist() == [2.0]  # 1 + 0.5 * 2
+    assert algorithm.critic_target(data, algorithm.sample_noise(data)).tolist() == [2.0]  # 1 + 0.5 * 2
 
 
 def test_what_is_drawn() -> None:
     data = batch([1.0] * 50, [0.9] * 50, num_actions=3)
-    draws = make().draw(data)
-    assert draws.sampled.shape == draws.next_sampled.shape == draws.uniform.shape == (2, 50, 3)
-    assert 0.9 < draws.uniform.abs().max() <= 1.0  # uniform over all of (-1, 1), not a constant
-    assert abs(draws.uniform.mean()) < 0.1
-    assert not torch.equal(draws.sampled, draws.next_sampled)
+    noise = make().sample_noise(data)
+    assert noise.sampled.shape == noise.next_sampled.shape == noise.uniform.shape == (2, 50, 3)
+    assert 0.9 < noise.uniform.abs().max() <= 1.0  # uniform over all of (-1, 1), not a constant
+    assert abs(noise.uniform.mean()) < 0.1
+    assert not torch.equal(noise.sampled, noise.next_sampled)
