@@ -2,12 +2,9 @@
 
 from rltrainer.data.chosen_episodes import best_episodes, episodes_with_return, split_episodes
 from rltrainer.tools.datasets.any_file import load
-from rltrainer.tools.datasets.hdf5_file import from_hdf5
-from rltrainer.tools.datasets.lerobot_folder import from_lerobot
-from rltrainer.tools.datasets.minari_read import from_minari
-from rltrainer.tools.datasets.minari_write import to_minari
-from rltrainer.tools.datasets.npz_file import from_npz
-from rltrainer.tools.datasets.parquet_file import from_parquet
+from rltrainer.tools.datasets.array_files import from_hdf5, from_npz
+from rltrainer.tools.datasets.minari_data import from_minari, to_minari
+from rltrainer.tools.datasets.parquet_files import from_lerobot, from_parquet
 
 __all__ = [
     "best_episodes",

@@ -7,11 +7,9 @@ from typing import Any
 import gymnasium as gym
 
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.tools.datasets.hdf5_file import from_hdf5
-from rltrainer.tools.datasets.lerobot_folder import from_lerobot
-from rltrainer.tools.datasets.minari_read import from_minari
-from rltrainer.tools.datasets.npz_file import from_npz
-from rltrainer.tools.datasets.parquet_file import from_parquet
+from rltrainer.tools.datasets.array_files import from_hdf5, from_npz
+from rltrainer.tools.datasets.minari_data import from_minari
+from rltrainer.tools.datasets.parquet_files import from_lerobot, from_parquet
 from rltrainer.validation.field_rules import AnyPath, checked
 from rltrainer.validation.suggestions import explains_arguments
 

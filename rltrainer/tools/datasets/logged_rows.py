@@ -1,20 +1,24 @@
-"""Rows that somebody logged, on their way into a replay buffer: spaces, successors, and where errors come from."""
+"""Logged rows on their way into a replay buffer: damage, claims of size, missing successors, inferred spaces."""
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
+from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, SpaceError, readable
+from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError, readable
 from rltrainer.files.json_text import MAX_DEPTH
+from rltrainer.files.regular_file import neighbours_hint
 from rltrainer.spaces import check_claims, leaf_spaces
-from rltrainer.tools.datasets.claims import telling
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 from rltrainer.validation.field_rules import checked, instance_of
 
@@ -31,18 +35,83 @@ NAMES = {
     "truncations": ("truncations", "timeouts"),
     "next_observations": ("next_observations",),
 }
-"""Names of the columns in files: as `from_arrays` has them, or as D4RL has them."""
+"""Columns by their names in files: those of `from_arrays`, or D4RL's."""
+
+# Deflate makes at most 1032 bytes of one, other compressions fewer: so a short file cannot claim much.
+MAX_RATIO = 1032
+FREE_NBYTES = 1 << 20
+"""Bytes that a file may claim whatever its length."""
+USUAL_ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+)
+"""Errors that packages raise about damaged files, besides classes of their own."""
+
+
+def nbytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of an array; an axis of 0 counts as 1, since a space is made of the others."""
+    return prod(max(n, 1) for n in shape) * dtype.itemsize
+
+
+def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
+    """Refuse columns that are larger than the file could hold compressed, or than the memory that is left."""
+    limit = max(FREE_NBYTES, MAX_RATIO * length)
+    if claimed > limit:
+        text = f"expected columns of at most {limit:,} bytes in a file of {length:,}, found {claimed:,}"
+        raise ReplayBufferError(f"{origin}: {text}")
+    check_fits(origin.partition(":")[0], "path", str(path), 2 * claimed, torch.device("cpu"))  # type: ignore[arg-type]  # only printed
+
+
+@contextlib.contextmanager
+def telling(origin: str) -> Iterator[None]:
+    """Prefix errors of ours with their origin: the reader and its path."""
+    try:
+        yield
+    except RLTrainerError as error:
+        if str(error).startswith(origin):
+            raise
+        raise type(error)(f"{origin}: {error}") from error
+
+
+@contextlib.contextmanager
+def reading(origin: str, expected: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise a `ReplayBufferError` for a package's errors about a damaged file.
+
+    Args:
+        origin: the reader and its path, with which the text begins.
+        expected: the kind of file, such as "an HDF5 file".
+        errors: classes that the package raises besides the usual ones.
+    """
+    try:
+        with telling(origin):
+            yield
+    except RLTrainerError:
+        raise
+    except FileNotFoundError as error:
+        path = Path(origin.partition(": ")[2])  # or with the member of a folder behind it
+        hint = neighbours_hint(path) if ": " not in str(path) else ""
+        raise ReplayBufferError(f"{origin}: there is no such file{hint}") from error
+    except (*USUAL_ERRORS, *errors) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        text = f"expected {expected}, found {type(error).__name__}: {readable(reason)}"
+        raise ReplayBufferError(f"{origin}: {text}") from error
+
+
+def numbers(origin: str, member: str, array: Array) -> Array:
+    """Return an array in this machine's byte order; refuse anything but numbers."""
+    if array.dtype.kind not in "biuf":
+        raise ReplayBufferError(f"{origin}: member {readable(member)}: expected numbers, found {array.dtype}")
+    return np.asarray(array, array.dtype.newbyteorder("="))
 
 
 @dataclass(slots=True)
 class LoggedRows:
-    """M transitions of one stream in time order; leaves are arrays [M, ...].
-
-    Attributes:
-        next_observations: None if the successor of a row is the next row.
-        observation_space, action_space: what the data set says of itself; None if nothing.
-        num_bytes: the length of the files, which bounds the spaces that are inferred.
-    """
+    """M transitions in time order; leaves are arrays [M, ...]. Without `next_observations` the next row follows."""
 
     observations: Tree
     actions: Any
@@ -52,29 +121,20 @@ class LoggedRows:
     next_observations: Tree | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
-    num_bytes: int = 0
+    num_bytes: int = 0  # length of the files, which bounds the spaces that are inferred
 
 
 def is_wanted(member: str) -> bool:
-    """Return whether a member of a file, such as `observations/camera`, is one of the columns."""
+    """Return whether a member of a file, such as `observations/camera`, belongs to a column."""
     return member.partition("/")[0] in {name for names in NAMES.values() for name in names}
 
 
 def rows_of(origin: str, members: Mapping[str, Array], num_bytes: int) -> LoggedRows:
-    """Arrange the members of a file as rows; `observations/camera` is the leaf `camera` of a Dict.
-
-    Args:
-        origin: what errors begin with: the reader and its path.
-        members: arrays by name.
-        num_bytes: the length of the file.
-
-    Raises:
-        ReplayBufferError: one is missing, or they have unequal numbers of rows.
-    """
+    """Arrange the members of a file as rows; refuse a missing column and unequal numbers of rows."""
     trees = _trees(origin, members)
-    found: dict[str, Any] = {}
-    for column, names in NAMES.items():
-        found[column] = next((trees[name] for name in names if name in trees), None)
+    found: dict[str, Any] = {
+        column: next((trees[name] for name in names if name in trees), None) for column, names in NAMES.items()
+    }
     required = [name for name in NAMES if name not in ("truncations", "next_observations")]
     for column in required + (["truncations"] if found["next_observations"] is None else []):
         if found[column] is None:
@@ -102,17 +162,7 @@ def to_buffer(
     device: torch.device | str,
     seed: int | None,
 ) -> ReplayBuffer:
-    """Make a buffer of rows.
-
-    Args:
-        origin: what errors begin with.
-        rows: what was logged.
-        observation_space, action_space: win over what the data set says, or is taken to mean.
-        device, seed: of the buffer.
-
-    Raises:
-        SpaceError, ReplayBufferError: see `ReplayBuffer.from_arrays`.
-    """
+    """Make a buffer of rows; given spaces win over the data set's, and these over inferred ones."""
     with telling(origin):
         checked("dataset", "observation_space", observation_space, AnySpace | None)
         checked("dataset", "action_space", action_space, AnySpace | None)
@@ -135,10 +185,10 @@ def to_buffer(
 
 
 def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
-    """Take the next row for each row's successor.
+    """Take the next row as each row's successor.
 
-    That of a truncated row, and of a last row that is not terminated, is unknown: it is left out. Its episode then ends
-    one transition earlier, by truncation, with an observation that is known.
+    A truncated row, and a last row that is not terminated, have no known successor and are left out. The episode then
+    ends one transition earlier, by truncation, with a known observation.
     """
     terminated, truncated = rows.terminations, rows.truncations.copy()
     num_rows = len(terminated)
@@ -166,7 +216,7 @@ def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
 
 
 def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
-    """Return members as trees: `observations/camera` is the leaf `camera` of `observations`."""
+    """Nest members by their names: `observations/camera` is the leaf `camera` of `observations`."""
     trees: dict[str, Any] = {}
     for name, array in members.items():
         *groups, key = name.split("/")
@@ -185,7 +235,7 @@ def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
 
 
 def _fit(values: Tree, space: Space) -> Tree:
-    """Return rows that are stored flat, [M, numbers] or [M, 1], in the shape of their space, with its keys alone."""
+    """Reshape rows that are stored flat, [M, numbers], to their space; drop keys that it lacks."""
     shapes = map_tree(lambda leaf: tuple(leaf.shape), leaf_spaces(space))
 
     def fit(array: Array, shape: tuple[int, ...]) -> Array:
@@ -193,7 +243,7 @@ def _fit(values: Tree, space: Space) -> Tree:
         return array.reshape(len(array), *shape) if is_flat else array
 
     def walk(tree: Tree, shape: Tree) -> Tree:
-        if isinstance(tree, dict) and isinstance(shape, dict):  # what is missing is told by `from_arrays`
+        if isinstance(tree, dict) and isinstance(shape, dict):  # `from_arrays` names a missing key
             return {key: walk(tree[key], part) for key, part in shape.items() if key in tree}
         is_leaf = isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)
         return fit(np.asarray(tree), shape) if is_leaf and not isinstance(tree, dict | tuple) else tree
@@ -214,23 +264,27 @@ def _flags(name: str, values: Any) -> Array:
 
 
 def infer_observation_space(values: Tree, num_bytes: int) -> gym.Space[Any]:
-    """Return a space that holds observations [M, ...].
+    """Return a space that holds observations [M, ...] of files of `num_bytes`.
 
     Floats give a Box without bounds, bytes an image's Box, single integers from 0 on a Discrete.
 
-    Args:
-        values: the observations.
-        num_bytes: the length of their files. A Box takes memory for a row even where there are none.
-
     Raises:
-        SpaceError: the numbers are of another kind, or a row has more of them than files of this length hold.
+        SpaceError: the numbers are of another kind, or a row has more of them than the files can hold.
     """
+    # A Box takes memory for a row even where there are no rows: a damaged file could claim any shape.
     check_claims([_box(leaf) for leaf in leaves(values)], num_bytes)
     return _observation_space(values)
 
 
-def _box(values: Any) -> dict[str, Any]:
-    return {"space": "Box", "shape": list(np.shape(values)[1:])}
+def infer_action_space(values: Any, num_bytes: int) -> gym.Space[Any]:
+    """Return a space that holds actions [M, ...]: floats within [-1, 1] give a Box with these bounds."""
+    check_claims(_box(values), num_bytes)
+    array = np.asarray(values)
+    if array.dtype.kind != "f":
+        return _choices("action", array)
+    is_unit = array.size > 0 and bool((np.abs(array) <= 1).all())
+    bound = np.float32(1 if is_unit else np.inf)
+    return gym.spaces.Box(-bound, bound, array.shape[1:], np.float32)
 
 
 def _observation_space(values: Tree) -> gym.Space[Any]:
@@ -244,24 +298,13 @@ def _observation_space(values: Tree) -> gym.Space[Any]:
     return _choices("observation", array)
 
 
-def infer_action_space(values: Any, num_bytes: int) -> gym.Space[Any]:
-    """Return a space that holds actions [M, ...].
-
-    Floats that lie in [-1, 1] give a Box with these bounds, others one without bounds, integers from 0 on a Discrete.
-    For arguments and errors see `infer_observation_space`.
-    """
-    check_claims(_box(values), num_bytes)
-    array = np.asarray(values)
-    if array.dtype.kind != "f":
-        return _choices("action", array)
-    is_unit = array.size > 0 and bool((np.abs(array) <= 1).all())
-    bound = np.float32(1 if is_unit else np.inf)
-    return gym.spaces.Box(-bound, bound, array.shape[1:], np.float32)
+def _box(values: Any) -> dict[str, Any]:
+    return {"space": "Box", "shape": list(np.shape(values)[1:])}
 
 
-def _choices(what: str, array: Array) -> gym.Space[Any]:
+def _choices(name: str, array: Array) -> gym.Space[Any]:
     is_one = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
     if array.dtype.kind not in "iu" or not is_one or not array.size or array.min() < 0:
         text = f"expected floats or single integers from 0 on, found {array.dtype} of shape {array.shape}"
-        raise SpaceError(f"{what}s: {text}. Pass {what}_space.")
+        raise SpaceError(f"{name}s: {text}. Pass {name}_space.")
     return gym.spaces.Discrete(int(array.max()) + 1)

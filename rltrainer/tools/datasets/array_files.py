@@ -1,23 +1,92 @@
-"""Reads data sets from HDF5 files in D4RL's layout. Links to elsewhere, and filters that are plugins, are refused."""
+"""Reads data sets from `.npz` and HDF5 files: arrays, never pickles, links to other files or loaded plugins."""
 
+import io
+import zipfile
+import zlib
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.files.json_text import MAX_DEPTH
 from rltrainer.files.regular_file import open_regular
-from rltrainer.tools.datasets.claims import check_claim, nbytes_of, numbers, reading
-from rltrainer.tools.datasets.logged_rows import is_wanted, rows_of, to_buffer
+from rltrainer.tools.datasets.logged_rows import check_claim, is_wanted, nbytes_of, numbers, reading, rows_of, to_buffer
 from rltrainer.validation.field_rules import AnyPath, checked
 from rltrainer.validation.suggestions import explains_arguments
 
+# Compressions and checksums that HDF5 and h5py bring; for any other number HDF5 would load a library.
 BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
-"""Numbers of the compressions and checksums that HDF5 and h5py bring; any other is a library that is loaded."""
+
+
+@explains_arguments
+def from_npz(
+    path: str | Path,
+    *,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> ReplayBuffer:
+    """Read a buffer from a `.npz` file, as `np.savez` and `np.savez_compressed` write it.
+
+    Its arrays are those of `ReplayBuffer.from_arrays`, by name: `observations` (or `observations/camera` and so on, for
+    a Dict), `actions`, `rewards`, `terminations` or `terminals`, `truncations` or `timeouts`, and, if there are,
+    `next_observations`. Other arrays are ignored.
+
+    Args:
+        path: the file.
+        observation_space, action_space: of one env; None infers them: floats are a Box (of actions in [-1, 1] with
+            these bounds, else without any), single integers a Discrete.
+        device, seed: of the buffer.
+
+    Returns:
+        the buffer. Without `next_observations`, rows whose successor is unknown are left out, and a warning is logged.
+
+    Raises:
+        ReplayBufferError: the file is damaged, claims more than it can hold, or lacks an array.
+        SpaceError: the values do not fit the spaces.
+    """
+    path = Path(checked("from_npz", "path", path, AnyPath))
+    origin = f"from_npz: {path}"
+    is_damaged = reading(origin, "a .npz file", zipfile.BadZipFile, zlib.error)
+    with is_damaged, open_regular(path) as file, zipfile.ZipFile(file) as members:
+        wanted = [each for each in members.infolist() if is_wanted(each.filename.removesuffix(".npy"))]
+        claimed = sum(each.file_size for each in wanted)
+        check_claim(origin, path, claimed, path.stat().st_size)
+        arrays: dict[str, Array] = {}
+        for member in wanted:
+            name = member.filename.removesuffix(".npy")
+            if name in arrays:
+                raise ReplayBufferError(f"{origin}: member {readable(name)}: expected one, found two")
+            arrays[name] = _read_array(origin, name, members.read(member))
+    return to_buffer(
+        origin, rows_of(origin, arrays, path.stat().st_size), observation_space, action_space, device, seed
+    )
+
+
+def _read_array(origin: str, name: str, data: bytes) -> Array:
+    # By hand, as `np.load` would allocate the claimed shape before it compares it with the data.
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected version 1.0 or 2.0, found {version}")
+    shape, is_fortran, dtype = readers[version](file)
+    if dtype.kind not in "biuf":
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {dtype}")
+    size, found = prod(shape) * dtype.itemsize, len(data) - file.tell()
+    if min(shape, default=0) < 0 or size != found:
+        text = f"expected {size:,} bytes for {dtype} of shape {shape}, found {found:,}"
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
+    array = np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order="F" if is_fortran else "C")
+    return numbers(origin, name, array)
 
 
 @explains_arguments
@@ -32,8 +101,8 @@ def from_hdf5(
     """Read a buffer from an HDF5 file in D4RL's layout (extra `hdf5`).
 
     Its members are `observations` (a group of them is a Dict), `actions`, `rewards`, `terminals` or `terminations`,
-    `timeouts` or `truncations`, and, if there are, `next_observations`. Others are not looked at. A time-out is a
-    truncation: what follows is bootstrapped.
+    `timeouts` or `truncations`, and, if there are, `next_observations`. Others are ignored. A time-out is a
+    truncation: its successor is bootstrapped.
 
     Args:
         path: the file.
@@ -60,16 +129,12 @@ def from_hdf5(
 
 
 def claimed_nbytes_of(member: Any) -> int:
-    """Return the bytes that an h5py data set says it takes."""
+    """Return the bytes that an h5py data set claims."""
     return nbytes_of(member.shape or (), member.dtype)
 
 
 def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py data set of each wanted member, those in groups too; see `members_of`.
-
-    Raises:
-        ReplayBufferError: one holds no numbers.
-    """
+    """Yield name and h5py data set of each wanted member, in groups too; refuse anything but numbers."""
     import h5py
 
     for name, member in members_of(origin, file, [name for name in file if is_wanted(name)]):
@@ -80,10 +145,10 @@ def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
 
 
 def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py object of members, and of what is in them if they are groups.
+    """Yield name and h5py object of members and of the members of groups.
 
     Raises:
-        ReplayBufferError: one lies elsewhere, or needs a plugin; a group holds itself, or is nested too deep.
+        ReplayBufferError: one lies in another file or needs a plugin; a group holds itself or is nested too deep.
     """
     import h5py
 
@@ -112,7 +177,6 @@ def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, 
 
 
 def _check_place(origin: str, name: str, member: Any) -> None:
-    """Raise a `ReplayBufferError` unless an h5py data set lies in its file, and needs no plugin."""
     problem = None
     if member.external or member.is_virtual:
         problem = "data in this file, found a reference to other files"

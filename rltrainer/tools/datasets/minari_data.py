@@ -1,0 +1,268 @@
+"""Reads and writes Minari data sets, through Minari."""
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data.incoming_cells import to_array
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.storage import Array
+from rltrainer.data.stored_episodes import stored_episodes
+from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, missing_extra, readable
+from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import open_regular, read_text
+from rltrainer.spaces import check_claims, leaf_spaces
+from rltrainer.tools.datasets.array_files import claimed_nbytes_of, members_of
+from rltrainer.tools.datasets.logged_rows import NAMES, LoggedRows, check_claim, reading, to_buffer
+from rltrainer.tools.datasets.parquet_files import claimed_nbytes
+from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.validation.field_rules import AnyPath, AnyText, checked, is_int
+from rltrainer.validation.suggestions import explains_arguments
+
+
+@explains_arguments
+def from_minari(
+    name: str | Path,
+    *,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> ReplayBuffer:
+    """Read a buffer from a Minari data set on this machine (extra `minari`); nothing is downloaded, no env is made.
+
+    Minari keeps the final observation of each episode, so no transition is left out. An episode that ends with neither
+    flag is truncated: its recording stopped there.
+
+    Args:
+        name: its name, such as `"D4RL/pen/human-v2"`, as Minari finds it (`MINARI_DATASETS_PATH`), or its folder.
+        observation_space: of one env; None takes the data set's. One with fewer keys leaves the others out, such as
+            texts, which no buffer holds.
+        action_space: of one env; None takes the data set's.
+        device, seed: of the buffer.
+
+    Raises:
+        ReplayBufferError: there is no such data set; it is damaged, claims more than its files can hold, tells no
+            spaces, or refers to other files.
+        SpaceError: the values do not fit the spaces, or these cannot be stored.
+        MissingExtraError: Minari is not installed.
+    """
+    name = str(checked("from_minari", "name", name, AnyPath))
+    folder = find_folder(name, "from_minari")
+    origin = f"from_minari: {folder}"
+    check_folder(origin, folder)
+    from minari import MinariDataset
+
+    with reading(origin, "a Minari data set", AssertionError):
+        dataset = MinariDataset(folder)
+        episodes = [_episode(origin, episode, observation_space) for episode in dataset.iterate_episodes()]
+    columns = (map_tree(lambda *parts: np.concatenate(parts), *column) for column in zip(*episodes, strict=True))
+    spaces: Any = {"observation_space": dataset.observation_space, "action_space": dataset.action_space}
+    rows = LoggedRows(**dict(zip(NAMES, columns, strict=True)), **spaces)
+    return to_buffer(origin, rows, observation_space, action_space, device, seed)
+
+
+def _episode(origin: str, episode: Any, space: gym.Space[Any] | None) -> tuple[Tree, Any, Array, Array, Array, Tree]:
+    num_steps, seen = len(episode.rewards), _of_space(episode.observations, space)
+    if num_steps == 0 or any(len(leaf) != num_steps + 1 for leaf in leaves(seen)):
+        found = [len(leaf) for leaf in leaves(seen)]
+        text = f"expected steps, and one observation more than these; found {num_steps} and {found}"
+        raise ReplayBufferError(f"{origin}: episode {episode.id}: {text}")
+    truncations = np.array(episode.truncations, np.bool_)
+    truncations[-1] |= not episode.terminations[-1]
+    before, after = map_tree(lambda x: x[:-1], seen), map_tree(lambda x: x[1:], seen)
+    return before, episode.actions, episode.rewards, episode.terminations, truncations, after
+
+
+def _of_space(values: Tree, space: gym.Space[Any] | None) -> Tree:
+    if isinstance(values, dict) and isinstance(space, gym.spaces.Dict):
+        return {key: _of_space(part, space[key]) for key, part in values.items() if key in space.spaces}
+    return values
+
+
+def find_folder(name: str, owner: str) -> Path:
+    """Return the folder of a Minari data set that is given by its folder or its name; nothing is downloaded."""
+    try:
+        from minari.storage.datasets_root_dir import get_dataset_path
+    except ImportError as error:
+        raise missing_extra(owner, "minari", error) from error
+    for folder in (Path(name), Path(name) / "data", get_dataset_path(str(name)) / "data"):
+        if (folder / "metadata.json").exists():
+            return folder.resolve()  # Minari does not find its files from a relative one
+    hint = "`minari.download_dataset(name)` downloads one."
+    text = f"expected a Minari data set there or in {get_dataset_path()}, found none. {hint}"
+    raise ReplayBufferError(f"{owner}: {name}: {text}")
+
+
+def check_folder(origin: str, folder: Path) -> None:
+    """Check a data set's metadata and claimed sizes before Minari, which trusts them, reads it."""
+    with reading(origin, "metadata of Minari"), open_regular(folder / "metadata.json") as file:
+        metadata: Any = read_json(read_text(file), allows_nan=True)
+        if not isinstance(metadata, dict):
+            raise ReplayBufferError(f"{origin}: metadata.json: expected an object, found {readable(metadata)}")
+        spaces: list[Any] = [metadata.get("observation_space"), metadata.get("action_space")]
+        if not all(isinstance(text, str) for text in spaces):
+            text = f"expected observation_space and action_space as texts, found {readable(spaces)}"
+            raise ReplayBufferError(f"{origin}: metadata.json: {text}")
+        length = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+        check_claims([_named(read_json(text, allows_nan=True)) for text in spaces], length)
+    for name in ("total_episodes", "total_steps"):
+        if not is_int(found := metadata.get(name)) or not 0 < found <= max(length, 1):
+            text = f"{name}: expected a number of what {length:,} bytes hold, found {readable(found)}"
+            raise ReplayBufferError(f"{origin}: metadata.json: {text}")
+    if metadata.get("data_format", "hdf5") == "hdf5":
+        claimed = _claimed_by_hdf5(origin, folder / "main_data.hdf5")
+    else:
+        claimed = sum(claimed_nbytes(f"{origin}: {file.name}", file) for file in sorted(folder.rglob("*.parquet")))
+    check_claim(origin, folder, claimed, length)
+
+
+def _claimed_by_hdf5(origin: str, path: Path) -> int:
+    import h5py
+
+    origin = f"{origin}: {path.name}"
+    with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
+        members = members_of(origin, file, list(file))
+        return sum(claimed_nbytes_of(member) for _, member in members if isinstance(member, h5py.Dataset))
+
+
+def _named(plain: Any) -> Any:
+    """Add the key that `check_claims` looks for to Minari's description of a space."""
+    if isinstance(plain, list):
+        return [_named(each) for each in plain]
+    if not isinstance(plain, dict):
+        return None
+    parts = {key: _named(each) for key, each in plain.items()}
+    return parts | {"space": plain.get("type"), "shape": plain.get("shape")}
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeArrays:
+    """An episode of T steps, or a trajectory that stops before its end; all arrays are [T, ...]."""
+
+    observations: Tree  # of arrays [T + 1, ...]: the last one follows the last step
+    actions: Array
+    rewards: Array
+    terminations: Array
+    truncations: Array
+
+
+def episode_arrays(buffer: ReplayBuffer, caller: str) -> Iterator[EpisodeArrays]:
+    """Yield the episodes of a buffer, unfinished ones too, in the order of storage.
+
+    Episodes whose beginning was overwritten are left out; the caller's warning counts their transitions.
+    """
+    ring, episodes = buffer._ring, stored_episodes(buffer._ring)
+    episodes.warn_of_lost_beginnings(caller)
+    trajectories = np.split(episodes.cells, np.cumsum(episodes.length)[:-1])
+    for cells in (trajectories[i] for i in np.flatnonzero(episodes.is_whole)):
+        episode = torch.from_numpy(cells).to(ring.device)
+        obs, last = ring.observations(episode), ring.successors(episode[-1:])
+        columns = (
+            to_array(ring.columns[name].gather(episode)) for name in ("action", "reward", "terminated", "truncated")
+        )
+        yield EpisodeArrays(map_tree(lambda x, y: to_array(torch.cat([x, y])), obs, last), *columns)
+
+
+@explains_arguments
+def to_minari(
+    buffer: ReplayBuffer,
+    name: str,
+    *,
+    env: str | None = None,
+    algorithm_name: str | None = None,
+    author: str | None = None,
+    author_email: str | None = None,
+    code_permalink: str | None = None,
+    description: str | None = None,
+) -> Path:
+    """Write a buffer as a Minari data set, which `from_minari` reads back as it was (extra `minari`).
+
+    An unfinished episode becomes a truncated one, as with Minari's own collector. Episodes whose beginning was
+    overwritten are left out, and a warning counts their transitions. Columns of `extra` are not written. Images are
+    stored as they are, not as JPEG.
+
+    Args:
+        name: with its version, such as `"pendulum/medium-v0"`; Minari writes below `MINARI_DATASETS_PATH`.
+        env: the env's id, from which Minari makes it again.
+        algorithm_name, author, author_email, code_permalink, description: kept in the metadata.
+
+    Returns:
+        the folder of the data set.
+
+    Raises:
+        ParamsError: the name is none of a data set.
+        ReplayBufferError: there is one of that name, the buffer holds no episode, or writing failed, which leaves
+            nothing behind.
+        MissingExtraError: Minari is not installed.
+    """
+    try:
+        import minari
+        from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_dataset import parse_dataset_id
+        from minari.storage.datasets_root_dir import get_dataset_path
+    except ImportError as error:
+        raise missing_extra("to_minari", "minari", error) from error
+    if not isinstance(buffer, ReplayBuffer):
+        raise ReplayBufferError(field_error_text("to_minari", "buffer", "must be a ReplayBuffer", buffer))
+    name = checked("to_minari", "name", name, AnyText)
+    try:
+        parse_dataset_id(name)
+    except (ValueError, TypeError) as error:
+        rule = "must be the name of a data set with its version, such as 'pendulum/medium-v0'"
+        raise ParamsError(field_error_text("to_minari", "name", rule, name)) from error
+    folder = Path(get_dataset_path(name))
+    if not folder.is_absolute():  # Minari would write into a folder of this name in itself
+        text = f"the environment variable MINARI_DATASETS_PATH: expected an absolute path, found {folder}"
+        raise ReplayBufferError(f"to_minari: {text}")
+    if folder.exists():
+        raise ReplayBufferError(f"to_minari: {folder}: expected nothing there, found a data set. Raise the version.")
+    spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
+    episodes = [
+        EpisodeBuffer(**_arrays(episode, spaces), infos={})
+        for episode in episode_arrays(buffer, f"to_minari: {folder}")
+    ]
+    if not episodes:
+        raise ReplayBufferError("to_minari.buffer: must hold an episode from its beginning; got none")
+    texts = {
+        "algorithm_name": algorithm_name,
+        "author": author,
+        "author_email": author_email,
+        "code_permalink": code_permalink,
+        "description": description,
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of each text that is not given
+            minari.create_dataset_from_buffers(name, episodes, env, **texts, **spaces, jpeg_encoding=False)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
+        raise ReplayBufferError(
+            f"to_minari: {folder}: could not be written ({type(error).__name__}: {error})"
+        ) from error
+    return folder
+
+
+def _arrays(episode: EpisodeArrays, spaces: dict[str, gym.Space[Any]]) -> dict[str, Any]:
+    truncations = episode.truncations.copy()
+    truncations[-1] |= not episode.terminations[-1]
+    return {
+        "observations": map_tree(_cast, episode.observations, leaf_spaces(spaces["observation_space"])),
+        "actions": _cast(episode.actions, spaces["action_space"]),
+        "rewards": episode.rewards.astype(np.float64),
+        "terminations": episode.terminations,
+        "truncations": truncations,
+    }
+
+
+def _cast(values: Any, space: gym.Space[Any]) -> Any:
+    return values.astype(space.dtype)

@@ -1,0 +1,274 @@
+"""Reads data sets from Parquet files and from LeRobot's folders, which are Parquet files and `meta/info.json`."""
+
+import contextlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.storage import Array
+from rltrainer.errors import ReplayBufferError, missing_extra, readable
+from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import open_regular, read_text
+from rltrainer.tools.datasets.logged_rows import (
+    LoggedRows,
+    check_claim,
+    is_wanted,
+    numbers,
+    reading,
+    rows_of,
+    to_buffer,
+)
+from rltrainer.validation.field_rules import AnyPath, Rule, checked
+from rltrainer.validation.suggestions import explains_arguments
+
+STATE = "observation.state"
+Keys = Annotated[
+    Sequence[str],
+    Rule(
+        "a sequence of names of features, such as ('observation.state',)",
+        lambda v: isinstance(v, Sequence) and not isinstance(v, str) and len(v) > 0 and all(type(k) is str for k in v),
+    ),
+]
+
+
+@explains_arguments
+def from_parquet(
+    path: str | Path,
+    *,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> ReplayBuffer:
+    """Read a buffer from a Parquet file, or from all of a folder in the order of their names (extra `parquet`).
+
+    Its columns are `observations` (a list per row; a struct, or columns `observations/camera` and so on, are a Dict),
+    `actions`, `rewards`, `terminations` or `terminals`, `truncations` or `timeouts`, and, if there are,
+    `next_observations`. Others are ignored. Lists are numbers of one length; images may be flat lists where
+    `observation_space` has their shape.
+
+    Args:
+        path: the file or folder.
+        observation_space, action_space, device, seed: see `from_npz`, for what is returned too.
+
+    Raises:
+        ReplayBufferError: a file is damaged, claims more than it can hold, lacks a column, or has missing values.
+        SpaceError: the values do not fit the spaces.
+        MissingExtraError: pyarrow is not installed.
+    """
+    path = Path(checked("from_parquet", "path", path, AnyPath))
+    origin = f"from_parquet: {path}"
+    files = parquet_files(origin, path, path)
+    arrays = read_columns("from_parquet", files, is_wanted)
+    rows = rows_of(origin, arrays, sum(file.stat().st_size for file in files))
+    return to_buffer(origin, rows, observation_space, action_space, device, seed)
+
+
+@explains_arguments
+def from_lerobot(
+    path: str | Path,
+    *,
+    keys: Sequence[str] = (STATE,),
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> ReplayBuffer:
+    """Read a buffer from the folder of a LeRobot data set, version 2 or 3 (extra `parquet`).
+
+    A frame is a transition: `action`, `next.reward` (0 without it, and a warning is logged) and `next.done`. A done
+    frame is terminal; but if frames have `next.success`, only that of a success is. An episode that ends otherwise ends
+    by truncation. The data lack what came after the last frame: `from_npz` explains what happens to such rows.
+
+    Args:
+        path: the folder, with `meta/info.json` and Parquet files in `data`. Videos and images are not read.
+        keys: the features that are observed; one is a Box, several are a Dict with these keys.
+        observation_space, action_space: of one env; None takes Boxes without bounds, of actions with [-1, 1] if they
+            lie there.
+        device, seed: of the buffer.
+
+    Raises:
+        ReplayBufferError: a file is damaged, claims more than it can hold, or lacks a column.
+        SpaceError: the values do not fit the spaces.
+        MissingExtraError: pyarrow is not installed.
+    """
+    path = Path(checked("from_lerobot", "path", path, AnyPath))
+    keys = list(checked("from_lerobot", "keys", keys, Keys))
+    origin = f"from_lerobot: {path}"
+    shapes = _shapes(origin, path, [*keys, "action"])
+    wanted = {*keys, "action", "episode_index", "frame_index", "next.reward", "next.done", "next.success"}
+    files = parquet_files(origin, path, path / "data")
+    found = read_columns("from_lerobot", files, lambda name: name in wanted)
+    for name in [*keys, "action", "episode_index", "frame_index"]:
+        if name not in found:
+            raise ReplayBufferError(f"{origin}: expected the column {readable(name)}, found {readable(sorted(found))}")
+    order = np.lexsort((found["frame_index"].reshape(-1), found["episode_index"].reshape(-1)))
+    with reading(origin, "columns of the shapes in meta/info.json"):
+        columns = {name: array[order].reshape(len(order), *shapes.get(name, ())) for name, array in found.items()}
+    if "next.reward" not in columns:
+        logging.getLogger("rltrainer").warning("%s: there is no column 'next.reward': rewards are 0", origin)
+    terminations, truncations = _ends(columns)
+    rows = LoggedRows(
+        observations=columns[keys[0]] if len(keys) == 1 else {key: columns[key] for key in keys},
+        actions=columns["action"],
+        rewards=columns.get("next.reward", np.zeros(len(order), np.float32)),
+        terminations=terminations,
+        truncations=truncations,
+        num_bytes=sum(file.stat().st_size for file in files),
+    )
+    return to_buffer(origin, rows, observation_space, action_space, device, seed)
+
+
+def parquet_files(origin: str, path: Path, folder: Path) -> list[Path]:
+    """Return the file itself, or the Parquet files anywhere in a folder, sorted."""
+    files = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [path]
+    if not files:
+        raise ReplayBufferError(f"{origin}: expected Parquet files, found none in {folder.name}")
+    return files
+
+
+def read_columns(owner: str, files: list[Path], is_wanted: Callable[[str], bool]) -> dict[str, Array]:
+    """Return the wanted columns of Parquet files, concatenated; errors begin with `owner`, the reader.
+
+    Raises:
+        ReplayBufferError: a file is damaged, or has other columns than the first.
+    """
+
+    def shapes(columns: dict[str, Array]) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(array.shape[1:]) for name, array in sorted(columns.items())}
+
+    parts = [_read_file(f"{owner}: {file}", file, is_wanted) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        if shapes(part) != shapes(parts[0]):
+            expected, found = readable(shapes(parts[0])), readable(shapes(part))
+            text = f"expected columns as in {files[0].name}: {expected}, found {found}"
+            raise ReplayBufferError(f"{owner}: {file}: {text}")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _read_file(origin: str, path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Array]:
+    with _opened(origin, path) as file:
+        names = [name for name in file.schema_arrow.names if is_wanted(name)]
+        check_claim(origin, path, _claimed_nbytes(file, names), path.stat().st_size)
+        table = file.read(columns=names)
+        found: dict[str, Array] = {}
+        counts = Counter(table.column_names)
+        for name in names:
+            if counts[name] != 1:
+                raise ReplayBufferError(f"{origin}: column {readable(name)}: expected one, found two")
+            found |= dict(_arrays(origin, name, table.column(name).combine_chunks()))
+    return found
+
+
+@contextlib.contextmanager
+def _opened(origin: str, path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise missing_extra(origin.partition(":")[0], "parquet", error) from error
+    is_damaged = reading(origin, "a Parquet file", pyarrow.ArrowException)
+    with is_damaged, open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+        yield file
+
+
+def claimed_nbytes(origin: str, path: Path) -> int:
+    """Return the bytes that a file claims for all of its columns."""
+    with _opened(origin, path) as file:
+        return _claimed_nbytes(file, file.schema_arrow.names)
+
+
+def _claimed_nbytes(file: Any, names: list[str]) -> int:
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    known = set(names)
+    wanted = [i for i, path in enumerate(paths) if not known.isdisjoint(_beginnings(path))]
+    # Asked for a damaged chunk's metadata, pyarrow ends the process. This scan reads all of it in batches and raises.
+    file.scan_contents(columns=names)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    return sum(_chunk_nbytes(group.column(i)) for group in groups for i in wanted)
+
+
+def _beginnings(path: str) -> Iterator[str]:
+    """Yield the path of a leaf and of all that may contain it; names may hold dots too."""
+    yield path
+    yield from (path[: dot.start()] for dot in re.finditer(r"\.", path))
+
+
+def _chunk_nbytes(chunk: Any) -> int:
+    width = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}.get(chunk.physical_type, 8)
+    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
+
+
+def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:
+    """Yield name and numbers of a column, leaf by leaf: [M], of lists [M, ...]."""
+    from pyarrow import types
+
+    def fail(found: object, expected: str = "numbers") -> NoReturn:
+        raise ReplayBufferError(f"{origin}: column {readable(name)}: expected {expected}, found {found}")
+
+    if column.null_count:
+        fail(f"{column.null_count} missing")
+    if types.is_struct(column.type):
+        for field, part in zip(column.type, column.flatten(), strict=True):
+            yield from _arrays(origin, f"{name}/{field.name}", part)
+        return
+    shape = [len(column)]
+    while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
+        inner = column.flatten()
+        if types.is_fixed_size_list(column.type):
+            size = column.type.list_size
+        else:
+            lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
+            if len(lengths) > 1:
+                fail(f"{lengths[0]} to {lengths[-1]}", "lists of one length")
+            size = int(lengths[0]) if len(lengths) else 0
+        shape.append(size)
+        if inner.null_count:
+            fail(f"{inner.null_count} missing")
+        column = inner
+    if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
+        fail(column.type)
+    yield name, numbers(origin, name, column.to_numpy(zero_copy_only=False)).reshape(shape)
+
+
+def _ends(columns: dict[str, Array]) -> tuple[Array, Array]:
+    """Return terminations and truncations [M]: an episode that ends without being done is truncated."""
+    episode, frame = columns["episode_index"], columns["frame_index"]
+    is_last = np.ones(len(frame), np.bool_)
+    is_last[:-1] = (episode[1:] != episode[:-1]) | (frame[1:] != frame[:-1] + 1)
+    done = columns.get("next.done", np.zeros(len(frame))) != 0
+    terminations = done & (columns["next.success"] != 0) if "next.success" in columns else done
+    return terminations, (is_last | done) & ~terminations
+
+
+def _shapes(origin: str, folder: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
+    with reading(f"{origin}: meta/info.json", "JSON"), open_regular(folder / "meta" / "info.json") as file:
+        info: Any = read_json(read_text(file), allows_nan=True)
+    features = info.get("features") if isinstance(info, dict) else None
+    if not isinstance(features, dict):
+        raise ReplayBufferError(f"{origin}: meta/info.json: expected an object with features, found {readable(info)}")
+    found = {}
+    for name in names:
+        match features.get(name):
+            case {"dtype": str(dtype), "shape": list(shape)} if all(type(n) is int and n > 0 for n in shape):
+                found[name] = tuple(shape)
+                if dtype in ("video", "image", "string"):
+                    text = f"expected numbers, found {dtype}; keys that are numbers: {readable(_numbers(features))}"
+                    raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
+            case other:
+                text = f"expected a dtype and a shape, found {readable(other)}; there are {readable(sorted(features))}"
+                raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
+    return found
+
+
+def _numbers(features: dict[str, Any]) -> list[str]:
+    kinds = {name: each.get("dtype") for name, each in features.items() if isinstance(each, dict)}
+    return sorted(name for name, kind in kinds.items() if kind not in ("video", "image", "string"))
