@@ -4,10 +4,10 @@ import copy
 import dataclasses
 import itertools
 import json
-from abc import ABC
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, check_dtype, dtype_entry
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
-from rltrainer.state.plain_values import construction, to_plain
+from rltrainer.state.plain_values import Constructed, to_plain
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
@@ -56,7 +56,7 @@ NO_PARTS = {"algorithm", "construction", ENTRY}
 """Keys of a state beside the parts'."""
 
 
-class Algorithm(ABC):
+class Algorithm(metaclass=Constructed):
     """Owns the policy, other networks, optimizers, target networks and the generator of its noise.
 
     All attributes that are modules, optimizers, tensors or generators are its state; a subclass only assigns them.
@@ -83,24 +83,20 @@ class Algorithm(ABC):
 
     _construction: str
 
-    if not TYPE_CHECKING:  # a type checker reads the constructors
-
-        def __init_subclass__(cls, **options: Any) -> None:
-            super().__init_subclass__(**options)
-            if "__init__" in vars(cls):
-                explains_arguments(cls)
-
-        def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Keep what the algorithm is built with, for the files that it is saved in."""
-            if args or options:  # a copy or a pickle has none
-                check_arguments(cls, args, options)
-            algorithm = super().__new__(cls)
-            algorithm._construction = construction(cls, args, options)
-            return algorithm
+    if not TYPE_CHECKING:  # a type checker knows all attributes
 
         def __getattr__(self, name: str) -> NoReturn:
             """Say what stands for other libraries' methods."""
             raise_no_such_name(type(self).__name__, name, METHODS, self)
+
+    @classmethod
+    def check_arguments(cls, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Check the arguments of a constructor; fields of the params belong to them.
+
+        Raises:
+            ArgumentError: they do not fit.
+        """
+        check_arguments(cls, args, options)
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params

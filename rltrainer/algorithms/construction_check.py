@@ -1,6 +1,6 @@
 """Checks of the parts that an algorithm is made of and trains on: classes of policy and params, columns of a buffer."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rltrainer.errors import ParamsError, field_error_text
@@ -9,7 +9,7 @@ from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import check_arguments as check_names
 
 
-def check_arguments(algorithm_class: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+def check_arguments(algorithm_class: Any, args: Sequence[Any], options: Mapping[str, Any]) -> None:
     """Raise an `ArgumentError` unless these are an algorithm's arguments; fields of its params have their place."""
 
     def elsewhere(name: str) -> str:

@@ -3,10 +3,10 @@
 import dataclasses
 import inspect
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.errors import (
+    ArgumentError,
+    CheckpointError,
+    NonFiniteError,
+    ParamsError,
+    SpaceError,
+    field_error_text,
+    readable,
+)
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.action_mask import allowed, require_mask
 from rltrainer.nets.decision import NO_COLUMNS, VERSION, Decision, ExtraSpecs
@@ -27,7 +35,7 @@ from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, dtype_name, set_weight_dtype
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK, Array, Space, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
-from rltrainer.state.plain_values import construction
+from rltrainer.state.plain_values import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of
@@ -48,7 +56,7 @@ class PolicyOptions(TypedDict, total=False):
     normalize_obs: bool
 
 
-class Policy(nn.Module, ABC):
+class Policy(nn.Module, metaclass=Constructed):
     """Decides what to do in view of observations. Holds networks and normalisers; owns no generator and no memory.
 
     A subclass implements `decide`, and `initial_state` if it remembers. Move a policy with `.to(device)` before its
@@ -89,21 +97,6 @@ class Policy(nn.Module, ABC):
     _highest: Tensor | None
     _construction: str
 
-    if not TYPE_CHECKING:  # a type checker reads the constructors
-
-        def __init_subclass__(cls, **options: Any) -> None:
-            super().__init_subclass__(**options)
-            if "__init__" in vars(cls):
-                explains_arguments(cls)
-
-        def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Keep what the policy is built with, for the file that it is saved in."""
-            policy = super().__new__(cls)
-            if args or options:  # a copy has none
-                check_arguments(cls.__name__, cls, args, options, "option")
-            policy.__dict__["_construction"] = construction(cls, args, options)
-            return policy
-
     def __init__(
         self,
         observation_space: Space,
@@ -141,6 +134,13 @@ class Policy(nn.Module, ABC):
         self.register_buffer("_highest", highest, persistent=False)
 
     @classmethod
+    def check_arguments(cls, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Raise an `ArgumentError` unless these are arguments of the constructor, and the class is not abstract."""
+        if inspect.isabstract(cls):
+            raise ArgumentError(f"{cls.__name__}: is abstract. Build one of its subclasses: ActorCritic, ...")
+        check_arguments(cls.__name__, cls, args, options, "option")
+
+    @classmethod
     def for_spaces(
         cls: Constructor[Options, TPolicy],
         observation_space: Space,
@@ -154,7 +154,6 @@ class Policy(nn.Module, ABC):
             SpaceError: the policy cannot observe or act in such spaces.
             ParamsError: an option is unknown, or breaks its rule.
         """
-        check_options(cls, "for_spaces", (observation_space, action_space, *args), options)
         return cls(observation_space, action_space, *args, **options)
 
     @classmethod
@@ -169,9 +168,7 @@ class Policy(nn.Module, ABC):
         Raises:
             ParamsError: `envs` is no vector env.
         """
-        spaces = spaces_of(cls, envs)
-        check_options(cls, "for_envs", (*spaces, *args), options)
-        return cls(*spaces, *args, **options)
+        return cls(*spaces_of(cls, envs), *args, **options)
 
     def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
         """Return the parts of a critic: those of the actor, or a `critic_net` that takes what it leaves open from them.
@@ -413,15 +410,6 @@ def spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
         hint = "It is a single env: make several with rl.make_vec(env_id_or_factory, num_envs=1)."
     owner = f"{policy_class.__name__}.for_envs"
     raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
-
-
-def check_options(policy_class: Any, method: str, args: tuple[Any, ...], options: Any) -> None:
-    """Raise a `ParamsError` unless a class can be made with these arguments."""
-    owner = f"{policy_class.__name__}.{method}"
-    if inspect.isabstract(policy_class):
-        name = policy_class.__name__
-        raise ParamsError(f"{owner}: {name} is abstract. Build one of its subclasses: ActorCritic, ...")
-    check_arguments(owner, policy_class, args, options, "option")
 
 
 def finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:

@@ -8,8 +8,9 @@ passed, and nothing else.
 import dataclasses
 import inspect
 import json
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
@@ -19,6 +20,8 @@ from rltrainer.interval import Every
 from rltrainer.schedules import SCHEDULES
 from rltrainer.state import registry
 from rltrainer.validation.field_rules import as_python
+
+T = TypeVar("T")
 
 
 def to_plain(value: object) -> Any:
@@ -59,6 +62,23 @@ def construction(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any])
     options = {p.name: p.default for p in parameters if p.default is not p.empty} | options
     plain = {"built": registry.name_of(cls), "args": to_plain(args), "options": to_plain(options)["dict"]}
     return json.dumps(plain)
+
+
+class Constructed(ABCMeta):
+    """Metaclass of policies and algorithms: a call of the class keeps its arguments, for the file of the object.
+
+    It sees the call itself, with the arguments of any subclass, so no constructor has a line for it. Copies and pickles
+    make no such call, and take `_construction` along as any other attribute.
+    """
+
+    def __call__(cls: type[T], *args: Any, **options: Any) -> T:
+        """Check the arguments by `check_arguments` of the class, make the object, and set its `_construction`."""
+        made: Any = cls
+        made.check_arguments(args, options)
+        text = construction(cls, args, options)  # before the constructor, which may change what it is given
+        made = super().__call__(*args, **options)  # type: ignore[misc]  # of this metaclass
+        made._construction = text
+        return made  # type: ignore[no-any-return]  # of the class
 
 
 class PlainReader:

@@ -29,22 +29,24 @@ every_policy = pytest.mark.parametrize("cls", POLICIES, ids=lambda cls: cls.__na
 
 @every_policy
 def test_a_misspelt_option_names_the_nearest(cls: Any) -> None:
-    for method, args in (("for_envs", (counting_envs(action_space=POLICIES[cls]),)), ("for_spaces", (OBS, DISCRETE))):
+    for make, args in (
+        (cls.for_envs, (counting_envs(action_space=POLICIES[cls]),)),
+        (cls.for_spaces, (OBS, DISCRETE)),
+        (cls, (OBS, DISCRETE)),
+    ):
         with pytest.raises(ParamsError) as caught:
-            getattr(cls, method)(*args, hiden_sizes=(3,))
-        assert str(caught.value) == (
-            f"{cls.__name__}.{method}: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
-        )
+            make(*args, hiden_sizes=(3,))
+        assert str(caught.value) == f"{cls.__name__}: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
         assert isinstance(caught.value, TypeError)
 
 
 def test_other_wrong_arguments() -> None:
     envs = counting_envs()
-    with pytest.raises(ParamsError, match="ActorCritic.for_envs: unknown option 'net_arch'. Did you mean 'hidden_siz"):
+    with pytest.raises(ParamsError, match="^ActorCritic: unknown option 'net_arch'. Did you mean 'hidden_siz"):
         rl.ActorCritic.for_envs(envs, net_arch=[64, 64])
-    with pytest.raises(ParamsError, match="ActorCritic.for_envs: too many positional arguments. Give each option by"):
+    with pytest.raises(ParamsError, match="^ActorCritic: too many positional arguments. Give each option by"):
         rl.ActorCritic.for_envs(envs, None, (64, 64))
-    with pytest.raises(ParamsError, match="Policy.for_envs: Policy is abstract. Build one of its subclasses"):
+    with pytest.raises(ParamsError, match="^Policy: is abstract. Build one of its subclasses"):
         rl.Policy.for_envs(envs)
 
 
@@ -154,11 +156,9 @@ def test_options_that_are_handed_on_are_known_by_name(cls: Any) -> None:
     assert cls.for_envs(envs, hidden_sizes=(3,), normalize_obs=True).obs_normalizer is not None
     with pytest.raises(ParamsError) as caught:
         cls.for_envs(envs, hiden_sizes=(3,))
-    assert str(caught.value) == f"{cls.__name__}.for_envs: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
+    assert str(caught.value) == f"{cls.__name__}: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
 
 
-def test_a_constructor_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ParamsError, match="^QNetwork: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"):
-        rl.QNetwork(OBS, DISCRETE, hiden_sizes=(4,))  # type: ignore[call-arg]  # on purpose
+def test_a_schedule_refuses_what_it_does_not_know() -> None:
     with pytest.raises(TypeError, match="CosineSchedule"):
         rl.CosineSchedule(strat=1.0)  # type: ignore[call-arg]  # on purpose
