@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.envs import EnvAdapter
-from rltrainer.envs.adapter.episode_seeds import Rows
+from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.action_mask import allowed

@@ -19,8 +19,8 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.storage import Array
 from rltrainer.envs import EnvStep
-from rltrainer.envs.adapter.episode_seeds import Rows
-from rltrainer.envs.adapter.observation_memory import all_finite, take_rows
+from rltrainer.envs.adapter.episode_clock import Rows
+from rltrainer.envs.adapter.observations import all_finite, take_rows
 from rltrainer.envs.streams.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.interval import Every

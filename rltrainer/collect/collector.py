@@ -31,8 +31,7 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.storage import Array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
-from rltrainer.envs.adapter.sharing import share_an_env
-from rltrainer.envs.backends.failing_env import env_named, raise_named
+from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy

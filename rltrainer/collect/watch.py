@@ -11,7 +11,7 @@ from rltrainer.collect.faults import check_obs, check_rollout, check_step
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
-from rltrainer.envs.adapter.observation_memory import all_finite
+from rltrainer.envs.adapter.observations import all_finite
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
 from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices

@@ -1,16 +1,15 @@
 """Vector envs, and the adapter between them and a policy: the only place that knows autoreset modes."""
 
 from rltrainer.envs.adapter.adapter import EnvAdapter
-from rltrainer.envs.adapter.env_step import EnvStep
+from rltrainer.envs.adapter.episodes import ReplayedStep, replay_episode
+from rltrainer.envs.adapter.observations import EnvStep
 from rltrainer.envs.agents.agents_as_envs import AgentsAsEnvs
 from rltrainer.envs.agents.joint_env import JointEnv
-from rltrainer.envs.episodes.replay_episode import ReplayedStep, replay_episode
-from rltrainer.envs.frame_skip import frame_skip
+from rltrainer.envs.atari import AtariWrapper
+from rltrainer.envs.backends.env_group import SaveableEnv
 from rltrainer.envs.make_vec import make_vec
-from rltrainer.envs.saveable_env import SaveableEnv
-from rltrainer.envs.wrappers.atari_wrapper import AtariWrapper
-from rltrainer.envs.wrappers.mask_wrapper import ActionMask
-from rltrainer.envs.wrappers.pixel_observation import PixelObservation
+from rltrainer.envs.vector_env import frame_skip
+from rltrainer.envs.wrappers import ActionMask, PixelObservation
 
 __all__ = [
     "ActionMask", "AgentsAsEnvs", "AtariWrapper", "EnvAdapter", "EnvStep", "JointEnv", "PixelObservation",

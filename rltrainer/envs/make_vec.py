@@ -13,14 +13,12 @@ import gymnasium as gym
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
-from rltrainer.envs.backends.atari import UNDERSTOOD, AtariVectorEnv
+from rltrainer.envs.atari import UNDERSTOOD, AtariVectorEnv, atari_options_of
 from rltrainer.envs.backends.env_group import Env
-from rltrainer.envs.backends.envpool import EnvPoolVectorEnv
-from rltrainer.envs.backends.native import NativeVectorEnv
+from rltrainer.envs.backends.native import EnvPoolVectorEnv, NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
-from rltrainer.envs.wrappers.atari_wrapper import atari_options_of
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.validation.suggestions import did_you_mean, explains_arguments

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.envs.adapter.checks import StepCheck
+from rltrainer.envs.checks import StepCheck
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import leaf_spaces
 from tests.faults.envs import OddEnv

@@ -318,8 +318,8 @@ def test_a_state_without_actions_starts_new_episodes(tmp_path: Path) -> None:
 
 
 def test_too_long_episodes_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.envs.resuming.action_trail.MAX_STEPS", 10)
-    monkeypatch.setattr("rltrainer.envs.resuming.adapter_state.MAX_STEPS", 10)
+    monkeypatch.setattr("rltrainer.envs.adapter.action_history.MAX_STEPS", 10)
+    monkeypatch.setattr("rltrainer.envs.adapter.env_state.MAX_STEPS", 10)
     make = partial(rl.make_vec, "Pendulum-v1", 2, max_episode_steps=10**9)
     with collector_in(make) as one, collector_in(make) as other, collector_in(make) as third:
         rows(one, [10])

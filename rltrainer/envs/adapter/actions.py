@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.envs.adapter.checks import describe
+from rltrainer.envs.checks import describe
 from rltrainer.errors import NonFiniteError, SpaceError
 from rltrainer.spaces import LEAF_SPACES, leaf_shape, stored_dtype
 

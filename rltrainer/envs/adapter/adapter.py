@@ -13,18 +13,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rltrainer.envs.adapter.action_history import ActionTrail, as_array
 from rltrainer.envs.adapter.actions import ActionConverter, lent
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
-from rltrainer.envs.adapter.checks import StepCheck, check_obs
-from rltrainer.envs.adapter.env_step import EnvStep
-from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Mask, Rows
-from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
-from rltrainer.envs.backends.failing_env import env_named
+from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvPlaces, Place
+from rltrainer.envs.adapter.episode_clock import EpisodeClock, Mask, Rows
+from rltrainer.envs.adapter.episodes import EpisodeRecorder
+from rltrainer.envs.adapter.observations import EnvStep, ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
-from rltrainer.envs.episodes.recorder import EpisodeRecorder
-from rltrainer.envs.resuming.action_trail import ActionTrail, as_array
-from rltrainer.envs.resuming.adapter_state import NO_ROWS, AdapterState
-from rltrainer.envs.resuming.env_places import EnvPlaces, Place
+from rltrainer.envs.checks import StepCheck, check_obs
+from rltrainer.envs.vector_env import env_named
 from rltrainer.envs.workers.child import GRACE
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed

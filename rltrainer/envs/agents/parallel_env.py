@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rltrainer.envs.adapter.checks import check_flag, check_info, check_obs, check_reward, describe
+from rltrainer.envs.checks import check_flag, check_info, check_obs, check_reward, describe
 from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
 from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree

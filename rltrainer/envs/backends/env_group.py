@@ -3,14 +3,13 @@
 import copy
 import logging
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from rltrainer.envs.adapter.checks import check_flag, check_info, check_obs, check_reward, describe
-from rltrainer.envs.saveable_env import SaveableEnv
+from rltrainer.envs.checks import check_flag, check_info, check_obs, check_reward, describe
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import leaf_spaces
 from rltrainer.tree import Tree, map_tree
@@ -255,3 +254,22 @@ def _close(i: int, env: Env) -> None:
         env.close()
     except (Exception, SystemExit) as error:
         logging.getLogger("rltrainer").warning("env %d failed during close: %r", i, error)
+
+
+@runtime_checkable
+class SaveableEnv(Protocol):
+    """An env, or a vector env as a whole, whose state can be saved and loaded.
+
+    A run that is resumed loads it, instead of repeating the actions of the episode. What is asked for it is the vector
+    env, as a collector got it; or else each single env of `make_vec`'s backends `sync` and `workers`: its outermost
+    wrapper, which speaks for what it wraps, time limits and frame stacks too.
+
+    A state is data: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists. It holds all
+    that decides what comes next, the state of random generators too, but not the last observation.
+    """
+
+    def state_dict(self) -> State:
+        """Return the state; it must not change when the env goes on."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Go where a state was; the env was reset before."""

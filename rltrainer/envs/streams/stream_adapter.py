@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rltrainer.envs.adapter.action_history import ActionTrail, StreamTrail
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.adapter import EnvAdapter
-from rltrainer.envs.adapter.env_step import EnvStep
-from rltrainer.envs.adapter.episode_seeds import Mask, Rows
-from rltrainer.envs.adapter.observation_memory import ObsMemory, take_rows
+from rltrainer.envs.adapter.env_state import NO_ROWS
+from rltrainer.envs.adapter.episode_clock import Mask, Rows
+from rltrainer.envs.adapter.observations import EnvStep, ObsMemory, take_rows
 from rltrainer.envs.backends.sync import SyncVectorEnv
-from rltrainer.envs.resuming.action_trail import ActionTrail, StreamTrail
-from rltrainer.envs.resuming.adapter_state import NO_ROWS
 from rltrainer.envs.workers.worker import Worker
 from rltrainer.envs.workers.worker_envs import INFOS, RESET, STEP, StepResult
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv

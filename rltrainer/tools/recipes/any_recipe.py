@@ -12,7 +12,7 @@ import gymnasium as gym
 from rltrainer.algorithms import Algorithm, AlgorithmParams, load
 from rltrainer.collect.episode_infos import Keys, checked_keys
 from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env
-from rltrainer.envs.wrappers.wrapper_names import wrappers_named
+from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import Policy
 from rltrainer.seeding import seed as seed_everything

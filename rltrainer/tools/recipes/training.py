@@ -16,7 +16,7 @@ from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import newest_version
-from rltrainer.envs.wrappers.wrapper_names import wrappers_named
+from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.tools.datasets import load

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import rltrainer as rl
-from rltrainer.envs.adapter.sharing import share_an_env
+from rltrainer.envs.vector_env import share_an_env
 from tests.fakes import CountingEnv, counting_envs
 
 

@@ -1,4 +1,4 @@
-"""The place of each env in its sequence of episodes, and the seeds that follow from it."""
+"""The position of each env in its sequence of episodes, and the seeds that follow from it."""
 
 from dataclasses import dataclass
 from typing import Any

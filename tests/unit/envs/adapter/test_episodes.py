@@ -12,9 +12,9 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
+from rltrainer.envs.adapter import episodes as recorder
 
 import rltrainer as rl
-from rltrainer.envs.episodes import recorder
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.state.state_file import write_state
 from tests.fakes import CountingEnv
@@ -329,7 +329,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rltrainer.envs.episodes.episode_files.write_state", full)
+    monkeypatch.setattr("rltrainer.envs.adapter.episodes.write_state", full)
     collector = make_collector(rl.make_vec(Wanderer, 2, backend="sync"))
     record = collector.record_episodes(tmp_path)
     collector.collect(num_steps=200)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rltrainer.envs.adapter import action_history as action_trail
 
-from rltrainer.envs.adapter.episode_seeds import EpisodeClock
-from rltrainer.envs.resuming import action_trail
-from rltrainer.envs.resuming.action_trail import ActionTrail, StreamTrail
+from rltrainer.envs.adapter.action_history import ActionTrail, StreamTrail
+from rltrainer.envs.adapter.episode_clock import EpisodeClock
 
 EVERY, NONE = np.arange(3), np.zeros(0, np.int64)
 

@@ -1,11 +1,11 @@
-"""The actions of the episodes under way: with its seed and these, a deterministic env gets to where it was."""
+"""The actions of the running episodes: with its seed and these, a deterministic env returns to where it was."""
 
 from typing import Any
 
 import numpy as np
 import torch
 
-from rltrainer.envs.adapter.episode_seeds import EpisodeClock, Rows
+from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 
 Array = np.ndarray[Any, Any]
 

@@ -1,1 +1,0 @@
-"""Wrappers of single envs, for `make_vec(..., wrappers=...)`."""
