@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rltrainer.envs.adapter import action_history as action_trail
 
+from rltrainer.envs.adapter import action_history as action_trail
 from rltrainer.envs.adapter.action_history import ActionTrail, StreamTrail
 from rltrainer.envs.adapter.episode_clock import EpisodeClock
 

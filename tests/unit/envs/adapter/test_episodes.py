@@ -12,9 +12,9 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
-from rltrainer.envs.adapter import episodes as recorder
 
 import rltrainer as rl
+from rltrainer.envs.adapter import episodes as recorder
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.state.state_file import write_state
 from tests.fakes import CountingEnv
