@@ -92,7 +92,7 @@ MUTANTS = [
     mutant("CQL: the gap is a reward", "algorithms/offline/cql.py",
            "return loss + self.params.conservative_coef", "return loss - self.params.conservative_coef",
            f"{ALGORITHMS}/offline/test_cql.py"),
-    mutant("quantiles: tau of the other side", "functional/distributional.py",
+    mutant("quantiles: tau of the other side", "functional/losses.py",
            "(error < 0).to(error.dtype)", "(error > 0).to(error.dtype)", f"{UNIT}/functional/test_distributional.py"),
     # Minibatches and weights
     mutant("means: padding counts", "functional/losses.py",

@@ -12,9 +12,8 @@ from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.nets import Exploration, Policy
-from rltrainer.nets.action_mask import allowed
-from rltrainer.nets.decision import VERSION, Decision
-from rltrainer.nets.exploration import remembers
+from rltrainer.nets.exploration import allowed, remembers
+from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.state.typed_state import check_like
 from rltrainer.tree import Tree
 from rltrainer.types import Load

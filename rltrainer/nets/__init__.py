@@ -1,17 +1,14 @@
 """Networks, action distributions, exploration, normalisers and the policies built of them."""
 
-from rltrainer.nets.actor_critic import Actor, ActorCritic
+from rltrainer.nets.actor_critic import Actor, ActorCritic, DiscreteActorCritic
 from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
-from rltrainer.nets.decision import Decision
-from rltrainer.nets.discrete import DiscreteActorCritic
+from rltrainer.nets.encoder import SmallConvEncoder
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.net_params import NetParams
-from rltrainer.nets.policy import Policy
-from rltrainer.nets.q_network import QNetwork
+from rltrainer.nets.policy import Decision, Policy
+from rltrainer.nets.q_network import CategoricalQNetwork, QNetwork, QuantileQNetwork
 from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
-from rltrainer.nets.small_conv_encoder import SmallConvEncoder
-from rltrainer.nets.value_distributions import CategoricalQNetwork, QuantileQNetwork
 
 __all__ = [
     "Actor", "ActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic", "DiscreteActorCritic",

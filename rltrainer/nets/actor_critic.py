@@ -4,22 +4,21 @@ from functools import partial
 from typing import Any, Unpack, cast
 
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.nets.chain import Chain
-from rltrainer.nets.decision import LOG_PROB, Decision
+from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
-from rltrainer.nets.heads import ValueHead, make_head
+from rltrainer.nets.heads import StateDependentHead, ValueHead, explored, make_head, require_box
+from rltrainer.nets.linear import Chain, hooks_of
 from rltrainer.nets.mlp import MLP, TModule, orthogonal_
-from rltrainer.nets.module_tree import hooks_of
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
-from rltrainer.nets.policy import Policy, PolicyOptions
-from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
+from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
 from rltrainer.spaces import Space, leaf_shape
 from rltrainer.tree import Tree
-from rltrainer.validation.field_rules import FiniteFloat, Flag, checked
+from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
 SQRT_2 = 2**0.5
 
@@ -157,3 +156,42 @@ class ActorCritic(Actor):
         """Return what `distribution` and `value` do; an encoder that both share is passed through once."""
         features = self.shared_features(obs)
         return self.distribution(obs, *features), self.value(obs, *features)
+
+
+class DiscreteActorCritic(Actor):
+    """A stochastic actor over a Discrete space, and E critics that value each of A choices: discrete SAC.
+
+    `critic` maps normalised observations to action values [E, B, A]; its members share the encoder.
+
+    Args:
+        critic_net: see `ActorCritic`.
+        num_critics: E.
+        options: see `Actor`; networks are 256-256 and ReLU by default.
+
+    Raises:
+        SpaceError: the action space is not Discrete, or has one choice only.
+    """
+
+    default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
+    num_outputs = 1
+    """Numbers that each critic gives for an action."""
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        net: NetParams | None = None,
+        *,
+        critic_net: NetParams | None = None,
+        num_critics: int = 2,
+        **options: Unpack[ActorOptions],
+    ) -> None:
+        super().__init__(observation_space, action_space, net, **options)
+        name, rule = type(self).__name__, "must be Discrete, with at least two choices"
+        if not isinstance(action_space, spaces.Discrete) or action_space.n < 2:
+            raise SpaceError(field_error_text(name, "action_space", rule, action_space))
+        num_critics = checked(name, "num_critics", num_critics, PositiveInt)
+        self.num_actions, self.start = int(action_space.n), int(action_space.start)
+        net = self.critic_net_params(critic_net)
+        encoder = Encoder(observation_space, net)
+        self.critic = nn.Sequential(encoder, net.ensemble(num_critics, encoder.out_features, self.num_actions))

@@ -11,17 +11,21 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.nets.chain import Chain
-from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
-from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, ValueHead
-from rltrainer.nets.linear import Linear
+from rltrainer.nets.heads import (
+    GaussianHead,
+    SquashedGaussianHead,
+    StateDependentHead,
+    ValueHead,
+    explored,
+    require_box,
+)
+from rltrainer.nets.linear import Chain, Linear
 from rltrainer.nets.mlp import MLP
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
-from rltrainer.nets.policy import Policy, PolicyOptions
-from rltrainer.nets.state_dependent_noise import StateDependentHead, explored, require_box
+from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
 from rltrainer.spaces import Space, leaf_shape, require_floats
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
-from rltrainer.nets.action_mask import EXCLUDED, excluded
 from rltrainer.nets.weight_dtype import full_precision
 
+EXCLUDED = -1e8
+"""Logit or value of what is not allowed: finite, as 0 * -inf is NaN."""
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -45,6 +46,11 @@ class Distribution(Protocol):
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
         """Return the Fisher information in `parameters`, times directions in them: what `kl` grows by, twice."""
+
+
+def excluded(values: Tensor, mask: Tensor) -> Tensor:
+    """Return logits or values [B, A] with those of choices that a mask [B, A] does not allow at -1e8."""
+    return torch.where(mask, values, EXCLUDED)
 
 
 def best_choice(preference: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.schedules import value_at
-from rltrainer.spaces import Space, leaf_shape
+from rltrainer.spaces import Space, leaf_shape, num_choices
 from rltrainer.state.params import Params
 from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Rule, Scheduled, UnitFloat
 
@@ -167,3 +167,23 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         growth = torch.empty_like(state).normal_(generator=generator)
         state = state * (1 - self.theta * self.dt) + growth * (value_at(self.std, progress) * math.sqrt(self.dt))
         return self._add(action, state.view(action.shape), 1.0, action_space), state
+
+
+def allowed(action: Tensor, mask: Tensor, space: Space, generator: torch.Generator | None) -> Tensor:
+    """Replace choices that are not allowed by ones drawn uniformly from those that are.
+
+    So what was drawn uniformly from all choices becomes uniform among the allowed ones.
+
+    Args:
+        action: [N], or [N, D] for D choices.
+        mask: [N, A] bool; of D choices one after the other.
+    """
+    sizes = num_choices(space)
+    assert sizes is not None, "policies accept masks of choices only"
+    start = torch.as_tensor(getattr(space, "start", 0), device=action.device).expand(len(sizes))
+    place = action.reshape(len(action), len(sizes)) - start
+    score = torch.rand(mask.shape, generator=generator, device=mask.device).add_(1).mul_(mask)
+    for d, (flags, scores) in enumerate(zip(torch.split(mask, sizes, 1), torch.split(score, sizes, 1), strict=True)):
+        is_allowed = flags.gather(1, place[:, d : d + 1].clamp(min=0)).squeeze(1)
+        place[:, d] = torch.where(is_allowed, place[:, d], scores.argmax(1))
+    return (place + start).reshape(action.shape)

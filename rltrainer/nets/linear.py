@@ -7,7 +7,7 @@ oneDNN makes a step of SAC or TD3 1.2 to 1.5 times slower. The two differ in rou
 
 import logging
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
 
 Library = Literal["torch", "onednn"]
 
@@ -137,3 +138,27 @@ _LIBRARY.define("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")  # ty
 _LIBRARY.impl("linear", _product, "CPU")  # type: ignore[no-untyped-call]
 torch.library.register_fake("rltrainer::linear", _shape, lib=_LIBRARY)
 torch.library.register_autograd("rltrainer::linear", _gradients, setup_context=_keep_operands, lib=_LIBRARY)
+
+
+class Chain(nn.Sequential):
+    """`nn.Sequential` by `run_through`."""
+
+    def forward(self, x: Any) -> Any:
+        """Return what the modules, one after another, make of x."""
+        return run_through(self._modules.values(), x)
+
+
+def run_through(modules: Iterable[nn.Module], x: Any) -> Any:
+    """Return what modules, one after another, make of x: 0.6 us a module sooner while no hook was ever set."""
+    if RemovableHandle.next_id or torch.compiler.is_compiling():
+        for module in modules:
+            x = module(x)
+    else:
+        for module in modules:
+            x = module.forward(x)
+    return x
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    """Return the dicts of a module's own hooks, each of which is mostly empty."""
+    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]

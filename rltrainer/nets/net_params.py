@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from torch import nn
 
-from rltrainer.nets.dropout import Dropout
-from rltrainer.nets.mlp import MLP, Activation, EnsembleMLP, make_activation
+from rltrainer.nets.mlp import MLP, Activation, Dropout, EnsembleMLP, make_activation
 from rltrainer.state import registry
 from rltrainer.state.params import Params
 from rltrainer.validation.field_rules import Rule, Sizes, is_finite

@@ -24,9 +24,7 @@ from rltrainer.errors import (
     readable,
 )
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.nets.action_mask import allowed, require_mask
-from rltrainer.nets.decision import NO_COLUMNS, VERSION, Decision, ExtraSpecs
-from rltrainer.nets.exploration import Exploration, remembers
+from rltrainer.nets.exploration import Exploration, allowed, remembers
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.module_state import IncompatibleKeys, load_module
@@ -34,12 +32,50 @@ from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, dtype_name, set_weight_dtype
 from rltrainer.plan import no_progress
-from rltrainer.spaces import ACTION_MASK, Array, Space, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
+from rltrainer.spaces import (
+    ACTION_MASK,
+    Array,
+    Space,
+    ValueRange,
+    has_action_mask,
+    leaf_shape,
+    leaf_spaces,
+    num_choices,
+    numpy_dtype,
+)
 from rltrainer.state.plain_values import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of
 from rltrainer.validation.suggestions import check_arguments, explains_arguments
+
+ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape of one env's part, and dtype, by the name of a column."""
+
+NO_COLUMNS: ExtraSpecs = {}
+
+LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
+"""The column of policies that sample: the log-probability (density) of the action, in the scale of the networks."""
+
+VERSION: ExtraSpecs = {"version": ((), torch.int64)}
+"""The column of the weights that an action was chosen with: `Policy.version`."""
+
+
+@dataclasses.dataclass(slots=True)
+class Decision:
+    """A policy's decision for N observations.
+
+    Args:
+        action: [N, ...] in the env's scale, as sampled: a rollout keeps it so, the env gets it within its Box.
+        state: [N, S] float32, what to remember until the next step; None remembers what it did, or nothing.
+        extra: the columns of `Policy.extra_specs` [N, ...]. A function in a column's place is called only if a buffer
+            declares the column.
+    """
+
+    action: Tensor
+    state: Tensor | None = None
+    extra: Mapping[str, Tensor | Callable[[], Tensor]] = dataclasses.field(default_factory=dict)
+
 
 Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
@@ -535,3 +571,20 @@ def _array(who: str, space: Space, value: Array) -> Array:
     if not isinstance(space, spaces.Box) and ValueRange(space).outside(value).any():
         raise SpaceError(f"{who}: expected choices of {space}, got {readable(value)}")
     return value
+
+
+def require_mask(owner: str, observation_space: Space, action_space: Space) -> bool:
+    """Return whether observations hold an action mask.
+
+    Raises:
+        SpaceError: it is not one flag for each choice of the action space; the text names `owner`.
+    """
+    if not has_action_mask(observation_space):
+        return False
+    leaf, sizes = observation_space[ACTION_MASK], num_choices(action_space)  # type: ignore[index]  # a Dict
+    expected = "be left out, or have another name, as actions are no choices" if sizes is None else None
+    if sizes is not None and (not isinstance(leaf, spaces.Box | spaces.MultiBinary) or leaf.shape != (sum(sizes),)):
+        expected = f"be a MultiBinary({sum(sizes)}), or a Box of shape ({sum(sizes)},): a flag for each choice"
+    if expected is not None:
+        raise SpaceError(f'{owner}.observation_space["{ACTION_MASK}"]: must {expected}; got {leaf} for {action_space}')
+    return True

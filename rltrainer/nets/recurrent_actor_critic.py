@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from rltrainer.nets.decision import LOG_PROB, Decision
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
@@ -17,7 +16,7 @@ from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import MLP, orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
-from rltrainer.nets.policy import Policy, PolicyOptions
+from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
 from rltrainer.spaces import Space
 from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked

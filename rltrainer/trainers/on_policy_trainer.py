@@ -7,7 +7,7 @@ import math
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.data import RolloutBuffer
-from rltrainer.nets.decision import VERSION
+from rltrainer.nets.policy import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import PositiveInt

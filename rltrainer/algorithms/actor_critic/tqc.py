@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.functional.distributional import midpoints, quantile_huber
+from rltrainer.functional.losses import midpoints, quantile_huber
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, Scheduled

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
-from rltrainer.functional.distributional import project
+from rltrainer.functional.losses import project
 from rltrainer.nets import CategoricalQNetwork
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import PositiveFloat, Scheduled

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
-from rltrainer.functional.distributional import midpoints, quantile_huber
+from rltrainer.functional.losses import midpoints, quantile_huber
 from rltrainer.nets import QuantileQNetwork
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import PositiveFloat, Scheduled

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rltrainer.functional.distributional import midpoints, project, quantile_huber
+from rltrainer.functional.losses import midpoints, project, quantile_huber
 
 SUPPORT = torch.arange(-2.0, 3.0)
 PROBABILITY = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])

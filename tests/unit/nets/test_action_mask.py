@@ -13,9 +13,9 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, SpaceError
-from rltrainer.nets.action_mask import allowed, excluded
-from rltrainer.nets.distributions import Categorical, MultiCategorical
+from rltrainer.nets.distributions import Categorical, MultiCategorical, excluded
 from rltrainer.nets.encoder import Encoder
+from rltrainer.nets.exploration import allowed
 from rltrainer.nets.normalizer import ObsNormalizer, running_moments
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

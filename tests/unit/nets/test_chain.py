@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rltrainer.nets.chain import Chain, run_through
+from rltrainer.nets.linear import Chain, run_through
 
 
 def test_numbers_and_names_are_those_of_a_sequential() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltrainer.nets.dropout import Dropout
+from rltrainer.nets.mlp import Dropout
 
 
 def dropped(dropout: Dropout, *shape: int) -> Tensor:

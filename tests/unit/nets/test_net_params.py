@@ -14,9 +14,8 @@ from torch.nn import functional as F
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.nets.continuous import Critic
-from rltrainer.nets.dropout import Dropout
 from rltrainer.nets.encoder import Encoder, FlatEncoder
-from rltrainer.nets.mlp import PerMember
+from rltrainer.nets.mlp import Dropout, PerMember
 from rltrainer.nets.net_params import NetParams
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
-from rltrainer.nets.decision import Decision
+from rltrainer.nets.policy import Decision
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0]), np.array([-1.0, 0.5]), dtype=np.float64)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.nets.state_dependent_noise import StateDependentHead
+from rltrainer.nets.heads import StateDependentHead
 from tests.fakes import OBS_SPACE, counting_envs
 
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
