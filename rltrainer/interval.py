@@ -40,8 +40,8 @@ class Every:
         return time.monotonic() if self.unit == "second" else count
 
 
-def as_every(owner: str, every: int | Every, unit: Unit, field: str = "every") -> Every:
-    """Return an interval that may be given as a plain number of its obvious unit.
+def as_every(owner: str, every: int | Every, unit: Unit = "training_step", field: str = "every") -> Every:
+    """Return an interval; an int counts training steps.
 
     Raises:
         ParamsError: it is neither a positive integer nor an `Every`; the text begins with owner and field.

@@ -19,7 +19,7 @@ Interval = Annotated[
     Rule(
         "a positive integer, or an Every",
         lambda v: isinstance(v, Every) or (is_int(v) and v > 0),
-        'Write rl.Every(600, "second"), or a number of env steps.',
+        'Write rl.Every(600, "second"), or a number of training steps.',
     ),
 ]
 Folder = Annotated[str | os.PathLike[str], Rule("the path of a folder", _is_path)]
@@ -41,8 +41,8 @@ class CheckpointParams(Params):
     """Folder of the checkpoints of this run, and of no other: `RunFolder("runs/cartpole").checkpoints`. It is
     made with the first one. One process at a time writes there."""
     every: Interval = Every(1, "epoch")
-    """Interval of saves, after the training step in which a multiple was crossed; an int counts env steps, offline
-    gradient steps. At the end of an epoch the test step is made first. The end of the run is saved in any case."""
+    """Interval of saves, after the training step in which a multiple was crossed; an int counts training steps.
+    At the end of an epoch the test step is made first. The end of the run is saved in any case."""
     keep_last: PositiveInt | None = 3
     """Number of the newest that stay; None keeps all."""
     keep_best: NonNegativeInt = 1

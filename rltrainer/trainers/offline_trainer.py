@@ -12,7 +12,7 @@ from rltrainer.interval import Every
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
 from rltrainer.state.typed_state import from_state
-from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.trainers.run_state import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import Load, State, Transitions, UpdateResult

@@ -10,7 +10,7 @@ from rltrainer.algorithms.construction_check import require_columns
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
 from rltrainer.nets.normalizer import running_moments
-from rltrainer.trainers.epoch_record import EpochRecord
+from rltrainer.trainers.run_state import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
 from rltrainer.types import Rollout

@@ -1,5 +1,6 @@
-"""The checkpoints of a run: saved where one is due, where the run ends, and where a signal asks for one."""
+"""The checkpoints of a run: what is in one, when one is saved, and how one is read."""
 
+import dataclasses
 import logging
 import os
 import signal
@@ -11,94 +12,150 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
+
+from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.checkpoint import CheckpointStore
-from rltrainer.checkpoint.checkpoint_params import CheckpointParams
+from rltrainer.checkpoint import CheckpointParams, CheckpointStore
+from rltrainer.checkpoint.directory import read_logged
 from rltrainer.checkpoint.run_directory import checkpoints_in
-from rltrainer.collect.data_source import DataSource, EpisodeWriter
-from rltrainer.errors import CheckpointError, at_the_end
+from rltrainer.checkpoint.store import live_state
+from rltrainer.collect.data_source import EpisodeWriter
+from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, stable_repr
+from rltrainer.hooks import HookRunner
+from rltrainer.hooks.hook_runner import NO_HOOKS
 from rltrainer.interval import as_every
-from rltrainer.trainers.run_files import run_parts
-from rltrainer.trainers.run_state import SIGNAL, RunState
+from rltrainer.plan import RuntimeParams
+from rltrainer.state.global_random import GlobalRandom
+from rltrainer.state.params import Params
+from rltrainer.state.typed_state import from_state
+from rltrainer.trainers.run_state import SIGNAL, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
+from rltrainer.types import Load, State
+
+MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log", "checkpoint")
+"""Fields that do not change what is learned; callbacks and live objects are not compared either."""
+RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
+"""The same of `RuntimeParams`: a run that failed is restored and looked at more closely."""
 
 T = TypeVar("T")
-Unit = Literal["env_step", "gradient_step"]
+TRunState = TypeVar("TRunState", bound=RunState)
 
 
-class NoCheckpoints:
-    """Points of the loop where a run can be saved; this one saves none. Its context is open while anything trains."""
-
-    def follow(self, state: RunState) -> None:
-        """Save this state from now on; what is due counts from here."""
-
-    def __enter__(self) -> None:
-        """Take the directory and the signals, unless an outer context has."""
-
-    def __exit__(self, *exception: Any) -> bool | None:
-        """Give directory and signals back."""
-        return None
-
-    def resume(self, restore: Callable[[Path], None]) -> None:
-        """Restore what the run goes on from, if there is anything; a `CheckpointError` as `CheckpointParams` says."""
-
-    def require_empty(self) -> None:
-        """Raise a `CheckpointError` if there are checkpoints, with which those of a run that begins would mix."""
-
-    def end_training_step(self, is_last: bool) -> None:
-        """End if a signal says so, save if that is due; the `is_last` of an epoch is saved with its test step."""
-
-    def break_off(self, test: Callable[[], T]) -> T:
-        """Return what a test step collects; a signal breaks it off, unless a training step is under way."""
-        return test()
-
-    def end_epoch(self, score: float | None, is_last: bool) -> None:
-        """End if a signal says so, save if that is due, if the test step was the best so far, or if the run is over."""
+def run_parts(
+    state: RunState, params: TrainerParams, algorithm: Algorithm, state_of: Callable[[Any], State] = live_state
+) -> dict[str, State]:
+    """Return the state of each part of a run, as `state_of` returns it, and that of the run itself."""
+    state.params, state.global_random = _settings(params, algorithm), GlobalRandom.of_now()
+    parts = {name: state_of(part) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
+    return parts | {"trainer": state.to_state()}
 
 
-def checkpoints_of(params: TrainerParams, algorithm: Algorithm, unit: Unit) -> NoCheckpoints:
-    """Return what saves the runs of a trainer that counts in this unit."""
-    if params.checkpoint is None:
-        return NoCheckpoints()
-    collectors = params.collectors() if params.checkpoint.record_episodes else {}
-    parts_of = partial(run_parts, params=params, algorithm=algorithm)
-    return RunCheckpoints(params.checkpoint, parts_of, unit, collectors.get("training_collector"))
+def read_run(
+    path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
+) -> tuple[TRunState, list[Load]]:
+    """Return the state of a saved run, and the functions that load its parts: all is checked before anything changes.
+
+    Raises:
+        CheckpointError: a part is missing, a value breaks its rule, or a setting differs; the text names it.
+    """
+    states = read_logged(path, mapped=("buffer",))
+    parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
+    states.setdefault("hooks", NO_HOOKS)
+    # A logger may be added or left out on a resume, and so may hooks, as far as they only read.
+    if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
+        raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
+    try:
+        state = from_state(cls, states["trainer"], "trainer")
+        _check_same_settings(state.params, _settings(params, algorithm))
+        _check_runtime(state.runtime, params.runtime)
+        # Hooks first, whose code is the user's and may raise; the log last, as its rows are all that would be lost.
+        # A run that had not begun begins with a log of its own.
+        names = parts.keys() & states.keys() - (set() if state.has_begun else {"logger"})
+        turns = {"hooks": 0, "logger": 2}
+        ordered = sorted(names, key=lambda name: (turns.get(name, 1), name))
+        loads = [parts[name].prepare_load(states[name]) for name in ordered]
+    except (CheckpointError, ReplayBufferError) as error:
+        text = str(error)
+        raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    state.phase = "restored" if state.has_begun else "new"
+    if state.stop_reason == SIGNAL:
+        state.stop_reason = None
+    if algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
+        state.runtime = dataclasses.replace(state.runtime, cuda_graph=params.runtime.cuda_graph)
+    return state, loads
 
 
-class RunCheckpoints(NoCheckpoints):
-    """Saves a run as `params` say.
+def _settings(params: TrainerParams, algorithm: Algorithm) -> State:
+    """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
+    return _fields(params) | _fields(algorithm.params)
 
-    Args:
-        params: what to save, and where.
-        parts_of: returns the state of each part of a run, given its own.
-        unit: what an `every` counts that is a plain number, and what checkpoints are numbered by.
-        source: the one whose episodes are recorded; None if none are.
+
+def _fields(params: Params) -> State:
+    values: dict[str, Any] = params.to_plain()["fields"]
+    compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
+    for name in compared:
+        value = getattr(params, name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, Params):
+            # A schedule: of a user's, JSON has only the name, but its numbers matter too.
+            values[name] = stable_repr(value)
+    runtime = values.get("runtime", {"fields": {}})["fields"]
+    for name in RUNTIME_MAY_DIFFER:
+        runtime.pop(name, None)
+    return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}
+
+
+def _is_same(saved: Any, current: Any) -> bool:
+    """Compare a saved setting with the current one, as far as the version that saved it had the same fields."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        return all(name in current and _is_same(value, current[name]) for name, value in saved.items())
+    if isinstance(saved, list) and isinstance(current, list):
+        return len(saved) == len(current) and all(map(_is_same, saved, current))
+    return not isinstance(saved, Tensor) and bool(saved == current)
+
+
+def _check_same_settings(saved: State, current: State) -> None:
+    for name in sorted(saved):
+        if not _is_same(saved[name], current.get(name)):
+            text = f"{name} was {readable(saved.get(name))} when it was saved and is {current.get(name)!r} now"
+            raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
+
+
+def _check_runtime(found: RuntimeParams, asked: RuntimeParams) -> None:
+    """Check that a checkpoint decides only settings that are "auto"."""
+    for name in ("compile", "num_threads", "matrix_library", "deterministic"):
+        expected, value = getattr(asked, name), getattr(found, name)
+        if expected != "auto" and value not in (expected, "auto") and not asked.detect_anomaly:
+            raise CheckpointError(
+                f"trainer.runtime.{name}: expected {expected!r}, as RuntimeParams say, found {value!r}"
+            )
+
+
+class RunCheckpoints:
+    """Saves a run as `TrainerParams.checkpoint` says; without it, does nothing.
+
+    Its context is open while anything trains: it holds the directory and the signals. `unit` is the number in the
+    names of checkpoints.
     """
 
-    def __init__(
-        self,
-        params: CheckpointParams,
-        parts_of: Callable[[RunState], Any],
-        unit: Unit,
-        source: DataSource | None = None,
-    ) -> None:
-        self._params, self._parts_of, self._unit = params, parts_of, unit
-        self._every = as_every(type(params).__name__, params.every, unit)
-        self._store = CheckpointStore(params.directory, params.keep_last, params.keep_best)
-        self._signals = RunSignals()
-        self._num_entered = 0
-        self._source = source
+    def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit) -> None:
+        self.is_on = params.checkpoint is not None
+        self._params = chosen = params.checkpoint or CheckpointParams("unused")
+        self._parts_of = partial(run_parts, params=params, algorithm=algorithm)
+        self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
+        self._store = CheckpointStore(chosen.directory, chosen.keep_last, chosen.keep_best)
+        self._signals, self._num_entered = RunSignals(), 0
+        self._source = params.collectors().get("training_collector") if chosen.record_episodes else None
         self._episodes: EpisodeWriter | None = None
 
     def follow(self, state: RunState) -> None:
-        """Save this state from now on."""
+        """Save this state from now on; intervals count from here."""
         self._state, self._ended_step = state, state.training_step
         self._since = self._position()
 
     def __enter__(self) -> None:
-        if self._num_entered == 0:
+        if self.is_on and self._num_entered == 0:
             with ExitStack() as opened:
                 if self._params.signals:
                     opened.enter_context(self._signals)
@@ -112,33 +169,33 @@ class RunCheckpoints(NoCheckpoints):
 
     def __exit__(self, *exception: Any) -> bool | None:
         self._num_entered -= 1
-        return self._opened.__exit__(*exception) if self._num_entered == 0 else None
+        return self._opened.__exit__(*exception) if self.is_on and self._num_entered == 0 else None
 
     def resume(self, restore: Callable[[Path], None]) -> None:
-        """Restore what the params say, with the global random numbers."""
-        path = self._to_resume()
+        """Restore the checkpoint that the params name, if there is one, with the global random numbers."""
+        path = self._to_resume() if self.is_on else None
         if path is not None:
             restore(path)
             if self._state.global_random is not None:
                 self._state.global_random.restore()
 
     def require_empty(self) -> None:
-        """Raise a `CheckpointError` if there are checkpoints."""
-        if found := checkpoints_in(self._store.directory):
-            text = f"it holds checkpoints, the newest is {found[0].path.name}, and a run would begin anew beside them"
-            hint = 'resume="auto" goes on from there; a new run takes a directory of its own, as RunFolder.new makes.'
+        """Raise a `CheckpointError` if there are checkpoints, with which those of a new run would mix."""
+        if self.is_on and (found := checkpoints_in(self._store.directory)):
+            text = f"it holds checkpoints, the newest is {found[0].path.name}, and a new run would mix with them"
+            hint = 'resume="auto" continues from there; a new run takes a directory of its own, as RunFolder.new makes.'
             raise CheckpointError(f"CheckpointParams.directory {self._params.directory!r}: {text}. {hint}")
 
     def end_training_step(self, is_last: bool) -> None:
-        """End or save, as a signal and the params say."""
+        """Stop on a signal, save if that is due; the last step of an epoch is saved with its test step."""
         self._ended_step = self._state.training_step
         if self._signals.stopped_by and self._state.stop_reason is None:  # else the epoch ends at once
             self._stop()
-        if not is_last and self._is_due():
+        if self.is_on and not is_last and self._is_due():
             self._save()
 
     def break_off(self, test: Callable[[], T]) -> T:
-        """Return what a test step collects, unless a signal breaks it off: what is saved then is the run before it."""
+        """Run a test step; a signal between training steps breaks it off, and the run is saved as it was before."""
         signals = self._signals
         if self._state.training_step > self._ended_step:
             return test()
@@ -157,11 +214,11 @@ class RunCheckpoints(NoCheckpoints):
         return result
 
     def end_epoch(self, score: float | None, is_last: bool) -> None:
-        """End or save, as a signal and the params say."""
+        """Stop on a signal; save if that is due, if the test step was the best so far, or if the run is over."""
         if self._signals.stopped_by:
             self._stop(score)
         is_best = self._params.keep_best > 0 and self._state.best.epoch == self._state.counters.epoch
-        if self._is_due() or is_best or is_last:
+        if self.is_on and (self._is_due() or is_best or is_last):
             self._save(score)
 
     def _to_resume(self) -> Path | None:
@@ -175,7 +232,7 @@ class RunCheckpoints(NoCheckpoints):
                 found = [each.path for each in checkpoints_in(self._store.directory) if each.manifest is not None]
                 if found and found[0] != Path(os.path.abspath(path)):
                     text = f"the run goes back to {path}, though {found[0]} was saved later"
-                    hint = 'resume="auto" goes on from that; a branch takes a directory of its own.'
+                    hint = 'resume="auto" continues from that; a branch takes a directory of its own.'
                     warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=5)
                 return Path(path)
 
@@ -185,7 +242,6 @@ class RunCheckpoints(NoCheckpoints):
         return wants_save or self._every.crossed(before, self._since)
 
     def _position(self) -> float:
-        """Return how far the run is, in the unit of `every`."""
         state, unit = self._state, self._every.unit
         if unit == "second":
             return time.monotonic()
@@ -204,8 +260,8 @@ class RunCheckpoints(NoCheckpoints):
         try:
             self._save(score)
         finally:
-            state.stop_reason = before  # who catches what ends the run may go on with it
-        text = "signal %d: the run was saved to %s, from where it can go on"
+            state.stop_reason = before  # a caller that catches the exception may continue the run
+        text = "signal %d: the run was saved to %s, and can be continued from there"
         logging.getLogger("rltrainer").info(text, self._signals.stopped_by, self._params.directory)
 
     def _save(self, score: float | None = None) -> None:
@@ -215,13 +271,13 @@ class RunCheckpoints(NoCheckpoints):
         self._attempt(self._store.save, self._parts_of(self._state), step, score)
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Have the store do what may fail, and raise or warn as the params say."""
+        """Write something; if that fails, raise or warn as the params say."""
         try:
             act(*args)
         except CheckpointError as error:
             if self._params.on_save_error == "raise":
                 raise
-            text = 'The run goes on: CheckpointParams.on_save_error is "warn".'
+            text = 'The run continues: CheckpointParams.on_save_error is "warn".'
             warnings.warn(f"{error} {text}", RuntimeWarning, stacklevel=4)
 
 
@@ -236,7 +292,7 @@ class RunSignals:
         stopped_by: the last signal that asked for the end; 0 before.
         num_stops: how many have.
         wants_save: whether SIGUSR1 came since this was set to False.
-        breaks_off: whether the first signal ends what runs at once, as a second one does in any case.
+        breaks_off: whether the first signal raises at once, as a second one does in any case.
     """
 
     def __init__(self) -> None:
@@ -249,8 +305,8 @@ class RunSignals:
         self.wants_save, self._process = False, os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in (*STOPS, *([] if SAVE is None else [SAVE])):
-                # None is a handler that is not Python's, which could not be restored. Who ignores a signal, as nohup
-                # and shells do for what runs in the background, means it.
+                # None is a handler of C code, which could not be restored. A program that ignores a signal, as nohup
+                # and shells make those in the background, keeps ignoring it.
                 if signal.getsignal(number) not in (None, signal.SIG_IGN):
                     self._before[number] = signal.signal(number, self._handle)
         return self
@@ -264,7 +320,7 @@ class RunSignals:
             raise end
 
     def end(self) -> BaseException:
-        """Return what ends the program, as the signal would have without us."""
+        """Return the exception that ends the program as the signal would have."""
         return KeyboardInterrupt() if self.stopped_by == signal.SIGINT else SystemExit(128 + self.stopped_by)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

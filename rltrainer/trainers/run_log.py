@@ -19,8 +19,7 @@ from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.loggers.progress_bar import make_bar
 from rltrainer.state.plain_values import to_plain
-from rltrainer.trainers.run_state import RunState
-from rltrainer.trainers.run_stats import Best, EpochStats
+from rltrainer.trainers.run_state import Best, EpochStats, RunState
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 

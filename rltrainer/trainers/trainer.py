@@ -4,32 +4,23 @@ Knows nothing of where data comes from, nor of what an update does with it; its 
 """
 
 import dataclasses
-import logging
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
-
-import torch
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rltrainer.checkpoint import write_checkpoint
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError, at_the_end, field_error_text
 from rltrainer.hooks import HookRunner, TrainerContext
-from rltrainer.loggers import Logger
-from rltrainer.loggers.run_path import RunPath
-from rltrainer.plan import ProfilerParams
 from rltrainer.seeding import derive_seed
-from rltrainer.trainers.epoch_record import EpochRecord
-from rltrainer.trainers.run_checkpoints import checkpoints_of
-from rltrainer.trainers.run_files import read_run, write_run
+from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
 from rltrainer.trainers.run_log import RunLog
-from rltrainer.trainers.run_state import RunState
-from rltrainer.trainers.run_stats import Best, EpochStats, InfoStats
-from rltrainer.trainers.torch_settings import running_as
+from rltrainer.trainers.run_state import Best, EpochRecord, EpochStats, InfoStats, RunState, StepUnit
+from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
@@ -42,11 +33,8 @@ TParams = TypeVar("TParams", bound=TrainerParams)
 class Trainer(ABC, Generic[TAlgorithm, TParams]):
     """Runs epochs of training steps with a test step after each.
 
-    Args:
-        algorithm, params: what is trained, and how.
-
     Attributes:
-        state: all that the run remembers beside its parts.
+        state: the run's counters and all else that it remembers beside the states of its parts.
 
     Raises:
         ParamsError: algorithm and params do not fit each other.
@@ -55,11 +43,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     algorithm_class: ClassVar[type[Algorithm]] = Algorithm
     params_class: ClassVar[type[TrainerParams]]
     run_state_class: ClassVar[type[RunState]] = RunState
-    step_unit: ClassVar[Literal["env_step", "gradient_step"]] = "env_step"  # of logs and progress
+    step_unit: ClassVar[StepUnit] = "env_step"  # of logs and progress
 
     @explains_arguments
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
-        check_classes(self, algorithm, params)
+        self._check_classes(algorithm, params)
         self.algorithm, self.params = algorithm, params
         params.check_fits(algorithm)
         algorithm.set_weight_dtype(params.precision.weight_dtype)
@@ -67,20 +55,20 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._log = RunLog(params, algorithm, self.step_unit, self._settings)
         self._hooks = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
         self._hooks.context = self._new_context()
-        self._checkpoints = checkpoints_of(params, algorithm, self.step_unit)
-        self._share_done, self._is_started, self._continues = 0.0, False, False
-        if params.resume_from_log and params.logger is not None:
-            self._resume_from_log(params.logger)
+        self._checkpoints = RunCheckpoints(params, algorithm, self.step_unit)
+        self._checkpoints.follow(self.state)
+        if params.resume_from_log:
+            self._resume_from_log()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle a trainer that goes on by itself, with algorithm, envs and data of its own."""
+        """Copy or pickle a trainer with its algorithm, envs and data."""
         self.params.require_copyable()
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the algorithm of the copy, and its schedules, follow the copy."""
         vars(self).update(state)
-        if self._is_started:
+        if self.state.phase != "new":
             self._set_up()
 
     @property
@@ -104,22 +92,21 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return self.state.counters.gradient_step
 
     def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
-        """Train from the beginning, or go on after `restore`, or where `CheckpointParams.resume` says.
+        """Train from the beginning, or continue after `restore`, or where `CheckpointParams.resume` says.
+
+        A restored run that was already finished returns its statistics at once.
 
         Args:
-            reset_collectors: start the envs anew first.
+            reset_collectors: reset the envs first.
             reset_collector_buffers: then also empty their buffers.
-
-        Returns:
-            the statistics of the run; at once if the restored run was already finished.
         """
         closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
         close_bar = partial(self._log.close_bar, self.params)
         with at_the_end(*closers, after_errors_only=True), at_the_end(close_bar), self._checkpoints:
             with at_the_end(self._hooks.close):
-                if not self._continues:
+                if self.state.phase != "restored":
                     self._begin(reset_collectors, reset_collector_buffers)
-                self._continues = False
+                self.state.phase = "begun"  # another `run` begins another run
                 self._log.open_bar(self.params, self.state)
                 while not self.state.is_finished(self.params.max_epochs):
                     self.execute_epoch()
@@ -132,13 +119,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._reset(reset_collectors, reset_collector_buffers)
 
     def _begin(self, reset_collectors: bool = True, reset_buffers: bool = False) -> None:
-        """Go on from a checkpoint, if the params say so, or begin a run; so does one that was saved before it had."""
+        """Continue from a checkpoint, if the params say so and it had begun, or begin a run."""
         self._checkpoints.resume(self.restore)
-        if not self._continues:
+        if self.state.phase != "restored":
             self._reset(reset_collectors, reset_buffers)
 
     def _reset(self, reset_collectors: bool, reset_buffers: bool) -> None:
-        self.state, self._share_done = self.run_state_class.new(self.state.runtime), 0.0
+        self.state = self.run_state_class.new(self.state.runtime)
         self._hooks.reset()
         self._checkpoints.follow(self.state)
         self._seed()
@@ -146,14 +133,14 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._log.begin(self.params, is_new=True)
         self._hooks.open()  # whose numbers are of this log
         self._start_collecting(reset_collectors, reset_buffers)
-        self._is_started, self._continues = True, False
+        self.state.phase = "begun"
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)
 
     def execute_epoch(self) -> EpochStats:
         """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
         with self._checkpoints:
-            if not self._is_started:
+            if self.state.phase == "new":
                 self._begin()
             elif self.algorithm.plan.progress != self._progress:
                 self._attach()  # another trainer of the algorithm has taken a turn
@@ -200,16 +187,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write a checkpoint: a directory from which `restore` continues this run.
 
-        Args:
-            path: the directory.
-            overwrite: whether it takes the place of a checkpoint that is there; nothing else is ever replaced.
-
         Raises:
-            CheckpointError: `path` exists, or it could not be written.
+            CheckpointError: it could not be written, or exists, and is no checkpoint that `overwrite` replaces.
         """
         owner = f"{type(self).__name__}.save"
         path, overwrite = checked(owner, "path", path, AnyPath), checked(owner, "overwrite", overwrite, Flag)
-        write_run(path, self.state, self.params, self.algorithm, overwrite)
+        parts = run_parts(self.state, self.params, self.algorithm, lambda part: dict(part.state_dict()))
+        write_checkpoint(path, parts, overwrite)
 
     def restore(self, path: str | Path) -> None:
         """Read a checkpoint; the next `run` or `execute_epoch` continues where it was saved.
@@ -228,20 +212,19 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 load()
         self._checkpoints.follow(state)
         self._note_progress()
-        self._is_started = self._continues = state.has_begun
         if state.has_begun:
             self._log.begin(self.params, is_new=False)
 
     @abstractmethod
     def _collect(self, record: EpochRecord) -> Any:
-        """Collect what the next update learns from, or sample it; return what hooks see of it."""
+        """Collect or sample the data of the next update; return the batch that hooks see."""
 
     @abstractmethod
     def _update(self, batch: Any) -> UpdateResult | None:
         """Make the update step of a training step; None if there is nothing to learn."""
 
     def _set_up(self) -> None:
-        """Prepare what a run needs before its first step; may be called again."""
+        """Prepare the first step of a run; may be called again."""
         self._hooks.context = self._new_context()
         self._attach()
         self._profiler = RunProfiler(self.params.runtime.profiler)
@@ -253,7 +236,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Let the algorithm follow this trainer's plan."""
         plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
         self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.callbacks()))
-        self.state.runtime = self.algorithm.plan.runtime  # chosen once: a resumed run asks for what this one got
+        self.state.runtime = self.algorithm.plan.runtime  # "auto" is decided once: a resumed run keeps the decision
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         """Make the collectors of training data ready; a test collector is reset by every test step."""
@@ -266,18 +249,18 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     part.seed(derive_seed(self.params.seed, name))
 
     def _settings(self) -> Mapping[str, float]:
-        """Return what rows of training hold beside returns and means."""
+        """Return the settings of the moment, such as an exploration rate, for rows of training."""
         return {}
 
     def _has_all_steps(self, record: EpochRecord) -> bool:
         return record.num_steps(self.step_unit) >= self.params.epoch_num_steps
 
     def _progress(self) -> float:
-        return self._share_done
+        return self.state.share_done
 
     def _note_progress(self) -> None:
-        """Take the share of the training that is done: between training steps, as an update goes by what was before."""
-        self._share_done = self.params.share_done(*self.state.num_epochs_and_steps(self.step_unit))
+        # Between training steps only: a schedule is constant within one.
+        self.state.share_done = self.params.share_done(*self.state.num_epochs_and_steps(self.step_unit))
 
     def _test(self, collector: DataSource) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""
@@ -309,101 +292,29 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 raise
         return score
 
-    def _resume_from_log(self, logger: Logger) -> None:
-        """Take up the counters of a log, if it has any; networks and buffers are the user's to restore."""
-        progress = logger.read_progress()
-        if progress is not None:
+    def _resume_from_log(self) -> None:
+        """Continue from the counters of the log, if it has any; networks and buffers are the user's to restore."""
+        logger = self.params.logger
+        progress = None if logger is None else logger.read_progress()
+        if logger is not None and progress is not None:
             self.state.take_progress(progress)
             self._note_progress()
             self._seed()
             self._set_up()
-            self._is_started = self._continues = True
+            self.state.phase = "restored"
             logger.continue_log(getattr(self, self.step_unit))
             self._log.begin(self.params, is_new=False)
 
-
-def check_classes(trainer: Any, algorithm: object, params: object) -> None:
-    """Raise a `ParamsError` unless algorithm and params are of the classes that the trainer names."""
-    name = type(trainer).__name__
-    for field, cls, value in (
-        ("algorithm", trainer.algorithm_class, algorithm),
-        ("params", trainer.params_class, params),
-    ):
-        if not isinstance(value, cls):
-            hint = f"Write {name}(algorithm, {trainer.params_class.__name__}(...))."
-            if isinstance(value, OnPolicyAlgorithm):
-                hint = "Use OnPolicyTrainer and OnPolicyTrainerParams."
-            elif isinstance(value, OffPolicyAlgorithm):
-                hint = "Use OffPolicyTrainer and OffPolicyTrainerParams, or OfflineTrainer."
-            raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))
-
-
-NUM_OPERATORS = 50
-"""Rows of the table."""
-_LOG = logging.getLogger("rltrainer")
-
-
-class RunProfiler:
-    """Counts training steps and records those that are asked for, within one epoch.
-
-    A context of an epoch; `step` ends a training step. A recording that an exception breaks off is written too.
-
-    Args:
-        params: which steps, and where to; None records nothing.
-    """
-
-    def __init__(self, params: ProfilerParams | None) -> None:
-        self._params = params or ProfilerParams()
-        self._num_waited = self._num_steps = 0
-        self._is_done = params is None
-        self._profile: Any = None
-
-    def __enter__(self) -> Self:
-        self._start_if_due()
-        return self
-
-    def step(self) -> None:
-        """Note the end of a training step."""
-        if self._profile is None:
-            self._num_waited += 1
-            self._start_if_due()
-            return
-        self._num_steps += 1
-        if self._num_steps == self._params.warmup + self._params.active:
-            self._stop()
-        else:
-            self._profile.step()
-
-    def __exit__(self, *exception: object) -> None:
-        if self._profile is not None:
-            self._stop()
-
-    def _start_if_due(self) -> None:
-        if self._is_done or self._num_waited < self._params.wait:
-            return
-        from torch.profiler import profile, schedule  # tenths of a second, which most runs need not take
-
-        steps = schedule(wait=0, warmup=self._params.warmup, active=self._params.active, repeat=1)
-        self._profile, self._num_steps = profile(schedule=steps), 0
-        self._profile.start()
-
-    def _stop(self) -> None:
-        profile, self._profile = self._profile, None
-        profile.stop()
-        self._is_done = self._num_steps > self._params.warmup
-        if self._is_done:
-            try:
-                self._write(profile)
-            except OSError as error:  # a full disk: training goes on
-                warnings.warn(f"RuntimeParams.profiler: could not write ({error})", RuntimeWarning, stacklevel=3)
-        elif self._num_steps:
-            text = "the epoch ended within the %d training steps of warm-up; they begin anew with the next"
-            _LOG.warning(f"RuntimeParams.profiler: {text}", self._params.warmup)
-
-    def _write(self, profile: Any) -> None:
-        folder = RunPath(Path(self._params.folder), "").claim()
-        profile.export_chrome_trace(str(folder / "trace.json"))
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        table = profile.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=NUM_OPERATORS)
-        (folder / "operators.txt").write_text(table + "\n")
-        _LOG.info("RuntimeParams.profiler: wrote %s", folder)
+    def _check_classes(self, algorithm: object, params: object) -> None:
+        name, wanted = type(self).__name__, self.params_class.__name__
+        for field, cls, value in (
+            ("algorithm", self.algorithm_class, algorithm),
+            ("params", self.params_class, params),
+        ):
+            if not isinstance(value, cls):
+                hint = f"Write {name}(algorithm, {wanted}(...))."
+                if isinstance(value, OnPolicyAlgorithm):
+                    hint = "Use OnPolicyTrainer and OnPolicyTrainerParams."
+                elif isinstance(value, OffPolicyAlgorithm):
+                    hint = "Use OffPolicyTrainer and OffPolicyTrainerParams, or OfflineTrainer."
+                raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))

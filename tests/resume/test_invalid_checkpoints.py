@@ -87,7 +87,7 @@ def fingerprint(trainer: Any, log: Path) -> Any:
         [optimizer.method.lr for optimizer in trainer.algorithm._optimizers()],
         [(c.adapter._clock.state(), c._needs_reset, c.adapter.is_fresh) for c in collectors],
         torch.get_rng_state().sum().item(),
-        (trainer._is_started, trainer._continues, trainer.state.runtime),
+        (trainer.state.phase, trainer.state.runtime),
         trainer.algorithm.plan.runtime,
     )
 
@@ -133,7 +133,7 @@ def test_whatever_is_wrong_in_a_part_is_refused_and_nothing_changes(
             continue  # settings, compared as they are; and what only `rl.load` looks at
         for value in wrong_values(at(states[part], path)):
             wrong = states | {part: changed(states[part], path, value)}
-            monkeypatch.setattr("rltrainer.trainers.run_files.read_logged", lambda *_, wrong=wrong, **__: wrong)
+            monkeypatch.setattr("rltrainer.trainers.run_checkpoints.read_logged", lambda *_, wrong=wrong, **__: wrong)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

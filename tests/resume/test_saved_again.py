@@ -9,7 +9,7 @@ from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.store import live_state
 from rltrainer.data import row_log
 from rltrainer.state.typed_state import to_state
-from rltrainer.trainers.run_files import _settings
+from rltrainer.trainers.run_checkpoints import _settings
 from tests.resume.runs import RUNS, build, digest
 
 

@@ -14,7 +14,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.envs.workers.worker_envs import INFOS
 from rltrainer.errors import EnvError, ParamsError
-from rltrainer.trainers.epoch_record import LastEpisodes
+from rltrainer.trainers.run_state import LastEpisodes
 from tests.fakes import CountingEnv, ScriptedOnPolicy, tiny_actor_critic
 
 INFO_KEYS = ("is_success", "number", "steps")

@@ -30,9 +30,9 @@ def test_nothing_is_saved_without(tmp_path: Path, saved: Any, monkeypatch: pytes
     [
         (rl.Every(1, "epoch"), [20, 40, 60]),
         (rl.Every(2, "epoch"), [40, 60]),
-        (30, [30, 60]),
+        (3, [30, 60]),
         (rl.Every(30, "env_step"), [30, 60]),
-        (25, [30, 50, 60]),
+        (rl.Every(25, "env_step"), [30, 50, 60]),
         (rl.Every(1, "training_step"), [10, 20, 30, 40, 50, 60]),
         (rl.Every(3, "update_step"), [30, 60]),
         (rl.Every(12, "gradient_step"), [20, 40, 60]),
@@ -46,7 +46,7 @@ def test_a_run_is_saved_where_that_is_due_and_at_its_end(every: Any, steps: Any,
     assert [step for step, _ in saved] == steps
 
 
-def test_offline_a_plain_number_counts_gradient_steps(tmp_path: Path, saved: Any) -> None:
+def test_offline_a_training_step_is_a_gradient_step(tmp_path: Path, saved: Any) -> None:
     trained("offline_iql", tmp_path, every=3).run()
     assert [step for step, _ in saved] == [3, 6, 9, 12]
     with pytest.raises(
@@ -57,7 +57,7 @@ def test_offline_a_plain_number_counts_gradient_steps(tmp_path: Path, saved: Any
 
 def test_a_checkpoint_at_the_end_of_an_epoch_has_its_score(tmp_path: Path, saved: Any) -> None:
     scores = iter([0.0, 2.0, float("nan"), 1.0])  # of the initial test step and of three epochs
-    trained("ppo", tmp_path, every=10, fields={"compute_score_fn": lambda stats: next(scores)}).run()
+    trained("ppo", tmp_path, every=1, fields={"compute_score_fn": lambda stats: next(scores)}).run()
     assert repr(saved) == "[(10, None), (20, 2.0), (30, None), (40, nan), (50, None), (60, 1.0)]"
 
 
@@ -132,7 +132,7 @@ def test_what_begins_anew_is_not_mixed_with_what_is_there(tmp_path: Path) -> Non
     trained("ppo", tmp_path).run()
     text = (
         rf"^CheckpointParams.directory '{tmp_path}': it holds checkpoints, the newest is checkpoint-\S+60\S*, and a "
-        'run would begin anew beside them. resume="auto" goes on from there; a new run takes a directory of its own'
+        'new run would mix with them. resume="auto" continues from there; a new run takes a directory of its own'
     )
     for act in (trained("ppo", tmp_path).reset, trained("ppo", tmp_path, resume="never").run):
         with pytest.raises(CheckpointError, match=text):
@@ -202,7 +202,7 @@ def test_a_save_that_fails_is_a_warning_if_the_user_likes(tmp_path: Path, monkey
     whole.run()
     fail_to_save(monkeypatch)
     trainer = trained("ppo", tmp_path, on_save_error="warn")
-    text = r'No space left on device\) The run goes on: CheckpointParams.on_save_error is "warn".'
+    text = r'No space left on device\) The run continues: CheckpointParams.on_save_error is "warn".'
     with pytest.warns(RuntimeWarning, match=text):
         trainer.run()
     assert digest(trainer) == digest(whole)

@@ -3,7 +3,7 @@
 import numpy as np
 
 import rltrainer as rl
-from rltrainer.trainers.run_stats import Timing
+from rltrainer.trainers.run_state import Timing
 
 
 def epoch_stats(number: int, tested: bool = True) -> rl.EpochStats:

@@ -12,13 +12,13 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets import linear
-from rltrainer.trainers import trainer_params
-from rltrainer.trainers.trainer_params import choose_num_threads
+from rltrainer.trainers import torch_settings
+from rltrainer.trainers.torch_settings import choose_num_threads
 from tests.resume.runs import build
 
 
 def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_params, "_num_cores", lambda: 4)
+    monkeypatch.setattr(torch_settings, "_num_cores", lambda: 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert choose_num_threads("auto", "auto", 10_000 * 256) == 1
     assert choose_num_threads("auto", "auto", 217_000 * 256) == 2
@@ -62,8 +62,8 @@ def test_auto_takes_no_more_threads_than_are_set(num_set: int, inside: int, monk
 
 def with_much_work(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> rl.OnPolicyTrainer:
     """Return a trainer for which "auto" would take four threads; notes how many it has."""
-    monkeypatch.setattr(trainer_params, "_num_cores", lambda: 4)
-    monkeypatch.setattr(trainer_params, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(torch_settings, "_num_cores", lambda: 4)
+    monkeypatch.setattr(torch_settings, "WORK_PER_THREAD", 1)
     trainer = build("ppo")
     params = dataclasses.replace(
         trainer.params, training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads())
@@ -88,7 +88,7 @@ def test_a_resumed_run_takes_no_more_threads_than_are_set(
             again = with_much_work(seen, monkeypatch)
             caplog.clear()
             again.restore(tmp_path / "checkpoint")
-            text = "was saved with 4 torch threads and goes on with the 2 that are set"
+            text = "was saved with 4 torch threads and continues with the 2 that are set"
             assert (text in caplog.text) == (at_restore == 2)
             torch.set_num_threads(at_run)
             seen.clear()
@@ -185,7 +185,7 @@ def test_cuda_graphs_are_named_where_there_are_some(capsys: pytest.CaptureFixtur
         trainer = build("ppo")
         trainer.params = dataclasses.replace(trainer.params, verbose=True, max_epochs=1)
         trainer.reset()
-        trainer._continues = True
+        trainer.state.phase = "restored"
         trainer.state.runtime = dataclasses.replace(trainer.state.runtime, cuda_graph=choice)
         trainer.run()
         captured = capsys.readouterr()
