@@ -26,8 +26,7 @@ from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.double_dqn import DoubleDQN
 from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
-from rltrainer.updates.optimizer import Optimizer
-from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.updates.optimizer import Optimizer, ScheduledValue
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [

@@ -27,10 +27,15 @@ from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
-from rltrainer.updates.optimizer import Optimizer
-from rltrainer.updates.part_state import check_part, fitting_state, load_parts, part_state, set_part_dtype
-from rltrainer.updates.scheduled_value import ScheduledValue
-from rltrainer.updates.unsaved_state import check_all_is_saved
+from rltrainer.updates.optimizer import Optimizer, ScheduledValue
+from rltrainer.updates.part_state import (
+    check_all_is_saved,
+    check_part,
+    fitting_state,
+    load_parts,
+    part_state,
+    set_part_dtype,
+)
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
 from rltrainer.validation.hints import METHODS
 from rltrainer.validation.suggestions import explains_arguments, raise_no_such_name
@@ -372,7 +377,7 @@ class Algorithm(metaclass=Constructed):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
                 raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
         for optimizer in self._optimizers():
-            optimizer.unused.tell(type(self).__name__)
+            optimizer.unused.report(type(self).__name__)
             self._check_fault(optimizer, wait=False)
 
     def optimizers_by_loss(self) -> dict[str, Optimizer]:

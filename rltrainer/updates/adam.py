@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from rltrainer.state.typed_state import LARGEST_INT, check_like
 from rltrainer.types import State
 
 MISSED = "num_missed"
-"""In a state only if parameters have missed steps; older files lack it."""
+"""In a state only if parameters have missed steps."""
 
 
 class Adam:
@@ -23,7 +23,7 @@ class Adam:
     One count serves all parameters until one of them misses a step, because it is frozen or has no gradient.
 
     Args:
-        parameters: what is trained, in place.
+        parameters: trained in place.
         eps: added to the root of the second moment.
         betas: decay of the two moments.
     """
@@ -41,6 +41,9 @@ class Adam:
         self.num_missed = torch.zeros(len(self.parameters), device=device)  # of these steps, by parameter
         self.counts_differ = False
         self._lr, self._lr_tensor = 0.0, torch.zeros((), device=device)
+        self._look_at_moments()
+
+    def _look_at_moments(self) -> None:
         self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -48,9 +51,9 @@ class Adam:
         return {name: value for name, value in vars(self).items() if not name.endswith("_views")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the copy's state, and look at its own moments."""
+        """Take the copy's state, and views of its own moments."""
         vars(self).update(state)
-        self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
+        self._look_at_moments()
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring moments and learning rate to the parameters' format, in place; step counts stay float32."""
@@ -58,7 +61,7 @@ class Adam:
             convert(tensor, dtype)
         if self._lr_tensor.dtype != dtype:
             self._lr_tensor = torch.full_like(self._lr_tensor, self._lr, dtype=dtype)
-        self._mean_views, self._square_views = self._split(self.mean), self._split(self.square)
+        self._look_at_moments()
 
     @property
     def lr(self) -> float:
@@ -105,7 +108,7 @@ class Adam:
             trained: all parameters or some of them; the others are left alone.
             gradient: a vector.
             applies: a bool scalar; where it is False, nothing changes.
-            doubtful: those that are left alone too if all of their gradient is 0.
+            doubtful: parameters that are left alone too if all of their gradient is 0.
         """
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)
@@ -119,7 +122,9 @@ class Adam:
             moves = applies & are_trained
             self.num_missed.add_(applies & ~moves)
             num_steps = (num_steps - self.num_missed).clamp(min=1)  # a parameter that never moved has no correction
+        # m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
+        # p <- p - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
         num_steps = num_steps.to(mean.dtype)
         scale, correction = self._lr_tensor / (1 - beta1**num_steps), (1 - beta2**num_steps).sqrt()
         if moves is applies:
@@ -127,6 +132,7 @@ class Adam:
         else:
             scale, correction, applies = map(self._spread, (scale, correction, moves))
         denominator = square.sqrt() / correction + self.eps
+        # Selected, not multiplied by 0: a gradient that is not finite would leave NaN.
         change = torch.where(applies, scale * mean / denominator, 0.0)
         self.mean.copy_(torch.where(applies, mean, self.mean))
         self.square.copy_(torch.where(applies, square, self.square))
@@ -138,23 +144,19 @@ class Adam:
         return state | ({MISSED: self.num_missed} if self.counts_differ else {})
 
     def check_state_dict(self, name: str, state: State) -> None:
-        """Check a whole state before it is loaded.
-
-        Raises:
-            CheckpointError: it is of other parameters, or no state of Adam; the text begins with `name`.
-        """
+        """Raise a `CheckpointError` that begins with `name` unless this is a state of Adam for these parameters."""
         hint = "Freeze the same layers, and build the networks, as when it was saved."
-        for key in ("mean", "square", "num_steps"):
-            check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
-        missed = state.get(MISSED, torch.zeros_like(self.num_missed, device=state["num_steps"].device))
-        check_like(f"{name}.{MISSED}", self.num_missed, missed, hint)
+        for key in ("mean", "square", "num_steps", MISSED):
+            if key in state or key != MISSED:
+                check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
         lr = state.get("lr")
-        if type(lr) not in (int, float) or not 0 <= cast(float, lr) < LARGEST_INT:
+        if type(lr) not in (int, float) or not 0 <= lr < LARGEST_INT:  # type: ignore[operator]  # a number
             raise CheckpointError(f"{name}.lr: expected a non-negative number, found {readable(lr)}")
         for key in ("square", "num_steps"):
             if (state[key] < 0).any():
                 raise CheckpointError(f"{name}.{key}: is negative")
-        if not ((missed >= 0) & (missed <= state["num_steps"])).all():
+        missed = state.get(MISSED, torch.zeros(()))
+        if MISSED in state and not ((missed >= 0) & (missed <= state["num_steps"])).all():
             raise CheckpointError(f"{name}.{MISSED}: expected at most num_steps, found {missed.tolist()!r}")
 
     def load_state_dict(self, state: State) -> None:
@@ -169,7 +171,6 @@ class Adam:
         """Return whether one count does not serve all parameters in a step of these."""
         if len(trained) < len(self.parameters) or doubtful:
             self.counts_differ = True
-            return True
         return self.counts_differ
 
     def _moves(self, trained: Sequence[Tensor]) -> list[bool]:

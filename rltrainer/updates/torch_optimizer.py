@@ -37,7 +37,7 @@ class TorchOptimizer:
 
     Args:
         optimizer: made over the parameters, in their order.
-        parameters: what is trained.
+        parameters: what it trains.
 
     Raises:
         ParamsError: `optimizer` is none.
@@ -60,7 +60,7 @@ class TorchOptimizer:
             group["lr"] = value
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
-        """Bring the moments to the parameters' format; step counts stay in theirs, as where PyTorch loads a state."""
+        """Bring the moments to the parameters' format; step counts keep theirs, as when PyTorch loads a state."""
         for moments in self.optimizer.state.values():
             moments.update({name: cast(value, dtype) for name, value in moments.items() if name != "step"})
 
@@ -83,7 +83,7 @@ class TorchOptimizer:
         return {"rule": rule, "state": moments, "groups": state["param_groups"], "group_sizes": sizes}
 
     def check_state_dict(self, name: str, state: State) -> None:
-        """Check a whole state before it is loaded, against what a step of a copy of the optimizer remembers.
+        """Check a whole state before it is loaded, against the state of a copy of the optimizer after one step.
 
         Raises:
             CheckpointError: it is of other parameters, groups or options, or no state of such an optimizer; the text
@@ -95,11 +95,10 @@ class TorchOptimizer:
         if len(groups) != len(own["groups"]):
             found = f"expected {len(own['groups'])} parameter groups, found {len(groups)}"
             raise CheckpointError(f"{name}: {found}. {SAME}")
-        is_older, found_sizes = "group_sizes" not in state, state.get("group_sizes")
-        is_plain = isinstance(found_sizes, list) and all(map(is_int, found_sizes))
-        if not is_older and not (is_plain and found_sizes == own["group_sizes"]):
-            sizes = f"expected {own['group_sizes']}, found {readable(found_sizes)}"
-            raise CheckpointError(f"{name}: parameter groups of other sizes, {sizes}. {SAME}")
+        sizes = state.get("group_sizes")
+        if not (isinstance(sizes, list) and all(map(is_int, sizes)) and sizes == own["group_sizes"]):
+            text = f"expected {own['group_sizes']}, found {readable(sizes)}"
+            raise CheckpointError(f"{name}: parameter groups of other sizes, {text}. {SAME}")
         for i, (group, current) in enumerate(zip(groups, own["groups"], strict=True)):
             _check_entry(f"{name}.groups.{i}", group, current, may_lack=True)
         try:
@@ -107,7 +106,7 @@ class TorchOptimizer:
         except Exception as error:
             raise CheckpointError(f"{name}: its options do not work ({type(error).__name__}: {error})") from error
         # There are none before the first step, nor of parameters that were frozen in all steps.
-        if not moments.keys() <= expected.keys() or (is_older and moments and len(moments) < len(expected)):
+        if not moments.keys() <= expected.keys():
             found = f"moments of {len(moments)} parameters, expected {len(expected)}"
             raise CheckpointError(f"{name}: holds {found}. {SAME}")
         for i, entry in moments.items():
@@ -119,7 +118,6 @@ class TorchOptimizer:
         self._load(self.optimizer, moments, state["groups"])
 
     def _moments_after_a_step(self, groups: list[State]) -> State:
-        """Return what a copy with these options remembers after one step."""
         trial = copy.deepcopy(self.optimizer)
         self._load(trial, {}, groups)
         for group in trial.param_groups:
@@ -138,7 +136,7 @@ class TorchOptimizer:
 
 
 def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False) -> None:
-    """Check that a mapping has the names of another, and values like it; older releases had fewer options."""
+    """Check that a mapping has the names of another, and values like it; older releases of torch had fewer options."""
     names = list(saved) if isinstance(saved, dict) else saved
     if not isinstance(saved, dict) or saved.keys() - expected.keys() or not (may_lack or len(saved) == len(expected)):
         raise CheckpointError(f"{name}: expected {list(expected)}, found {names}. {SAME}")
@@ -147,9 +145,8 @@ def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False)
         if isinstance(value, Tensor) and isinstance(like, Tensor):
             check_like(f"{name}.{key}", like, value, SAME)
         elif not _is_like(value, like):
-            raise CheckpointError(
-                f"{name}.{key}: expected a value like {readable(like)}, found {readable(value)}. {SAME}"
-            )
+            text = f"expected a value like {readable(like)}, found {readable(value)}"
+            raise CheckpointError(f"{name}.{key}: {text}. {SAME}")
         if key in NOT_NEGATIVE and (torch.as_tensor(value) < 0).any():
             raise CheckpointError(f"{name}.{key}: is negative")
 

@@ -19,8 +19,7 @@ from torch.utils._pytree import tree_leaves
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.state.state_file import read_state, write_state
-from rltrainer.updates.optimizer import Optimizer
-from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.updates.optimizer import Optimizer, ScheduledValue
 from tests.contract.test_all_algorithms import (
     ALL,
     BOX,

@@ -19,7 +19,7 @@ from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
-from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.updates.optimizer import ScheduledValue
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
 

@@ -11,7 +11,7 @@ from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
 from rltrainer.types import Rollout, UpdateResult
-from rltrainer.updates.scheduled_value import ScheduledValue
+from rltrainer.updates.optimizer import ScheduledValue
 from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 
 

@@ -16,7 +16,7 @@ from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import Tree
 from rltrainer.types import UpdateResult
-from rltrainer.updates.unused_parameters import UnusedParameters
+from rltrainer.updates.gradient_faults import UnusedParameters
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
 
@@ -146,7 +146,7 @@ class TRPO(A2C):
         parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
         self._unused.note([p for p, x in zip(parameters, found, strict=True) if x is None])
-        self._unused.tell(type(self).__name__)
+        self._unused.report(type(self).__name__)
         parameters = [p for p, x in zip(parameters, found, strict=True) if x is not None]
         local_fisher = fisher_product(
             old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)]

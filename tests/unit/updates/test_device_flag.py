@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.updates.bad_gradients import DeviceFlag, Transfer
+from rltrainer.updates.gradient_faults import DeviceFlag, Transfer
 from tests.contract.test_all_algorithms import make, transitions
 
 

@@ -222,19 +222,6 @@ def test_what_was_loaded_does_not_change_with_the_file(optimizer: Any, tmp_path:
     algorithm.update(batch())
 
 
-@pytest.mark.parametrize("optimizer", [None, adam_w])
-def test_a_state_of_before_there_were_names_of_parameters(optimizer: Any) -> None:
-    one, other = make_sac(optimizer), make_sac(optimizer, seed=1)
-    state = one.state_dict()
-    for name in ("actor_optimizer", "critic_optimizer", "temperature_optimizer"):
-        state[name] = {key: state[name][key] for key in state[name].keys() - {"parameters", "frozen", "group_sizes"}}
-    other.load_state_dict(state)
-    assert same(contents(one), contents(other))
-    if optimizer is not None:
-        del state["actor_optimizer"]["state"]["3"]  # all parameters had moments then
-        assert_refused(make_sac(optimizer), state, "holds moments of 3 parameters, expected 4.")
-
-
 def test_the_generator_of_another_kind_of_device_seeds_this_one() -> None:
     state = make_sac().state_dict()
     state["generator"] = torch.arange(16, dtype=torch.uint8)  # as on CUDA

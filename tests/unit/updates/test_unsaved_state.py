@@ -39,7 +39,7 @@ def test_state_in_containers_is_named(path: str, tmp_path: Path) -> None:
         with pytest.raises(ParamsError) as caught:
             call()
         assert str(caught.value).startswith(f"SAC.thing{path}: a ")
-        assert "is not saved, so a resumed run would go on without it." in str(caught.value)
+        assert "is not saved, so a resumed run would continue without it." in str(caught.value)
 
 
 @pytest.mark.parametrize("text", DIRECT)
