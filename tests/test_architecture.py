@@ -70,7 +70,6 @@ SATELLITES = {
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
-    "updates.gradient_faults": "what is kept of a fault, not how gradients are applied",
     "updates.cuda_graph": "all that knows CUDA graphs",
 }
 """Files that only one other file of their room imports, each with the reason why it is not a part of that one."""
