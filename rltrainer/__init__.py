@@ -239,9 +239,11 @@ else:  # to a type checker every name would exist
 
             return getattr(tools, name)
         from rltrainer.validation.hints import PACKAGE
-        from rltrainer.validation.suggestions import raise_no_such_name
+        from rltrainer.validation.suggestions import did_you_mean
 
-        raise_no_such_name("rltrainer", name, PACKAGE, None, () if name.startswith("_") else __all__)
+        is_private = name.startswith("_")  # Python and tools ask for such
+        hint = f" Here {PACKAGE[name]}." if name in PACKAGE else "" if is_private else did_you_mean(name, __all__)
+        raise errors.NoSuchNameError(f"rltrainer.{name}: there is no such attribute.{hint}", name=name)
 
     def __dir__() -> list[str]:
         """List the tools too."""

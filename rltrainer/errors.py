@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|\bid=\d{9,}(, )?")
@@ -39,16 +38,12 @@ class ArgumentError(ParamsError, TypeError):
     """An argument is unknown, missing, or given without its name: what Python calls a TypeError."""
 
 
-class FrozenError(ParamsError, FrozenInstanceError):
-    """A field of frozen params was to be changed."""
-
-
 class ReturnedError(ParamsError, TypeError):
     """A user's function returned what it must not."""
 
 
 class NoSuchNameError(RLTrainerError, AttributeError):
-    """An object has no such attribute; the text says what stands for another library's."""
+    """The package has no such attribute; the text says what stands for another library's."""
 
 
 class SpaceError(RLTrainerError, ValueError):

@@ -6,13 +6,12 @@ from typing import Annotated, Literal, get_args
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_finite, is_int
-from rltrainer.validation.suggestions import did_you_mean, explains_arguments
+from rltrainer.validation.suggestions import did_you_mean
 
 PositiveNumber = Annotated[float, Rule("a positive number", lambda v: is_finite(v) and v > 0)]
 Unit = Literal["env_step", "gradient_step", "update_step", "training_step", "epoch", "second"]
 
 
-@explains_arguments
 @dataclass(frozen=True)
 class Every:
     """Each `n` of `unit`; due when a multiple of `n` was crossed.

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from rltrainer.errors import ParamsError, field_error_text, readable
 from rltrainer.validation.field_rules import FiniteFloat, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 Schedule = Callable[[float], float]
 
 
-@explains_arguments
 @dataclass(frozen=True)
 class LinearSchedule:
     """Go linearly from `start` at progress 0 to `end` at progress `until`, and stay there.
@@ -46,7 +44,6 @@ class LinearSchedule:
         return self.start + (self.end - self.start) * min(progress / self.until, 1.0)
 
 
-@explains_arguments
 @dataclass(frozen=True)
 class CosineSchedule(LinearSchedule):
     """Go from `start` to `end` along half a cosine wave: slow at both ends, fastest in the middle.

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rltrainer.errors import CheckpointError
 from rltrainer.validation.field_rules import Rule, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 GENERATOR_STATE_SIZES = (16, 5056)
 """Bytes of the state of a generator on CUDA and on the CPU."""
@@ -20,7 +19,6 @@ MAX_SEED = 2**64 - 1
 """Of torch's generators."""
 
 
-@explains_arguments
 def seed(n: int) -> None:
     """Seed torch, numpy and python: what networks are initialised from, and every generator nobody seeded.
 

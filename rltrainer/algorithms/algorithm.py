@@ -4,16 +4,15 @@ import copy
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.construction_check import check_arguments, check_construction, check_same_policy
+from rltrainer.algorithms.construction_check import argument_hint, check_construction, check_same_policy
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.module_state import IncompatibleKeys
@@ -37,8 +36,6 @@ from rltrainer.updates.part_state import (
     set_part_dtype,
 )
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
-from rltrainer.validation.hints import METHODS
-from rltrainer.validation.suggestions import explains_arguments, raise_no_such_name
 
 TResult = TypeVar("TResult", covariant=True)
 
@@ -86,22 +83,12 @@ class Algorithm(metaclass=Constructed):
     occasional_metrics: ClassVar[tuple[str, ...]] = ()
     """Names of the metrics that some updates report and others do not, such as a delayed actor's loss."""
 
-    _construction: str
-
-    if not TYPE_CHECKING:  # a type checker knows all attributes
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what stands for other libraries' methods."""
-            raise_no_such_name(type(self).__name__, name, METHODS, self)
+    _construction: str  # the metaclass sets it
 
     @classmethod
-    def check_arguments(cls, args: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Check the arguments of a constructor; fields of the params belong to them.
-
-        Raises:
-            ArgumentError: they do not fit.
-        """
-        check_arguments(cls, args, options)
+    def argument_hint(cls, name: str) -> str:
+        """Return where a keyword belongs that is none of the constructor's."""
+        return argument_hint(cls, name)
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
@@ -276,7 +263,6 @@ class Algorithm(metaclass=Constructed):
         with write_errors(Path(path), CheckpointError):
             write_state(path, "algorithm", state)
 
-    @explains_arguments
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
         """Restore the algorithm from a file that `save` wrote; the file runs nothing.
 

@@ -1,23 +1,18 @@
 """Checks of the parts that an algorithm is made of and trains on: classes of policy and params, columns of a buffer."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.state.params import Params
 from rltrainer.validation.hints import ARGUMENTS
-from rltrainer.validation.suggestions import check_arguments as check_names
 
 
-def check_arguments(algorithm_class: Any, args: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Raise an `ArgumentError` unless these are an algorithm's arguments; fields of its params have their place."""
-
-    def elsewhere(name: str) -> str:
-        fields, params = algorithm_class.params_class.__dataclass_fields__, algorithm_class.params_class.__name__
-        is_one = next((ours for ours in (name, *ARGUMENTS.get(name, ())) if ours in fields), None)
-        return f" {is_one!r} is a field of {params}: write {params}({is_one}=...)." if is_one else ""
-
-    check_names(algorithm_class.__name__, algorithm_class, args, options, "argument", elsewhere)
+def argument_hint(algorithm_class: Any, name: str) -> str:
+    """Return the hint that a name is a field of the algorithm's params, or ""."""
+    fields, params = algorithm_class.params_class.__dataclass_fields__, algorithm_class.params_class.__name__
+    is_one = next((ours for ours in (name, *ARGUMENTS.get(name, ())) if ours in fields), None)
+    return f" {is_one!r} is a field of {params}: write {params}({is_one}=...)." if is_one else ""
 
 
 def require_columns(algorithm: Any, owner: str, extra: Collection[str], has_stale_data: bool = False) -> None:

@@ -28,7 +28,6 @@ from rltrainer.state.registry import Named, users_names
 from rltrainer.state.state_file import read_state
 from rltrainer.types import State
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 MAX_ITEMS = 10_000
 """Values that say how something is built, those of spaces aside: layers, options. Each may become an object."""
@@ -36,7 +35,6 @@ META = torch.device("meta")
 """Holds shapes without numbers."""
 
 
-@explains_arguments
 def load(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Algorithm:
@@ -69,7 +67,6 @@ def load(
     return algorithm
 
 
-@explains_arguments
 def load_policy(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Policy:

@@ -30,7 +30,6 @@ from rltrainer.seeding import Integer, derive_seed, draw_seed
 from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, Rollout, State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 MakeEnvs = Annotated[
     Callable[[], gym.vector.VectorEnv[Any, Any, Any]],
@@ -58,7 +57,6 @@ class AsyncState:
     num_samples: NonNegativeInt
 
 
-@explains_arguments
 class AsyncCollector:
     """Collects by worker processes that act with copies of the policy while the learner updates it.
 

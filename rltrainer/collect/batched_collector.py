@@ -29,7 +29,6 @@ from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import map_tree
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import PositiveInt, checked, instance_of
-from rltrainer.validation.suggestions import explains_arguments
 
 MAX_SHORT_EPISODES = 1000
 """Episodes that a collection by episodes drops before it gives up, if there is no other."""
@@ -96,7 +95,6 @@ class StreamWatch(Watch):
 AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
 
 
-@explains_arguments
 class BatchedCollector(Collector):
     """Steps each env in a process of its own, and lets the policy decide in this one for those that are ready.
 

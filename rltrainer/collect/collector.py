@@ -42,7 +42,6 @@ from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree
 from rltrainer.types import Load, Rollout, State
 from rltrainer.validation.field_rules import PositiveInt, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
 class Collector:
@@ -80,7 +79,6 @@ class Collector:
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     varies_in_length: ClassVar[bool] = False
 
-    @explains_arguments
     def __init__(
         self,
         policy: Policy,
@@ -160,7 +158,6 @@ class Collector:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
         return self._selection.policy is not self.policy if self._weights is None else self._weights.has_stale_data
 
-    @explains_arguments
     def collect(
         self,
         num_steps: int | None = None,

@@ -10,10 +10,8 @@ from rltrainer.data.storage import Array
 from rltrainer.data.stored_episodes import StoredEpisodes, stored_episodes
 from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeInt, PositiveInt, UnitFloat, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episodes: int | None = None) -> ReplayBuffer:
     """Return the episodes with the highest returns, in the order in which they are stored.
 
@@ -41,7 +39,6 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
     return _with(owner, buffer, episodes, best)
 
 
-@explains_arguments
 def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuffer:
     """Return the episodes whose return is at least so much; see `best_episodes`."""
     owner = "episodes_with_return"
@@ -50,7 +47,6 @@ def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuff
     return _with(owner, buffer, episodes, np.flatnonzero(episodes.is_finished & (episodes.return_ >= at_least)))
 
 
-@explains_arguments
 def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tuple[ReplayBuffer, ReplayBuffer]:
     """Deal the episodes out to two buffers, such as one to train on and one to test with.
 

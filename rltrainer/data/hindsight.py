@@ -19,7 +19,6 @@ from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_e
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
 from rltrainer.validation.field_rules import PositiveInt, a_callable, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 GOALS = ("achieved_goal", "desired_goal")
 OfGoals = Callable[[Any, Any, dict[str, Any]], Any]
@@ -28,7 +27,6 @@ AnyOfGoals = Annotated[OfGoals, a_callable("(achieved_goal, desired_goal, info)"
 Strategy = Literal["future", "final", "episode"]
 
 
-@explains_arguments
 class HindsightReplayBuffer(ReplayBuffer):
     """Puts goals that were reached in the place of some that were not, when it samples.
 

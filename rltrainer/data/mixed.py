@@ -15,10 +15,8 @@ from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, Sequences, State, Transitions
 from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 class MixedBuffer(ReplayBuffer):
     """Stores into one buffer, and samples from that and another one in fixed shares.
 

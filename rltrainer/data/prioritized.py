@@ -16,7 +16,6 @@ from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Scheduled, UnitFloat, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 EPSILON = 1e-6
 """Added to an error, so that a transition without one is drawn again some day."""
@@ -98,7 +97,6 @@ class PrioritySampler:
         return load
 
 
-@explains_arguments
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Draws transitions as often as the errors say that were made at them: P_i ~ (|td_error_i| + 1e-6)^alpha.
 

@@ -28,7 +28,6 @@ from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveInt, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is walked through."""
@@ -63,7 +62,6 @@ class ReplayBuffer:
     saving_nbytes: ClassVar[int] = 0
     """Bytes per transition that saving takes besides, for a moment."""
 
-    @explains_arguments
     def __init__(
         self,
         capacity: int,

@@ -18,10 +18,8 @@ from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import PositiveInt, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 class RolloutBuffer:
     """Gathers steps of all envs [T, N]; grows if more come than it was made for.
 

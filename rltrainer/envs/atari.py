@@ -17,7 +17,6 @@ from rltrainer.seeding import draw_seed
 from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, as_python, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_per_episode", "num_threads"}
 """Arguments that ALE's vector env has: those of a single game, and how many threads play."""
@@ -216,7 +215,6 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@explains_arguments
 class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
     """Observes the last frames of an Atari game in gray, uint8 [frame_stack, screen_size, screen_size].
 

@@ -21,7 +21,7 @@ from rltrainer.envs.workers.worker_pool import WorkerOptions
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
-from rltrainer.validation.suggestions import did_you_mean, explains_arguments
+from rltrainer.validation.suggestions import did_you_mean
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -47,7 +47,6 @@ _EXTRAS = {
 """The extra that brings what envs of a module need."""
 
 
-@explains_arguments
 def make_vec(
     env: str | Callable[[], Env],
     num_envs: int,

@@ -13,7 +13,6 @@ from rltrainer.envs.backends.env_group import failure_text
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
 from rltrainer.validation.field_rules import as_python, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -22,7 +21,6 @@ _NAMES = ("frame_skip", "_skip", "_frameskip")
 """Attributes of gymnasium's `AtariPreprocessing` and MuJoCo's envs; of `MaxAndSkipObservation`; of ALE's envs."""
 
 
-@explains_arguments
 def frame_skip(envs: VectorEnv) -> int:
     """Return how many frames each step of an env takes: 4 of `ALE/Pong-v5`, 5 of `HalfCheetah-v5`; 1 if it says none.
 

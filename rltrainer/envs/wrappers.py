@@ -14,7 +14,7 @@ from rltrainer.envs.checks import describe
 from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
 from rltrainer.spaces import ACTION_MASK, num_choices
 from rltrainer.validation.field_rules import Flag, Rule, checked, is_int
-from rltrainer.validation.suggestions import did_you_mean, explains_arguments
+from rltrainer.validation.suggestions import did_you_mean
 
 Array = np.ndarray[Any, Any]
 FrameSize = Annotated[
@@ -30,7 +30,6 @@ LUMINANCE = np.array([[0.2125], [0.7154], [0.0721]], np.float32)
 PIXELS, STATE = "pixels", "state"
 
 
-@explains_arguments
 class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
     """Observes what the env renders: uint8 [H, W, 3], or [H, W, 1] in gray.
 
@@ -131,7 +130,6 @@ def _shares(length: int, new_length: int) -> Array:
     return (covered.clip(0) * new_length / length).astype(np.float32)
 
 
-@explains_arguments
 class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
     """Puts the mask of allowed actions into the observation, as the leaf `action_mask` of a Dict.
 

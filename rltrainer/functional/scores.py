@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.validation.field_rules import PositiveInt, checked, is_finite
-from rltrainer.validation.suggestions import explains_arguments
 
 Array = NDArray[np.float64]
 
@@ -21,7 +20,6 @@ MAX_DRAWN = 4_000_000
 """Scores that are drawn at once: 32 MB, however many resamples are asked for."""
 
 
-@explains_arguments
 def interquartile_mean(scores: ArrayLike) -> Array:
     """Return the mean of the middle half of all scores of all runs `[...]`: the IQM.
 
@@ -41,13 +39,11 @@ def interquartile_mean(scores: ArrayLike) -> Array:
     return _array(ordered[..., cut : num_scores - cut].mean(axis=-1))
 
 
-@explains_arguments
 def mean_score(scores: ArrayLike) -> Array:
     """Return the mean of all scores `[...]`; for arguments and errors see `interquartile_mean`."""
     return _array(_checked("mean_score", "scores", scores).mean(axis=(-2, -1)))
 
 
-@explains_arguments
 def median_score(scores: ArrayLike) -> Array:
     """Return the median over tasks of each task's mean score `[...]`, as most papers report it.
 
@@ -56,7 +52,6 @@ def median_score(scores: ArrayLike) -> Array:
     return _array(np.median(_checked("median_score", "scores", scores).mean(axis=-2), axis=-1))
 
 
-@explains_arguments
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Array:
     """Return by how much runs miss a target on average `[...]`, mean(target - min(score, target)). Less is better.
 
@@ -71,7 +66,6 @@ def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Array:
     return _array((target - np.minimum(found, target)).mean(axis=(-2, -1)))
 
 
-@explains_arguments
 def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
     """Return the share of runs, over all tasks, whose score is above each threshold `[..., K]`.
 
@@ -90,7 +84,6 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
     return _array(np.stack(shares, axis=-1))
 
 
-@explains_arguments
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     """Return how probable it is that a run scores better than one of another algorithm, averaged over tasks `[...]`.
 
@@ -113,7 +106,6 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     return _array(((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1)))
 
 
-@explains_arguments
 def bootstrap_interval(
     statistic: Callable[..., Array],
     *scores: ArrayLike,

@@ -11,13 +11,13 @@ from rltrainer.errors import CheckpointError
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.interval import Every
 from rltrainer.types import Load, State
-from rltrainer.validation.suggestions import explains_arguments
+from rltrainer.validation.suggestions import ExplainsArguments
 
 Values = Mapping[str, Any]
 """Numbers by name; `"log_pbar": True` among them shows them on the progress bar too."""
 
 
-class TrainerHook:
+class TrainerHook(metaclass=ExplainsArguments):
     """Code that runs at some points of a run: subclass it, and override those points.
 
     In the order of a run: `setup`; in each training step `batch_process`, `pre_steps_log`, `pre_optim_steps`, in each
@@ -40,11 +40,6 @@ class TrainerHook:
     """Points that may change what is learned: a resumed run needs the hooks that override one."""
     NOT_ON_POLICY: ClassVar[tuple[str, ...]] = ()
     """Points that it overrides for other algorithms only; on policy they are not called, and cost nothing."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__init__ = explains_arguments(cls.__init__)  # type: ignore[method-assign]  # the same one, which says more
 
     def setup(self, ctx: TrainerContext) -> None:
         """Prepare; called when a run begins or goes on, before its first step."""

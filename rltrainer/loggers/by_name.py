@@ -13,7 +13,7 @@ from rltrainer.loggers.mlflow_logger import MLflowLogger
 from rltrainer.loggers.tensorboard import TensorBoardLogger
 from rltrainer.loggers.wandb_logger import WandbLogger
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import check_arguments, did_you_mean, explains_arguments
+from rltrainer.validation.suggestions import check_arguments, did_you_mean
 
 LoggerName = Literal["tensorboard", "csv", "jsonl", "console", "wandb", "mlflow"]
 
@@ -28,7 +28,6 @@ _CLASSES: dict[str, tuple[type[Logger], str | None]] = {
 """Each class, and what it writes in the folder: `` the folder itself, None nothing."""
 
 
-@explains_arguments
 def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **options: Any) -> Logger:
     """Return a logger by its name.
 

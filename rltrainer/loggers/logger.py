@@ -5,7 +5,7 @@ Knows no file format: a subclass writes one row.
 
 import numbers
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +27,7 @@ from rltrainer.loggers.log_state import (
 from rltrainer.state.typed_state import to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, Rule, as_python, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
+from rltrainer.validation.suggestions import ExplainsArguments
 
 Kind = str
 """Of a row: "training", "test", "update" or "epoch", as trainers write them, or a name of one's own."""
@@ -50,7 +50,7 @@ class LoggerOptions(TypedDict, total=False):
     strict: bool
 
 
-class Logger(ABC):
+class Logger(metaclass=ExplainsArguments):
     """Write the numbers of a run somewhere, each kind of row at its own interval.
 
     A trainer begins with `begin_run` and `log_params`. It hands on what it measures with `gather`, calls `log`
@@ -75,11 +75,6 @@ class Logger(ABC):
     Raises:
         ParamsError: an interval or `strict` breaks its rule.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__init__ = explains_arguments(cls.__init__)  # type: ignore[method-assign]  # the same one, which says more
 
     def __init__(
         self,

@@ -18,7 +18,6 @@ from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.multi import MultiLogger
 from rltrainer.loggers.run_path import RunPath
 from rltrainer.validation.field_rules import AnyPath, AnyText, Rule, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 FolderName = Annotated[
     str,
@@ -43,7 +42,6 @@ class Saveable(Protocol):
         """Write a file."""
 
 
-@explains_arguments
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one run: `RunFolder.new("cartpole")` makes a folder that no other run has.
@@ -164,7 +162,6 @@ class ParamsFile(Logger):
         RunPath(self._path, ".json").claim(write)
 
 
-@explains_arguments
 def generate_exp_name(prefix: str, *parts: str) -> str:
     """Return a name that no other run has, by the time and a random end: `ppo_CartPole-v1_26_11_22-09_30_00_1f2e3d4c`.
 

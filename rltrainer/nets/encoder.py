@@ -18,7 +18,7 @@ from rltrainer.nets.weight_dtype import cast
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.state import registry
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
-from rltrainer.validation.suggestions import did_you_mean, explains_arguments
+from rltrainer.validation.suggestions import did_you_mean
 
 
 class FlatEncoder(nn.Module):
@@ -218,7 +218,6 @@ def _two_values(space: Space, device: torch.device | None) -> Tensor:
     return values.copy_(torch.from_numpy(np.asarray(value)))
 
 
-@explains_arguments
 class SmallConvEncoder(nn.Module):
     """Small images through a convolution of 3 x 3 and a linear layer, as Young and Tian (2019) have for MinAtar.
 

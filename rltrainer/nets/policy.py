@@ -1,7 +1,6 @@
 """The policy: what chooses actions, and the one object that algorithms and collectors share."""
 
 import dataclasses
-import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,15 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.errors import (
-    ArgumentError,
-    CheckpointError,
-    NonFiniteError,
-    ParamsError,
-    SpaceError,
-    field_error_text,
-    readable,
-)
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.exploration import Exploration, allowed, remembers
 from rltrainer.nets.mlp import Activation
@@ -47,7 +38,6 @@ from rltrainer.state.plain_values import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of
-from rltrainer.validation.suggestions import check_arguments, explains_arguments
 
 ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape of one env's part, and dtype, by the name of a column."""
@@ -168,13 +158,6 @@ class Policy(nn.Module, metaclass=Constructed):
         # Not in the state: they follow from the space, and files of policies have never held them.
         self.register_buffer("_lowest", lowest, persistent=False)
         self.register_buffer("_highest", highest, persistent=False)
-
-    @classmethod
-    def check_arguments(cls, args: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Raise an `ArgumentError` unless these are arguments of the constructor, and the class is not abstract."""
-        if inspect.isabstract(cls):
-            raise ArgumentError(f"{cls.__name__}: is abstract. Build one of its subclasses: ActorCritic, ...")
-        check_arguments(cls.__name__, cls, args, options, "option")
 
     @classmethod
     def for_spaces(
@@ -331,7 +314,6 @@ class Policy(nn.Module, metaclass=Constructed):
                 decision.action = allowed(decision.action, mask, self.action_space, generator)
         return decision
 
-    @explains_arguments
     def predict(
         self, obs: Tree, state: Any = None, *, explore: bool = False, generator: torch.Generator | None = None
     ) -> Any:
@@ -392,7 +374,6 @@ class Policy(nn.Module, metaclass=Constructed):
             state = {"construction": self.to_plain(), "policy": dict(self.state_dict())}
             write_state(path, "policy", state | dtype_entry(self.weight_dtype))
 
-    @explains_arguments
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
         """Restore the policy from its file or from an algorithm's; see `Algorithm.load`.
 

@@ -2,17 +2,16 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from rltrainer.errors import FrozenError, ParamsError, field_error_text, readable
+from rltrainer.errors import ParamsError, field_error_text, readable
 from rltrainer.files.json_text import read_strict_json, to_strict_json
 from rltrainer.spaces import check_claims
 from rltrainer.state.plain_values import PlainReader, to_plain
 from rltrainer.validation.field_rules import Rule, as_python, field_hints, must_be, remedy, rules_of
 from rltrainer.validation.hints import ARGUMENTS
-from rltrainer.validation.suggestions import check_arguments, did_you_mean
+from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean
 
 if TYPE_CHECKING:  # sensai ships no types, and a type checker accepts anything of a class with a parent it cannot see
 
@@ -23,7 +22,7 @@ else:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Params(ToStringMixin):
+class Params(ToStringMixin, metaclass=ExplainsArguments):
     """Check every field against the rule in its type.
 
     A field that holds a live object (a collector, a callback) is declared with `compare=False`: it prints as class and
@@ -34,29 +33,22 @@ class Params(ToStringMixin):
             if a name is no field, or a field without a default is missing.
     """
 
-    if not TYPE_CHECKING:  # a type checker knows the fields, and would accept any name here
-
-        def __new__(cls, *args: Any, **values: Any) -> Self:
-            """Check the names of the arguments before `__init__` is given them."""
-            check_arguments(cls.__name__, cls, args, values, "field", _owners_text)
-            for each in cls.__mro__:  # what `dataclass` makes says less than the parent's
-                if each is not Params and Params in each.__mro__ and "__setattr__" in vars(each):
-                    del each.__setattr__
-            return super().__new__(cls)
-
-        def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
-            # What copies and pickles call `__new__` with; they bring the values later.
-            parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
-            return (), {p.name: None for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-
     def __post_init__(self) -> None:
-        for name, rules in _field_rules(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+        for name, rules in _field_rules(type(self)).items():
             given = getattr(self, name)
             value = as_python(given)
             if value is not given:
                 object.__setattr__(self, name, value)  # frozen; JSON has no numbers of NumPy
             if rules and not any(rule.accepts(value) for rule in rules):
                 self.raise_invalid(name, must_be(rules), remedy(rules, value))
+
+    @classmethod
+    def argument_hint(cls, name: str) -> str:
+        """Return which other params have a field of this name, or of our name for another library's."""
+        for ours in (name, *ARGUMENTS.get(name, ())):
+            if owners := _owners(Params, ours):
+                return f" {ours!r} is a field of {' and '.join(owners)}."
+        return ""
 
     def raise_invalid(self, field: str, rule: str, hint: str = "") -> NoReturn:
         """Raise a `ParamsError` about this field's value."""
@@ -121,24 +113,6 @@ class Params(ToStringMixin):
         """List the fields in their order; a live object's own text can be long and need not be stable, so not that."""
         texts = {field.name: _as_text(getattr(self, field.name), field.compare) for field in dataclasses.fields(self)}
         return ", ".join(f"{name}={text}" for name, text in texts.items())
-
-
-def _refuse_change(params: Params, name: str, value: Any) -> NoReturn:
-    """Raise a `FrozenError`; instead of a dataclass's own refusal."""
-    owner = type(params).__name__
-    hint = f"Make a changed copy: dataclasses.replace(params, {name}=...)."
-    raise FrozenError(field_error_text(owner, name, "cannot be changed, as params are frozen", value, hint))
-
-
-Params.__setattr__ = _refuse_change  # type: ignore[method-assign, assignment]  # `dataclass` allows none in the class
-
-
-def _owners_text(field: str) -> str:
-    """Say which other params have a field of this name, or of the name that we have for it."""
-    for ours in (field, *ARGUMENTS.get(field, ())):
-        if owners := _owners(Params, ours):
-            return f" {ours!r} is a field of {' and '.join(owners)}."
-    return ""
 
 
 def _owners(parent: type[Params], field: str) -> list[str]:

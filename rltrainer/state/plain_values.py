@@ -8,7 +8,6 @@ passed, and nothing else.
 import dataclasses
 import inspect
 import json
-from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from rltrainer.interval import Every
 from rltrainer.schedules import SCHEDULES
 from rltrainer.state import registry
 from rltrainer.validation.field_rules import as_python
+from rltrainer.validation.suggestions import ExplainsArguments
 
 T = TypeVar("T")
 
@@ -64,17 +64,15 @@ def construction(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any])
     return json.dumps(plain)
 
 
-class Constructed(ABCMeta):
-    """Metaclass of policies and algorithms: a call of the class keeps its arguments, for the file of the object.
+class Constructed(ExplainsArguments):
+    """Metaclass of policies and algorithms: keeps an object's class and arguments, for the file of the object.
 
     It sees the call itself, with the arguments of any subclass, so no constructor has a line for it. Copies and pickles
     make no such call, and take `_construction` along as any other attribute.
     """
 
     def __call__(cls: type[T], *args: Any, **options: Any) -> T:
-        """Check the arguments by `check_arguments` of the class, make the object, and set its `_construction`."""
-        made: Any = cls
-        made.check_arguments(args, options)
+        """Make an object, and set its `_construction`."""
         text = construction(cls, args, options)  # before the constructor, which may change what it is given
         made = super().__call__(*args, **options)  # type: ignore[misc]  # of this metaclass
         made._construction = text

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from rltrainer.errors import ParamsError, field_error_text, readable
-from rltrainer.validation.suggestions import explains_arguments
 
 T = TypeVar("T")
 _classes: dict[str, type[Any]] = {}
@@ -28,7 +27,6 @@ def add_values(*values: Any) -> None:
     _values.update((value.__name__, value) for value in values)
 
 
-@explains_arguments
 def register(item: T) -> T:
     """Let files name a class or function of yours: a policy, an algorithm, params, an activation, an encoder.
 

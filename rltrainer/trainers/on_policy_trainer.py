@@ -11,7 +11,6 @@ from rltrainer.nets.policy import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import PositiveInt
-from rltrainer.validation.suggestions import explains_arguments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -60,7 +59,6 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         return OnPolicyTrainer(algorithm, self)  # type: ignore[arg-type]  # the trainer checks and names the class
 
 
-@explains_arguments
 class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
     """Trains an on-policy algorithm on what its policy has just collected; see `Trainer`.
 

@@ -24,7 +24,6 @@ from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
 TParams = TypeVar("TParams", bound=TrainerParams)
@@ -45,7 +44,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
     run_state_class: ClassVar[type[RunState]] = RunState
     step_unit: ClassVar[StepUnit] = "env_step"  # of logs and progress
 
-    @explains_arguments
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         self._check_classes(algorithm, params)
         self.algorithm, self.params = algorithm, params

@@ -257,8 +257,6 @@ class TrainerParams(Params):
     @abstractmethod
     def create_trainer(self, algorithm: Algorithm) -> Any:
         """Return the trainer that these params configure."""
-        names = "OnPolicyTrainerParams, OffPolicyTrainerParams and OfflineTrainerParams"
-        raise ParamsError(f"{type(self).__name__}: configures no trainer; {names} do")
 
     @property
     @abstractmethod

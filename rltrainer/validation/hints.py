@@ -1,6 +1,6 @@
 """Names of other libraries, and what stands for them here: one table for each place where such a name may turn up.
 
-Stable-Baselines3, Tianshou 1 and CleanRL are covered. This is data; `names.py` finds the entry that is meant.
+Stable-Baselines3, Tianshou 1 and CleanRL are covered. This is data; `suggestions.py` finds the entry that is meant.
 """
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -67,27 +67,6 @@ ADVICE: dict[str, tuple[str, str]] = {
     "features_extractor_class": ("net", "It is a field of NetParams: net=rl.NetParams(encoder=...)."),
 }  # fmt: skip
 """Arguments that are no single one of ours: a name that the called thing must have, and the advice."""
-
-_DRAWS = "algorithm.policy.predict(obs) does"
-_TRAINS = "algorithm.run_training(params) trains, as trainer params say: rl.OnPolicyTrainerParams(...)"
-METHODS = {
-    "learn": _TRAINS, "fit": _TRAINS, "fit_online": _TRAINS, "train": _TRAINS, "update_online": _TRAINS,
-    "predict": _DRAWS, "compute_action": _DRAWS, "get_action": _DRAWS,
-    "predict_value": "algorithm.policy has its networks",
-    "to": "policy.to(device) does, before the algorithm is built",
-    "set_env": "rl.Collector(algorithm.policy, envs) does",
-    "get_env": "the collector has them: collector.envs", "env": "the collector has them: collector.envs",
-    "set_parameters": "algorithm.load(path) does", "get_parameters": "algorithm.policy.state_dict() does",
-    "replay_buffer": "the collector has it: collector.buffer", "save_replay_buffer": "buffer.save(path) does",
-    "load_replay_buffer": "rl.ReplayBuffer.load(path) does", "save_model": "algorithm.save(path) does",
-    "save_policy": "algorithm.policy.save(path) does, or rl.export_onnx(algorithm, path)",
-}  # fmt: skip
-"""Attributes of an algorithm: what does the same."""
-LOADERS = {
-    "Algorithm.load": "Write algorithm.load(path); rl.load(path) makes the algorithm that a file holds.",
-    "Policy.load": "Write policy.load(path); rl.load_policy(path) makes the policy that a file holds.",
-}
-"""Methods that other libraries call on the class: the call on an object, and the function that makes one."""
 
 _NORMALIZES = "a policy does: rl.ActorCritic.for_envs(envs, normalize_obs=True, normalize_reward=True)"
 _SYNC = 'rl.make_vec(env, num_envs, backend="sync") does'

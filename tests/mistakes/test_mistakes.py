@@ -58,7 +58,7 @@ def test_there_are_many_of_all_kinds() -> None:
     assert len({row[0] for row in [*MISTAKES, *COMMANDS]}) == len(MISTAKES) + len(COMMANDS) >= 100
     kinds = {row[1] for row in MISTAKES}
     assert {
-        "ParamsError", "ArgumentError", "FrozenError", "SpaceError", "EnvError", "NonFiniteError", "CheckpointError",
+        "ParamsError", "ArgumentError", "SpaceError", "EnvError", "NonFiniteError", "CheckpointError",
         "ReplayBufferError", "ReturnedError", "NoSuchNameError",
     } <= {kind.__name__ for kind in kinds}  # fmt: skip
 

@@ -23,7 +23,6 @@ from rltrainer.state.state_file import read_state, write_state
 from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, Rule, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 Array = np.ndarray[Any, Any]
 
@@ -236,7 +235,6 @@ class ReplayedStep(NamedTuple):
     frame: Any
 
 
-@explains_arguments
 def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[], Env]) -> Iterator[ReplayedStep]:
     """Step through a training episode again, by the seed and the actions that were recorded.
 

@@ -30,7 +30,6 @@ from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 AGENT, TEAM_RETURN = "agent", "team_return"
 
@@ -43,7 +42,6 @@ class TeamsState:
     returns: Array
 
 
-@explains_arguments
 class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
     """A vector env whose rows are the agents of parallel envs: a policy that is trained on it is shared by them all.
 

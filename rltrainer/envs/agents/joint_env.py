@@ -10,10 +10,8 @@ from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
 from rltrainer.validation.field_rules import checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 class JointEnv(gym.Env[Any, Any]):
     """One env that observes what all agents observe, and whose action is what all of them do.
 

@@ -11,12 +11,10 @@ from rltrainer.tools.datasets.array_files import from_hdf5, from_npz
 from rltrainer.tools.datasets.minari_data import from_minari
 from rltrainer.tools.datasets.parquet_files import from_lerobot, from_parquet
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 READERS: dict[str, Any] = {".h5": from_hdf5, ".hdf5": from_hdf5, ".npz": from_npz, ".parquet": from_parquet}
 
 
-@explains_arguments
 def load(
     path: str | os.PathLike[str],
     *,

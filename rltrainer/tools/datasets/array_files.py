@@ -19,13 +19,11 @@ from rltrainer.files.json_text import MAX_DEPTH
 from rltrainer.files.regular_file import open_regular
 from rltrainer.tools.datasets.logged_rows import check_claim, is_wanted, nbytes_of, numbers, reading, rows_of, to_buffer
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 # Compressions and checksums that HDF5 and h5py bring; for any other number HDF5 would load a library.
 BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 
 
-@explains_arguments
 def from_npz(
     path: str | Path,
     *,
@@ -89,7 +87,6 @@ def _read_array(origin: str, name: str, data: bytes) -> Array:
     return numbers(origin, name, array)
 
 
-@explains_arguments
 def from_hdf5(
     path: str | Path,
     *,

@@ -24,10 +24,8 @@ from rltrainer.tools.datasets.logged_rows import NAMES, LoggedRows, check_claim,
 from rltrainer.tools.datasets.parquet_files import claimed_nbytes
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 def from_minari(
     name: str | Path,
     *,
@@ -171,7 +169,6 @@ def episode_arrays(buffer: ReplayBuffer, caller: str) -> Iterator[EpisodeArrays]
         yield EpisodeArrays(map_tree(lambda x, y: to_array(torch.cat([x, y])), obs, last), *columns)
 
 
-@explains_arguments
 def to_minari(
     buffer: ReplayBuffer,
     name: str,

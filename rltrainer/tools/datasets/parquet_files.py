@@ -27,7 +27,6 @@ from rltrainer.tools.datasets.logged_rows import (
     to_buffer,
 )
 from rltrainer.validation.field_rules import AnyPath, Rule, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 STATE = "observation.state"
 Keys = Annotated[
@@ -39,7 +38,6 @@ Keys = Annotated[
 ]
 
 
-@explains_arguments
 def from_parquet(
     path: str | Path,
     *,
@@ -72,7 +70,6 @@ def from_parquet(
     return to_buffer(origin, rows, observation_space, action_space, device, seed)
 
 
-@explains_arguments
 def from_lerobot(
     path: str | Path,
     *,

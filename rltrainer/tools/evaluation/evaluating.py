@@ -10,12 +10,10 @@ from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import AgentsAsEnvs
 from rltrainer.envs.agents.parallel_env import ParallelEnv
 from rltrainer.tools.evaluation.playing import Env, VectorEnv, play, vector_of
-from rltrainer.validation.suggestions import explains_arguments
 
 MOST_ENVS = 10
 
 
-@explains_arguments
 def evaluate_policy(
     policy: Player,
     envs: VectorEnv | Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],

@@ -16,10 +16,8 @@ from rltrainer.tools.evaluation.frames import frames_per_second, require_frames,
 from rltrainer.tools.evaluation.playing import Env, play, vector_of
 from rltrainer.tools.evaluation.video_file import FORMATS, VideoFile, require_encoder
 from rltrainer.validation.field_rules import AnyPath, PositiveFloat, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 def record(
     policy: Player,
     env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],

@@ -9,10 +9,8 @@ from rltrainer.envs.agents.parallel_env import ParallelEnv
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.tools.evaluation.frames import has_display
 from rltrainer.tools.evaluation.playing import Env, play, vector_of
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 def watch(
     policy: Player,
     env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],

@@ -17,10 +17,8 @@ from rltrainer.tools.export.parity import compare
 from rltrainer.tools.export.quiet import quiet
 from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
-@explains_arguments
 def export_onnx(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as an ONNX graph, which ONNX Runtime and others run without Python, PyTorch or rltrainer.
 

@@ -19,13 +19,11 @@ from rltrainer.tools.export.parity import compare
 from rltrainer.tools.export.quiet import quiet
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 DESCRIPTION = "rltrainer.json"
 """Name of the file within the file that says what the graph is of."""
 
 
-@explains_arguments
 def export_torch(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as a graph that PyTorch runs without rltrainer: a `.pt2` file of `torch.export`.
 

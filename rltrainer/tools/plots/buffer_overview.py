@@ -8,7 +8,6 @@ from rltrainer.data import ReplayBuffer
 from rltrainer.data.action_coverage import ActionCoverage
 from rltrainer.data.chosen_episodes import episodes_of
 from rltrainer.tools.plots.figures import COLORS, GREY, drawing, new_figure
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +18,6 @@ MAX_NUMBERS = 24
 NUM_BINS = 30
 
 
-@explains_arguments
 def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
     """Return the picture of a buffer: returns and lengths of its episodes, by how they ended, and what actions cover.
 

@@ -19,7 +19,6 @@ from rltrainer.functional.scores import (
 )
 from rltrainer.functional.scores import probability_of_improvement as improvement
 from rltrainer.tools.plots.figures import GREY, drawing, label, line, new_figure
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +32,6 @@ AGGREGATES = {
 }
 
 
-@explains_arguments
 def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
 
@@ -68,7 +66,6 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
     return figure
 
 
-@explains_arguments
 def aggregate_scores(
     scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000, title: str = ""
 ) -> "Figure":
@@ -109,7 +106,6 @@ def aggregate_scores(
     return figure
 
 
-@explains_arguments
 def probability_of_improvement(
     scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 2000, title: str = ""
 ) -> "Figure":

@@ -19,7 +19,6 @@ from rltrainer.tools.plots.run_data import (
     step_unit,
     title_of,
 )
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +28,6 @@ FEW_POINTS = 40
 """Up to so many, each is marked."""
 
 
-@explains_arguments
 def learning_curve(run: AnyRun) -> "Figure":
     """Return the picture of one run: the return of its test steps, and of its training episodes, over its steps.
 
@@ -63,7 +61,6 @@ def learning_curve(run: AnyRun) -> "Figure":
     return figure
 
 
-@explains_arguments
 def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of several seeds of one algorithm, or of several: interquartile mean and bootstrap interval.
 

@@ -33,7 +33,6 @@ from rltrainer.tools.plots.run_data import (
 )
 from rltrainer.tools.runs import Run
 from rltrainer.validation.field_rules import AnyPath, checked, is_finite
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +60,6 @@ tr { border-bottom: 1px solid #eee; } summary { cursor: pointer; font-weight: 60
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data: 'self' file:; media-src 'self' file:"
 
 
-@explains_arguments
 def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
     """Write an HTML page of a run and return its path: curves, videos, params, versions, timing, whether it has ended.
 

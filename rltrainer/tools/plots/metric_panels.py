@@ -8,7 +8,6 @@ import numpy as np
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.tools.plots.figures import count_steps, drawing, label, line, new_figure
 from rltrainer.tools.plots.run_data import AnyRun, Curve, as_run, curves, step_unit
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +19,6 @@ MAX_PANELS = 60
 """Small pictures in one; a log may have any number of names."""
 
 
-@explains_arguments
 def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     """Return the picture of all numbers of a kind of row over a run's steps: losses, learning rates, what hooks log.
 

@@ -5,13 +5,11 @@ import numpy as np
 from rltrainer.functional.scores import bootstrap_interval, mean_score
 from rltrainer.tools.plots.figures import label
 from rltrainer.tools.plots.run_data import Runs, env_name, grouped_by_env, needed_curve
-from rltrainer.validation.suggestions import explains_arguments
 
 SIDES = "<<>>><"
 """The side that each column is aligned to: numbers to the right."""
 
 
-@explains_arguments
 def table(runs: Runs, value: str = "test/score", *, confidence: float = 0.95) -> str:
     """Return a Markdown table with a row for each env and algorithm: runs, mean, standard deviation and interval.
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.tools.recipes import recipe_of
 from rltrainer.tools.runs import Run, open_run
-from rltrainer.validation.suggestions import explains_arguments
 
 Array: TypeAlias = NDArray[np.float64]
 AnyRun: TypeAlias = Run | str | os.PathLike[str]
@@ -193,7 +192,6 @@ def title_of(run: Run) -> str:
     return algorithm + (f" on {env}" if env else "") + (f", seed {seed}" if isinstance(seed, int) else "")
 
 
-@explains_arguments
 def run_scores(
     tasks: Mapping[str, AnyRun | Sequence[AnyRun]],
     ranges: Mapping[str, tuple[float, float]] | None = None,

@@ -8,7 +8,6 @@ import numpy as np
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.tools.plots.figures import COLORS, GREY, drawing, label, new_figure
 from rltrainer.tools.sweeps import SweepResult, SweepTrial
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,6 @@ MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
 """Marker, colour and opacity of a trial."""
 
 
-@explains_arguments
 def sweep(result: SweepResult) -> "Figure":
     """Return the picture of a sweep: scores by trial with the best so far, and by each field that varies.
 

@@ -18,7 +18,7 @@ from rltrainer.files.regular_file import open_regular
 from rltrainer.state.plain_values import PlainReader
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithm_named
 from rltrainer.tools.recipes.recipe import Recipe
-from rltrainer.validation.suggestions import did_you_mean, explains_arguments
+from rltrainer.validation.suggestions import did_you_mean
 
 FOLDER = Path(__file__).parent
 
@@ -28,7 +28,6 @@ def names() -> list[str]:
     return sorted(f"{algorithm}/{env}" for algorithm in ALGORITHMS for env in _tables(algorithm))
 
 
-@explains_arguments
 def get(algorithm: str, env: str | None = None) -> Recipe:
     """Return a recipe: `get("ppo", "LunarLander-v3")`, or `get("ppo/LunarLander-v3")`.
 

@@ -10,7 +10,6 @@ from rltrainer.loggers import RunFolder
 from rltrainer.tools.recipes.any_recipe import AnyRecipe
 from rltrainer.tools.recipes.offline_recipe import OfflineRecipe
 from rltrainer.tools.recipes.recipe import Recipe
-from rltrainer.validation.suggestions import explains_arguments
 
 NAME = "recipe.json"
 START = "start.safetensors"
@@ -32,7 +31,6 @@ def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
         file.write((recipe.to_json() + "\n").encode())
 
 
-@explains_arguments
 def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     """Return the recipe of a run.
 

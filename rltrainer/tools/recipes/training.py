@@ -28,7 +28,6 @@ from rltrainer.tools.recipes.recipe import Recipe
 from rltrainer.tools.recipes.recipe_file import START, write_recipe
 from rltrainer.trainers import InfoStats
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 SHAPES = {"num_envs", "env_kwargs", "wrappers"}
 """Fields that recommended settings depend on."""
@@ -51,7 +50,6 @@ class Training:
     recipe: AnyRecipe
 
 
-@explains_arguments
 def train(
     env: str | Callable[[], gym.Env[Any, Any]] | None = None,
     algorithm: str | Algorithm | None = None,
@@ -103,7 +101,6 @@ def train(
     return run_recipe(recipe, folder, start, **live)
 
 
-@explains_arguments
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
     """Train by a recipe in a folder, or go on with what was trained there; return the best algorithm.
 
@@ -140,7 +137,6 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     return Training(trainer.algorithm, folder, info, recipe)
 
 
-@explains_arguments
 def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:
     """Return the recipe that `rl.train` takes for an env; with the algorithm's recommended fields if there is none.
 

@@ -18,7 +18,6 @@ from rltrainer.loggers.run_path import RunPath
 from rltrainer.state.registry import Named
 from rltrainer.state.state_file import read_state
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,6 @@ class Run:
         return dict(fields) if isinstance(fields, Mapping) else {}
 
 
-@explains_arguments
 def open_run(path: str | os.PathLike[str]) -> Run:
     """Return the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
 

@@ -13,7 +13,6 @@ from rltrainer.tools.runs.job_process import Parent
 from rltrainer.tools.runs.processes import Bar, Processes, check_program
 from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, a_callable, checked, is_int
-from rltrainer.validation.suggestions import explains_arguments
 
 T = TypeVar("T")
 Seeds = Annotated[
@@ -46,7 +45,6 @@ def run_seeds(
 def run_seeds(
     make: Callable[[int], T], seeds: Iterable[int] = ..., *, num_processes: int | None = ..., show_progress: bool = ...
 ) -> list[SeedRun[T]]: ...
-@explains_arguments
 def run_seeds(
     make: Callable[[int], Any],
     seeds: Iterable[int] = range(5),

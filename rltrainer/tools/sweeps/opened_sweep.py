@@ -17,7 +17,6 @@ from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.tools.sweeps.result import State, SweepResult, SweepTrial
 from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna
 from rltrainer.validation.field_rules import AnyPath, checked
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     import optuna
@@ -29,7 +28,6 @@ MAX_SEEDS = 10_000
 STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
-@explains_arguments
 def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
     """Return the sweep in a folder as `rl.sweep` returned it, or as far as it has come: it may be running still.
 

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.state.plain_values import to_plain
 from rltrainer.validation.field_rules import as_python, is_finite
-from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     import optuna
 
 
-@explains_arguments
 @dataclass(frozen=True)
 class Uniform:
     """Numbers from `low` to `high`, all alike.
@@ -41,7 +39,6 @@ class Uniform:
             raise ParamsError(field_error_text(type(self).__name__, "high", rule, self.high))
 
 
-@explains_arguments
 @dataclass(frozen=True)
 class LogUniform(Uniform):
     """Positive numbers from `low` to `high`, each power of ten as likely as the next: learning rates, coefficients.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ArgumentError, ParamsError, SpaceError
+from rltrainer.errors import ParamsError, SpaceError
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 PARTS = gym.spaces.Dict(a=OBS, b=gym.spaces.Tuple((gym.spaces.Discrete(2), OBS)))
@@ -62,13 +62,6 @@ def test_predict_says_which_shapes_there_are(obs: Any) -> None:
         SpaceError, match=r"^ActorCritic\.predict: obs: expected float32 \(3,\), or \('N', 3\) for sever"
     ):
         make().predict(obs)
-
-
-def test_deterministic_is_the_default() -> None:
-    predict: Any = make().predict
-    text = r"Policy\.predict: unknown argument 'deterministic'\. Greedy is the default, explore=False; explore=True sam"
-    with pytest.raises(ArgumentError, match=text):
-        predict(np.zeros(3), deterministic=True)
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,15 @@ def test_a_misspelt_option_names_the_nearest(cls: Any) -> None:
     ):
         with pytest.raises(ParamsError) as caught:
             make(*args, hiden_sizes=(3,))
-        assert str(caught.value) == f"{cls.__name__}: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
+        assert str(caught.value) == f"{cls.__name__}: unknown argument 'hiden_sizes'. Did you mean 'hidden_sizes'?"
         assert isinstance(caught.value, TypeError)
 
 
 def test_other_wrong_arguments() -> None:
     envs = counting_envs()
-    with pytest.raises(ParamsError, match="^ActorCritic: unknown option 'net_arch'. Did you mean 'hidden_siz"):
+    with pytest.raises(ParamsError, match="^ActorCritic: unknown argument 'net_arch'. Did you mean 'hidden_siz"):
         rl.ActorCritic.for_envs(envs, net_arch=[64, 64])
-    with pytest.raises(ParamsError, match="^ActorCritic: too many positional arguments. Give each option by"):
+    with pytest.raises(ParamsError, match="^ActorCritic: too many positional arguments. Give each argument by"):
         rl.ActorCritic.for_envs(envs, None, (64, 64))
     with pytest.raises(ParamsError, match="^Policy: is abstract. Build one of its subclasses"):
         rl.Policy.for_envs(envs)
@@ -156,7 +156,7 @@ def test_options_that_are_handed_on_are_known_by_name(cls: Any) -> None:
     assert cls.for_envs(envs, hidden_sizes=(3,), normalize_obs=True).obs_normalizer is not None
     with pytest.raises(ParamsError) as caught:
         cls.for_envs(envs, hiden_sizes=(3,))
-    assert str(caught.value) == f"{cls.__name__}: unknown option 'hiden_sizes'. Did you mean 'hidden_sizes'?"
+    assert str(caught.value) == f"{cls.__name__}: unknown argument 'hiden_sizes'. Did you mean 'hidden_sizes'?"
 
 
 def test_a_schedule_refuses_what_it_does_not_know() -> None:

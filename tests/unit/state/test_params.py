@@ -304,6 +304,8 @@ def test_json_that_to_json_did_not_write(text: str) -> None:
             "TinyParams: missing a required argument: 'max_epochs'. Give each field by name: max_epochs=..., lr=....",
         ),
         (lambda: rl.EpsilonGreedy(eps=0.1), "EpsilonGreedy: unknown field 'eps'. Did you mean 'epsilon'?"),
+        (lambda: rl.PPO(), "PPO: missing a required argument: 'policy'. Write PPO(policy, ...)."),
+        (lambda: rl.EarlyStopping(patient=1), "EarlyStopping: unknown argument 'patient'. Did you mean 'patience'?"),
     ],
 )
 def test_wrong_names_and_numbers_of_arguments(make: Callable[[], object], text: str) -> None:
@@ -311,6 +313,16 @@ def test_wrong_names_and_numbers_of_arguments(make: Callable[[], object], text: 
         make()
     assert str(caught.value) == text
     assert isinstance(caught.value, TypeError)  # what Python raises for it
+
+
+def test_a_type_error_within_a_constructor_stays() -> None:
+    class Own(rl.DQN):
+        def __init__(self, policy: Any) -> None:
+            len(policy)
+            super().__init__(policy)
+
+    with pytest.raises(TypeError, match=r"^object of type 'int' has no len\(\)$"):
+        Own(3)
 
 
 def test_every_name_of_another_library_has_one_of_ours() -> None:
