@@ -6,7 +6,7 @@ from rltrainer.envs.adapter.observations import EnvStep
 from rltrainer.envs.agents.agents_as_envs import AgentsAsEnvs
 from rltrainer.envs.agents.joint_env import JointEnv
 from rltrainer.envs.atari import AtariWrapper
-from rltrainer.envs.backends.env_group import SaveableEnv
+from rltrainer.envs.backends.masked_resets import SaveableEnv
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.envs.vector_env import frame_skip
 from rltrainer.envs.wrappers import ActionMask, PixelObservation

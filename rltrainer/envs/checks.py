@@ -110,6 +110,30 @@ def check_reward(who: str, reward: Any, batch: tuple[int, ...] = ()) -> None:
         raise SpaceError(f"{who}: expected {expected}, got {describe(reward)} ({hint})")
 
 
+def check_same_spaces(i: int, found: tuple[Any, Any], first: int, expected: tuple[Any, Any]) -> None:
+    """Raise a `SpaceError` unless env i has the same observation and action space as env `first`."""
+    for name, here, there in zip(("observation_space", "action_space"), expected, found, strict=True):
+        if here != there:
+            raise SpaceError(f"env {i} {name}: expected {here}, as env {first} has, got {there}")
+
+
+def check_reward_shape(i: int, reward: Any, first: int, expected: tuple[int, ...] | None) -> None:
+    """Raise a `SpaceError` unless env i rewards as many agents as env `first`."""
+    if np.shape(reward) != expected:
+        raise SpaceError(f"env {i} reward: expected shape {expected}, as env {first} has, got {describe(reward)}")
+
+
+def failure_text(i: int, when: str, name: str, message: str) -> str:
+    """Say that env i raised an exception of this type name and message."""
+    hint = ""
+    if "to unpack" in message or "cannot unpack" in message:
+        of_step = "step returns (obs, reward, terminated, truncated, info)"
+        hint = f". {of_step if when.startswith('step') else 'reset returns (obs, info)'} since gymnasium 0.26"
+    elif "unexpected keyword argument" in message and when.startswith("reset"):
+        hint = ". Write def reset(self, *, seed=None, options=None)"
+    return f"env {i} failed during {when}: {name}: {message}{hint}"
+
+
 def describe(value: Any) -> str:
     """Say in a few words what a value is: `uint8 (84, 84, 3)`, `a tuple of 2`, `NoneType None`."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor):

@@ -14,7 +14,7 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
 from rltrainer.envs.atari import UNDERSTOOD, AtariVectorEnv, atari_options_of
-from rltrainer.envs.backends.env_group import Env
+from rltrainer.envs.backends.masked_resets import Env
 from rltrainer.envs.backends.native import EnvPoolVectorEnv, NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.workers.worker_pool import WorkerOptions

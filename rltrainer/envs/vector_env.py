@@ -9,8 +9,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from rltrainer.envs.backends.env_group import failure_text
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
+from rltrainer.envs.checks import failure_text
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
 from rltrainer.validation.field_rules import as_python, is_int
 

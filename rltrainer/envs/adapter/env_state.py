@@ -17,8 +17,7 @@ from rltrainer.envs.adapter.autoreset import layers
 from rltrainer.envs.adapter.episode_clock import ClockState, EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.episodes import EpisodeRecorder
 from rltrainer.envs.adapter.observations import ObsMemory, take_rows
-from rltrainer.envs.backends.env_group import SaveableEnv
-from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
+from rltrainer.envs.backends.masked_resets import MaskedVectorEnv, SaveableEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.spaces import ValueRange, leaf_shape, stored_dtype

@@ -21,8 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space, nothing
-from rltrainer.envs.backends.env_group import write_row
-from rltrainer.envs.backends.masked_resets import NO_TRANSITION
+from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, missing_extra
 from rltrainer.seeding import derive_seed

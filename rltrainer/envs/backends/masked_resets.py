@@ -1,8 +1,8 @@
 """The parent of our vector envs of single envs: which envs are due for a reset, masked resets, seeds."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -16,9 +16,31 @@ from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
 from rltrainer.validation.field_rules import as_python, is_int
 
+Env = gym.Env[Any, Any]
+StepOutcome = tuple[Tree, Any, Any, Any, dict[str, Any]]
+
 NO_TRANSITION = "rltrainer_no_transition"
-"""The info that tells [N] bool in which envs a step was no transition: they failed and were made anew, or stood for an
-agent that is not there."""
+"""The info [N] bool that marks envs in which a step was no transition: they failed and were restarted, or stand for an
+agent that is gone."""
+
+
+@runtime_checkable
+class SaveableEnv(Protocol):
+    """An env, or a vector env as a whole, whose state can be saved and loaded.
+
+    A resumed run loads this state instead of repeating the actions of the episode. The library asks the vector env
+    that a collector got; or else each single env of `make_vec`'s backends `sync` and `workers`: its outermost wrapper,
+    which speaks for all that it wraps, time limits and frame stacks too.
+
+    A state is data: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists. It holds all
+    that decides the next steps, the state of random generators too, but not the last observation.
+    """
+
+    def state_dict(self) -> State:
+        """Return the state; later steps of the env must not change it."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state; the env was reset before."""
 
 
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
@@ -28,9 +50,9 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     their space, rewards are float64 [N] (or [N, A], if the envs reward A agents), flags bool [N].
 
     Args:
-        num_envs: how many envs.
-        seed: what the adapter derives the seeds of all episodes from (`base_seed`). Without an adapter, the first
-            reset that is given no seed takes the seeds of the first episodes.
+        num_envs: N.
+        seed: the adapter derives the seeds of all episodes from it (`base_seed`). Without an adapter, the first reset
+            without a seed takes the seeds of the first episodes.
 
     Attributes:
         are_saveable: whether each env is a `SaveableEnv`.
@@ -39,25 +61,32 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     are_saveable: bool
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
-        self.num_envs = num_envs
-        self.base_seed = seed
+        self.num_envs, self.base_seed = num_envs, seed
         self._num_steps = 0
         self._needs_reset = set(range(num_envs))
         self._parked: set[int] = set()
         self._is_first_reset = True
-        self._when = "the making of the envs"  # what they do now, for errors
+        self._when = "the making of the envs"  # for errors
 
     @abstractmethod
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute."""
 
     @abstractmethod
-    def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
-        """Reset envs, given with their seeds; return the observations of all, and infos."""
+    def step(self, actions: Any) -> StepOutcome:
+        """Step every env that is not parked.
+
+        Returns:
+            observations, rewards, terminated, truncated, infos.
+
+        Raises:
+            EnvError: an env fails, or is at its end and was not reset.
+            SpaceError: an env returns something else than its spaces, a number and two bools.
+        """
 
     @abstractmethod
-    def _step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step every env that is not parked; return what `step` does."""
+    def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
+        """Reset envs, given with their seeds; return the observations of all, and infos."""
 
     @abstractmethod
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
@@ -84,32 +113,15 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         rows = range(self.num_envs) if mask is None else self._masked(mask)
         seeds = self._seeds(seed)
         self._when = f"reset after {self._num_steps} steps"
-        self._obs, infos = self._reset({i: seeds[i] for i in rows}, env_options or None)
-        self._needs_reset.difference_update(rows)
-        self._parked.difference_update(rows)
         self._is_first_reset = False
+        return self.begin({i: seeds[i] for i in rows}, env_options or None)
+
+    def begin(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
+        """Reset envs, given with their seeds, which may be stepped from now on; return what `reset` does."""
+        self._obs, infos = self._reset(due, options)
+        self._needs_reset.difference_update(due)
+        self._parked.difference_update(due)
         return self._obs, infos
-
-    def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step every env that is not parked.
-
-        Returns:
-            observations, rewards, terminated, truncated, infos.
-
-        Raises:
-            EnvError: an env fails, or is at its end and was not reset.
-            SpaceError: at its first step, an env returns something else than its spaces, a number and two bools.
-        """
-        if self._needs_reset:
-            text = f"env {min(self._needs_reset)} must be reset before it is stepped"
-            raise EnvError(f'{text}; options={{"reset_mask": mask}} resets single envs')
-        self._num_steps += 1
-        self._when = f"step {self._num_steps}"
-        self._obs, reward, terminated, truncated, infos = self._step(actions)
-        done = terminated | truncated
-        if np.count_nonzero(done):
-            self._needs_reset.update(np.flatnonzero(done).tolist())
-        return self._obs, reward, terminated, truncated, infos
 
     def park(self, rows: Any) -> None:
         """Leave envs [K] out of all steps until they are reset: each step returns their last observation, reward 0."""
@@ -117,7 +129,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._needs_reset -= self._parked
 
     def load_states(self, states: Sequence[State]) -> None:
-        """Put each env, which was reset before, where its state was."""
+        """Let each env, which was reset before, load its state."""
         self._when = "load_state_dict"
         self._load_each(states)
 
@@ -136,11 +148,23 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             self._raise_invalid("set_attr", "values", f"must hold one value per env ({self.num_envs})", values)
         self._set_each(name, each)
 
+    def _begin_step(self) -> None:
+        if self._needs_reset:
+            text = f"env {min(self._needs_reset)} must be reset before it is stepped"
+            raise EnvError(f'{text}; options={{"reset_mask": mask}} resets single envs')
+        self._num_steps += 1
+        self._when = f"step {self._num_steps}"
+
+    def _end_step(self, obs: Tree, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> StepOutcome:
+        self._obs, done = obs, terminated | truncated
+        if np.count_nonzero(done):
+            self._needs_reset.update(np.flatnonzero(done).tolist())
+        return obs, reward, terminated, truncated, infos
+
     def _declare(self, spaces: tuple[Any, Any], metadata: dict[str, Any], render_mode: str | None) -> None:
-        """Say what the single envs are: their observation and action space, metadata and render mode."""
+        """Take over the observation and action space, metadata and render mode of the single envs."""
         self.single_observation_space, self.single_action_space = spaces
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.observation_space, self.action_space = (batch_space(space, self.num_envs) for space in spaces)
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode = render_mode
         self._spaces = leaf_spaces(self.single_observation_space)
@@ -168,3 +192,21 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _raise_invalid(self, method: str, field: str, rule: str, value: object) -> NoReturn:
         raise ParamsError(field_error_text(f"{type(self).__name__}.{method}", field, rule, value))
+
+
+def write_row(arrays: Tree, i: int, value: Tree) -> None:
+    """Write one env's observation; called for each env at each step, hence no generic walk over the tree."""
+    if isinstance(arrays, np.ndarray):
+        arrays[i] = value
+    elif isinstance(arrays, dict):
+        for key, part in arrays.items():
+            write_row(part, i, value[key])
+    else:
+        for part, item in zip(arrays, value, strict=True):
+            write_row(part, i, item)
+
+
+def copy_rows(target: Tree, source: Tree, rows: Iterable[int]) -> None:
+    """Copy some envs' observations from arrays [N, ...] into others."""
+    for i in rows:
+        write_row(target, i, map_tree(lambda leaf, i=i: leaf[i], source))

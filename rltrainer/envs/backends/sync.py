@@ -1,69 +1,222 @@
-"""Our in-process vector env: steps its envs one after the other, and names the one that fails."""
+"""Our in-process vector env: it steps its envs one after the other, and names the one that fails."""
 
+import copy
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import iterate
 
-from rltrainer.envs.backends.env_group import Env, EnvGroup, copy_rows, failure_text
-from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
-from rltrainer.errors import EnvError, SpaceError
+from rltrainer.envs.backends.masked_resets import Env, MaskedVectorEnv, SaveableEnv, StepOutcome, copy_rows, write_row
+from rltrainer.envs.checks import (
+    check_flag,
+    check_info,
+    check_obs,
+    check_reward,
+    check_reward_shape,
+    check_same_spaces,
+    describe,
+    failure_text,
+)  # fmt: skip
+from rltrainer.errors import EnvError, RLTrainerError, SpaceError
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
 
+Info = dict[str, Any]
+_NOTHING: Info = {}
+
 
 class SyncVectorEnv(MaskedVectorEnv):
-    """Steps N envs in this process.
+    """Steps N envs in this process; a worker process steps its share of envs with one.
 
     Args:
         factories: one per env; each returns a new env, all with equal spaces.
         seed: see `MaskedVectorEnv`.
+        first: the index of the first env, in errors.
+        current: one integer in a list or array that always holds the index of the env that is being called.
+        fail: called as `fail(i, error)` with what env i raises in a step, reset or load; if it returns, the other envs
+            continue. None raises an `EnvError`.
+
+    Attributes:
+        memory: arrays [N, ...] into which all observations are written; None makes new ones at each call.
+        infos: of the last step, one per env.
 
     Raises:
         EnvError: a factory raises, or returns something else than a new env.
         SpaceError: an env's spaces differ from the first one's, or are not supported.
     """
 
-    def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None) -> None:
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Env]],
+        seed: int | None = None,
+        *,
+        first: int = 0,
+        current: Any = None,
+        fail: Callable[[int, BaseException], None] | None = None,
+    ) -> None:
         super().__init__(len(factories), seed)
-        self._group = EnvGroup(len(factories), self._fail)
-        self.envs = self._group.envs
+        self.envs: list[Env] = []
+        self.memory: Tree | None = None
+        self.infos: list[Info] = []
+        self._first, self._fail = first, fail or self._raise
+        self._current = [-1] if current is None else current
+        self._reward_shape: tuple[int, ...] | None = None  # `(A,)` with A agents, once it was seen
+        self._usual_types: set[tuple[type, ...]] = set()  # of rewards, flags and infos that passed the checks
         try:
-            self._group.make(factories)
-            self._declare(self._group.spaces, self.envs[0].metadata, self.envs[0].render_mode)
-            self.are_saveable = self._group.are_saveable
+            for i, factory in enumerate(factories):  # factories are not kept: their contents may not be pickled
+                self._make(i, factory)
+            env = self.envs[0]
+            self._declare((env.observation_space, env.action_space), env.metadata, env.render_mode)
+            self.are_saveable = all(isinstance(env, SaveableEnv) for env in self.envs)
         except BaseException:
             self.close_extras()
             raise
+        only = self._spaces  # where an observation is one array, it is checked in place
+        self._usual_obs = (only.shape, only.dtype) if isinstance(only, gym.spaces.Box) else (None, None)
 
-    def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
-        obs = map_tree(np.copy, self._obs)
-        infos = self._group.reset(obs, due.items(), options)
-        return obs, self._group.gather(infos)
+    def remake(self, i: int, factory: Callable[[], Env]) -> None:
+        """Replace env i by a new one; raises as the constructor does."""
+        self._close(i)
+        self._make(i, factory)
 
-    def _step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        obs = map_tree(np.empty_like, self._obs)
-        if self._parked:
-            copy_rows(obs, self._obs, self._parked)
-        rewards, terminated, truncated, infos = self._group.step(obs, actions, self._parked)
+    def _reset(self, due: dict[int, int | None], options: Info | None) -> tuple[Tree, Info]:
+        obs = map_tree(np.copy, self._obs) if self.memory is None else self.memory
+        infos: list[Info] = [_NOTHING] * self.num_envs
+        for i, seed in due.items():
+            number = self._current[0] = self._first + i
+            try:
+                env_obs, info = self.envs[i].reset(seed=seed, options=copy.deepcopy(options))
+                check_obs(f"env {number} obs", self._spaces, env_obs)
+                write_row(obs, i, env_obs)
+                check_info(f"env {number} info", info)
+                infos[i] = info
+            except BaseException as error:
+                self._fail(number, error)
+        return obs, self._gathered(infos)
+
+    def step(self, actions: Any) -> StepOutcome:
+        """Step every env that is not parked; see `MaskedVectorEnv.step`."""
+        self._begin_step()
+        if isinstance(actions, dict | tuple):  # the rows of an array need no help
+            actions = list(iterate(self.action_space, actions))
+        if not hasattr(actions, "__len__") or getattr(actions, "ndim", 1) == 0 or len(actions) != self.num_envs:
+            self._raise_invalid("step", "actions", f"must hold one action per env ({self.num_envs})", actions)
+        first, current, parked, num_envs = self._first, self._current, self._parked, self.num_envs
+        if (obs := self.memory) is None:
+            obs = map_tree(np.empty_like, self._obs)
+            if parked:
+                copy_rows(obs, self._obs, parked)
+        (shape, dtype), known, is_flat = self._usual_obs, self._usual_types, type(obs) is np.ndarray
+        rewards: list[Any] = [0.0] * num_envs
+        terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            if i in parked:
+                continue
+            current[0] = first + i
+            try:
+                env_obs, reward, ended, cut, info = env.step(action)
+                # NumPy would broadcast another shape, and take texts for numbers and flags.
+                if type(env_obs) is not np.ndarray or env_obs.shape != shape or env_obs.dtype != dtype:
+                    check_obs(f"env {first + i} obs", self._spaces, env_obs)
+                if (type(reward), type(ended), type(cut), type(info)) not in known:
+                    self._check_outcome(first + i, reward, ended, cut, info)
+                if is_flat:
+                    obs[i] = env_obs
+                else:
+                    write_row(obs, i, env_obs)
+                rewards[i] = np.array(reward, np.float64) if self._reward_shape else float(reward)
+                terminated[i], truncated[i], infos[i] = ended, cut, info
+            except BaseException as error:
+                self._fail(first + i, error)
+        if self._reward_shape:  # of envs that were left out too
+            rewards = [np.broadcast_to(reward, self._reward_shape) for reward in rewards]
+        self.infos = infos
         flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        return obs, np.array(rewards, np.float64), *flags, self._group.gather(infos) if any(infos) else {}
+        return self._end_step(obs, np.array(rewards, np.float64), *flags, self._gathered(infos) if any(infos) else {})
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call each env's method of this name, or read its attribute."""
-        return tuple(self._group.call(name, args, kwargs))
+        """Call each env's method of this name, its wrappers' included, or read its attribute."""
+        values = []
+        for i, env in enumerate(self.envs):
+            self._current[0] = self._first + i
+            value = env.get_wrapper_attr(name)
+            values.append(value(*args, **kwargs) if callable(value) else value)
+        return tuple(values)
 
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
-        self._group.set_attr(name, values)
+        for i, (env, value) in enumerate(zip(self.envs, values, strict=True)):
+            self._current[0] = self._first + i
+            env.set_wrapper_attr(name, value)
 
     def _load_each(self, states: Sequence[State]) -> None:
-        self._group.load_states(states)
+        for i, (env, state) in enumerate(zip(self.envs, states, strict=True), self._first):
+            self._current[0] = i
+            try:
+                env.load_state_dict(state)  # type: ignore[attr-defined]  # of a `SaveableEnv`
+            except BaseException as error:
+                self._fail(i, error)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""
-        self._group.close()
+        for i in range(len(self.envs)):
+            self._close(i)
 
-    def _fail(self, i: int, error: BaseException) -> NoReturn:
+    def _close(self, i: int) -> None:
+        try:
+            self.envs[i].close()
+        except (Exception, SystemExit) as error:
+            logging.getLogger("rltrainer").warning("env %d failed during close: %r", self._first + i, error)
+
+    def _make(self, i: int, factory: Callable[[], Env]) -> None:
+        number = self._current[0] = self._first + i
+        try:
+            env = factory()
+        except RLTrainerError:
+            raise
+        except Exception as error:
+            hint = ". A factory is called without arguments: lambda: MyEnv(...)" if "argument" in str(error) else ""
+            raise EnvError(f"env {number}: the factory raised {type(error).__name__}: {error}{hint}") from error
+        if not isinstance(env, gym.Env):
+            has_agents = callable(getattr(env, "observation_space", None))
+            hint = "rl.JointEnv or rl.AgentsAsEnvs takes several agents" if has_agents else "Does it lack a return?"
+            raise EnvError(f"env {number}: the factory must return a gymnasium.Env, got {describe(env)}. {hint}")
+        for j, other in enumerate(self.envs, self._first):
+            if env is other:
+                text = f"the factory returned the same object as for env {j}; it must make a new env"
+                raise EnvError(f"env {number}: {text}")
+        for name in ("observation_space", "action_space"):
+            if not isinstance(found := getattr(env, name, None), gym.Space):
+                rule = f"must be a gymnasium.Space; got {describe(found)}"
+                raise SpaceError(f"env {number} {name}: {rule}. Set it in __init__.")
+        model = self.envs[0] if self.envs else env
+        self.envs[i : i + 1] = [env]
+        expected = model.observation_space, model.action_space
+        check_same_spaces(number, (env.observation_space, env.action_space), self._first, expected)
+
+    def _check_outcome(self, i: int, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:
+        """Check all but the observation of a step; types of numbers and flags that pass are known from then on."""
+        check_reward(f"env {i} reward", reward)
+        check_flag(f"env {i} terminated", terminated)
+        check_flag(f"env {i} truncated", truncated)
+        check_info(f"env {i} info", info)
+        if self._reward_shape is None:
+            self._reward_shape = np.shape(reward)
+        check_reward_shape(i, reward, self._first, self._reward_shape)
+        if all(isinstance(value, int | float | np.generic) for value in (reward, terminated, truncated)):
+            self._usual_types.add((type(reward), type(terminated), type(truncated), type(info)))
+
+    def _gathered(self, infos: Sequence[Info]) -> Info:
+        """Return infos, one per env, as gymnasium's vector envs do."""
+        gathered: Info = {}
+        for i, info in enumerate(infos):
+            if info:
+                gathered = self._add_info(gathered, info, i)
+        return gathered
+
+    def _raise(self, i: int, error: BaseException) -> None:
         if isinstance(error, SpaceError) or not isinstance(error, Exception):
             raise error
         raise EnvError(failure_text(i, self._when, type(error).__name__, str(error))) from error

@@ -262,8 +262,8 @@ class SyncStreams:
     """Steps the envs of a `SyncVectorEnv` when they are told to; see `EnvStreams`."""
 
     def __init__(self, envs: SyncVectorEnv) -> None:
-        self._envs, self._group, num_envs = envs, envs._group, envs.num_envs
-        self.obs = map_tree(np.zeros_like, envs._obs)
+        self._envs, num_envs = envs, envs.num_envs
+        self.obs = envs.memory = map_tree(np.zeros_like, envs._obs)
         self.reward = np.zeros(num_envs)
         self.terminated, self.truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
@@ -274,19 +274,19 @@ class SyncStreams:
         """Step envs one after the other."""
         num_envs = self._envs.num_envs
         for env, action, number in zip(envs, actions, numbers, strict=True):
-            self._envs._when = f"step {number}"
-            others = [i for i in range(num_envs) if i != env]
-            rewards, terminated, truncated, infos = self._group.step(self.obs, [action] * num_envs, others)
-            if self._group.reward_shape:
-                raise several_agents(env, self._group.reward_shape)
+            self._envs._num_steps = number - 1
+            self._envs._parked, self._envs._needs_reset = {*range(num_envs)} - {env}, set()
+            _, rewards, terminated, truncated, _ = self._envs.step([action] * num_envs)
+            if rewards.ndim > 1:
+                raise several_agents(env, rewards.shape[1:])
             self.reward[env], self.terminated[env], self.truncated[env] = rewards[env], terminated[env], truncated[env]
-            self._infos[env] = infos[env]
+            self._infos[env] = self._envs.infos[env]
             self._stepped.append(env)
 
     def reset(self, env: int, seed: int | None, number: int) -> None:
         """Reset an env."""
         self._envs._when = f"reset after {number} steps"
-        self._group.reset(self.obs, [(env, seed)], None)
+        self._envs.begin({env: seed}, None)
         self._begun.append(env)
 
     def receive(self, timeout: float | None, max_steps: int) -> Answers:
@@ -297,7 +297,7 @@ class SyncStreams:
 
     def last_info(self, env: int) -> tuple[dict[str, Any], int]:
         """Return the infos of all envs' last steps, and the env's row there."""
-        return self._group.gather(self._infos), env
+        return self._envs._gathered(self._infos), env
 
     def drain(self) -> None:
         """Forget what is done."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from rltrainer.envs.backends.env_group import Env
+from rltrainer.envs.backends.masked_resets import Env
 from rltrainer.envs.workers.child import START_HINT, Child
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker_envs import ATTACH, Failure, StepResult, WorkerEnvs

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from rltrainer.envs.backends.env_group import Env, EnvGroup
+from rltrainer.envs.backends.masked_resets import Env
+from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker_infos import Schema
 from rltrainer.errors import RLTrainerError
@@ -73,19 +74,18 @@ class WorkerEnvs:
         self._factories, self._first, self._receive_file = factories, first, receive_file
         self._failures: list[Failure] = []
         self._schema: Schema | None = None  # of the infos that the parent was told last
-        self._group = EnvGroup(len(factories), self._fail, first)
+        self._envs: SyncVectorEnv | None = None
+        self._pulse = pulse
         pulse[0] = -1
-        self._group.current = pulse
-        self.close = self._group.close
         self._commands: dict[bytes, Callable[..., Any]] = {
             DESCRIBE: self._describe,
             ATTACH: self._attach,
             STEP: self._step,
             RESET: self._reset,
-            REMAKE: lambda i: self._group.remake(i, factories[i - first]),
-            CALL: self._group.call,
-            SET: self._group.set_attr,
-            LOAD: self._group.load_states,
+            REMAKE: lambda i: self._made.remake(i - first, factories[i - first]),
+            CALL: lambda name, args, kwargs: self._made.call(name, *args, **kwargs),
+            SET: lambda name, values: self._made.set_attr(name, values),
+            LOAD: lambda states: self._made.load_states(states),
         }
 
     def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
@@ -94,9 +94,19 @@ class WorkerEnvs:
         try:
             result = self._commands[command](*args)
         except BaseException as error:
-            self._fail(self._group.current[0], error)
-        self._group.current[0] = -1
+            self._fail(self._pulse[0], error)
+        self._pulse[0] = -1
         return result, self._failures
+
+    def close(self) -> None:
+        """Close every env."""
+        if self._envs is not None:
+            self._envs.close_extras()
+
+    @property
+    def _made(self) -> SyncVectorEnv:
+        assert self._envs is not None, "DESCRIBE makes the envs"
+        return self._envs
 
     def unsendable(self, error: Exception) -> Failure:
         """Return what the parent is told where an answer cannot be pickled."""
@@ -108,17 +118,17 @@ class WorkerEnvs:
 
     def _describe(self) -> tuple[Any, ...]:
         """Make the envs; return spaces, metadata, render mode of the first, where this code is, if all are saveable."""
-        self._group.make(self._factories)
-        first = self._group.envs[0]
-        code = os.path.realpath(__file__)
-        return *self._group.spaces, first.metadata, first.render_mode, code, self._group.are_saveable
+        made = SyncVectorEnv(self._factories, first=self._first, current=self._pulse, fail=self._fail)
+        self._envs, first, code = made, made.envs[0], os.path.realpath(__file__)
+        spaces = made.single_observation_space, made.single_action_space
+        return *spaces, first.metadata, first.render_mode, code, made.are_saveable
 
     def _attach(self, layout: tuple[Tree, Tree, int]) -> None:
         """Map the arrays whose descriptor comes next."""
         arrays = SharedArrays(*layout, file := self._receive_file())
         os.close(file)  # the memory lives as long as the arrays do
-        own = slice(self._first, self._first + len(self._group.envs))
-        self._obs = arrays.obs
+        own = slice(self._first, self._first + self._made.num_envs)
+        self._made.memory = map_tree(lambda array: array[own], arrays.obs)
         self._action = map_tree(lambda array: array[own], arrays.action)
         self._reward, self._skipped = arrays.reward[own], arrays.skipped[own]
         self._terminated, self._truncated = arrays.terminated[own], arrays.truncated[own]
@@ -128,22 +138,22 @@ class WorkerEnvs:
         """Step all envs but the skipped ones; return None without infos, INFOS with those in shared memory."""
         # A copy: envs keep the last action they were given.
         actions = map_tree(np.copy, self._action)
-        skipped = {i for i, flag in enumerate(self._skipped.tolist(), self._first) if flag}
-        rewards, terminated, truncated, infos = self._group.step(self._obs, actions, skipped)
-        self._terminated[:], self._truncated[:] = terminated, truncated
-        by_agent = np.array(rewards) if self._group.reward_shape else None
+        envs = self._made
+        envs.park(np.flatnonzero(self._skipped))
+        _, rewards, self._terminated[:], self._truncated[:], gathered = envs.step(actions)
+        by_agent = rewards if rewards.ndim > 1 else None
         if by_agent is None:
             self._reward[:] = rewards
-            if not any(infos):
+            if not any(envs.infos):
                 return None
-            if self._schema is not None and not self._failures and self._schema.write(infos, self._info):
+            if self._schema is not None and not self._failures and self._schema.write(envs.infos, self._info):
                 return INFOS
-        self._schema = Schema.of(infos[0])
-        return StepResult(self._group.gather(infos), self._schema, by_agent)
+        self._schema = Schema.of(envs.infos[0])
+        return StepResult(gathered, self._schema, by_agent)
 
     def _reset(self, seeds: Sequence[tuple[int, int | None]], options: dict[str, Any] | None) -> Any:
         """Reset envs, given as (index, seed); return their infos, if there are any."""
-        return self._group.gather(self._group.reset(self._obs, seeds, options)) or None
+        return self._made.begin({i - self._first: seed for i, seed in seeds}, options)[1] or None
 
     def _fail(self, i: int, error: BaseException) -> None:
         """Remember what env i raised."""

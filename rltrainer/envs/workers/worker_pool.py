@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rltrainer import errors
-from rltrainer.envs.backends.env_group import Env, failure_text
+from rltrainer.envs.backends.masked_resets import Env
+from rltrainer.envs.checks import failure_text
 from rltrainer.envs.workers.child import GRACE, TICK, WorkerLostError, check_busy, end_workers
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.start_methods import make_context

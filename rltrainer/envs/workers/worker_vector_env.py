@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.envs.backends.env_group import Env, check_reward_shape, check_same_spaces, copy_rows
-from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
+from rltrainer.envs.backends.masked_resets import NO_TRANSITION, Env, MaskedVectorEnv, StepOutcome, copy_rows
+from rltrainer.envs.checks import check_reward_shape, check_same_spaces
 from rltrainer.envs.workers import worker_envs
 from rltrainer.envs.workers.shared_arrays import SharedArrays
 from rltrainer.envs.workers.worker import Worker
@@ -83,7 +83,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
         copy_rows(obs, self._obs, self._lost)
         return obs, infos
 
-    def _step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Any) -> StepOutcome:
+        """Step every env that is not parked; see `MaskedVectorEnv.step`."""
+        self._begin_step()
         arrays = self._arrays
         map_tree(self._write_action, arrays.action, actions)
         arrays.skipped[:] = False
@@ -100,7 +102,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, True
             infos[NO_TRANSITION] = np.isin(np.arange(self.num_envs), rows)
             self._lost = set()
-        return obs, reward, terminated, truncated, infos
+        return self._end_step(obs, reward, terminated, truncated, infos)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute; the values travel through a pipe."""
