@@ -23,7 +23,7 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
     batch_size: PositiveInt = 64
     """Transitions per gradient step."""
     update_step_num_gradient_steps_per_sample: PositiveFloat = 1.0
-    """Gradient steps per collected transition; what is left over is carried to the next update step."""
+    """Gradient steps per collected transition; a remainder is carried to the next update step."""
     warmup_num_env_steps: NonNegativeInt = 0
     """Env steps with random actions at the start; they count as env steps and make no gradient steps due."""
 
@@ -114,13 +114,10 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return UpdateResult.mean(results) if results else None
 
     def _num_due(self, stats: CollectStats) -> int:
-        """Count the samples that make gradient steps due; return how many are due and not taken yet.
-
-        Counted from the start of the run, so that no remainder is ever rounded away: ten collections of 30 samples at
-        0.01 steps per sample make exactly 3 due. The 1e-9 makes up for ratios that binary fractions miss.
-        """
+        """Count the samples that make gradient steps due; return how many are due and not taken yet."""
         params, state = self.params, self.state
-        # Not from what the state says was taken: of a file that claims otherwise, no more steps become due.
+        # Counted from the start of the run, so that no remainder is ever rounded away: ten collections of 30 samples
+        # at 0.01 steps per sample make exactly 3 due. Not from `num_steps_taken`, which a file may claim to be less.
         taken = self._num_due_in_all(state.num_samples)
         if self.env_step - stats.num_env_steps >= params.warmup_num_env_steps:
             state.num_samples += stats.num_collected_steps
@@ -128,4 +125,5 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return state.num_steps_taken - taken
 
     def _num_due_in_all(self, num_samples: int) -> int:
+        # The 1e-9 makes up for ratios that binary fractions miss.
         return math.floor(self.params.update_step_num_gradient_steps_per_sample * num_samples + 1e-9)

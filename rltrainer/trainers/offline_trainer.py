@@ -38,11 +38,11 @@ class OfflineTrainerParams(TrainerParams):
             self.raise_invalid("buffer", "must be one buffer", "Append one of the two to the other with extend.")
         for hook in self.hooks:
             if hook.every is not None and hook.every.unit == "env_step":
-                hint = f"{type(hook).__name__}.every is {hook.every}, and nobody counts env steps offline."
+                hint = f"{type(hook).__name__}.every is {hook.every}, and there are no env steps offline."
                 self.raise_invalid("hooks", "must have no interval in env steps", hint)
         every = None if self.checkpoint is None else self.checkpoint.every
         if isinstance(every, Every) and every.unit == "env_step":
-            hint = "Nobody counts env steps offline."
+            hint = "There are no env steps offline."
             self.raise_invalid("checkpoint", "must have no `every` in env steps", hint)
         if self.checkpoint is not None and self.checkpoint.record_episodes:
             self.raise_invalid("checkpoint", "must record no episodes", "Offline there are none.")
@@ -60,17 +60,11 @@ class OfflineTrainerParams(TrainerParams):
         return self.batch_size
 
     def parts(self) -> dict[str, Any]:
-        """Return what draws from the buffer too."""
+        """Return the sampling of the buffer too."""
         return {**super().parts(), "buffer": _Sampling(self.buffer)}
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check the data too.
-
-        Raises:
-            ParamsError: see `TrainerParams`, or the buffer lacks a column that the algorithm reads.
-            SpaceError: the buffer holds other spaces than the policy's.
-            NonFiniteError: the buffer holds NaN or infinity.
-        """
+        """Check the data too: a `SpaceError` for other spaces than the policy's, a `NonFiniteError` for NaN."""
         super().check_fits(algorithm)
         for name in ("observation_space", "action_space"):
             what = f"OfflineTrainerParams.buffer.{name}"
@@ -87,10 +81,7 @@ class OfflineTrainerParams(TrainerParams):
 
 
 class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
-    """Trains an off-policy algorithm from a saved buffer; a training step is one gradient step.
-
-    Its arguments are those of `Trainer`; it also raises what `OfflineTrainerParams.check_fits` does.
-    """
+    """Trains an off-policy algorithm from a saved buffer; a training step is one gradient step."""
 
     algorithm_class = OffPolicyAlgorithm
     params_class = OfflineTrainerParams
@@ -115,7 +106,7 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
 
 
 class _Sampling:
-    """The part of a buffer that offline training changes: what it draws. The data itself is the user's file."""
+    """The random numbers and the sampler of a buffer, which offline training changes; its data is the user's file."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.buffer, self.seed = buffer, buffer.seed

@@ -18,9 +18,9 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
     """Settings of the on-policy trainer."""
 
     batch_size: PositiveInt | None = 64
-    """Cells per gradient step, at most those of the rollout; None takes the whole rollout."""
+    """Env steps per gradient step, at most those of the rollout; None takes the whole rollout."""
     update_step_num_repetitions: PositiveInt = 1
-    """Times that an update step uses each cell."""
+    """Times that an update step uses each env step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,11 +30,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
             self.raise_invalid("training_collector", rule, "Leave out Collector's buffer.")
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check the size of minibatches too.
-
-        Raises:
-            ParamsError: see `OnlineTrainerParams`, or the algorithm can make no such minibatches.
-        """
+        """Check the size of minibatches too."""
         super().check_fits(algorithm)
         num_steps = None if self.varies_in_length else self.collection_step_num_env_steps
         num_rows = None if num_steps is None else -(-num_steps // self.training_collector.num_envs)
@@ -43,16 +39,16 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
 
     @property
     def gradient_batch_size(self) -> int:
-        """Cells of a gradient step; of rollouts by episodes a guess."""
-        num_cells = self.collection_step_num_env_steps or 2048
-        return min(self.batch_size or num_cells, num_cells)
+        """Env steps of a gradient step; of rollouts by episodes a guess."""
+        num_steps = self.collection_step_num_env_steps or 2048
+        return min(self.batch_size or num_steps, num_steps)
 
     @property
     def planned_num_gradient_steps(self) -> int:
         """Gradient steps of the run; of collections by episodes a guess."""
-        num_cells = self.collection_step_num_env_steps or self.gradient_batch_size
-        num_minibatches = math.ceil(num_cells / self.gradient_batch_size)
-        return math.ceil(self.planned_num_steps / num_cells) * num_minibatches * self.update_step_num_repetitions
+        num_steps = self.collection_step_num_env_steps or self.gradient_batch_size
+        num_minibatches = math.ceil(num_steps / self.gradient_batch_size)
+        return math.ceil(self.planned_num_steps / num_steps) * num_minibatches * self.update_step_num_repetitions
 
     def create_trainer(self, algorithm: Algorithm) -> "OnPolicyTrainer":
         """Return an `OnPolicyTrainer`."""
@@ -72,7 +68,11 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
         super().__init__(algorithm, params)
         collector = params.training_collector
         if collector.has_stale_data and algorithm.columns_if_stale is None:
-            _say_that_data_may_lag(type(algorithm).__name__)
+            text = (
+                "%s: weights older than the policy's may act in training_collector, and it treats their actions as the "
+                "policy's own. IMPALA and PPO correct for that."
+            )
+            logging.getLogger("rltrainer").warning(text, type(algorithm).__name__)
         if collector.buffer is None:
             num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
@@ -92,9 +92,3 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             return None
         self._hooks.act("pre_optim_steps")
         return self.algorithm.update(batch, self.params.batch_size, self.params.update_step_num_repetitions)
-
-
-def _say_that_data_may_lag(name: str) -> None:
-    text = "%s: older weights than the policy's may act in training_collector, and it takes what they do for what the "
-    hint = "policy of now would do. IMPALA and PPO tell the difference."
-    logging.getLogger("rltrainer").warning(text + hint, name)

@@ -36,15 +36,12 @@ class OnlineTrainerParams(TrainerParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.collection_step_num_env_steps is None) == (self.collection_step_num_episodes is None):
+        num_steps, num_episodes = self.collection_step_num_env_steps, self.collection_step_num_episodes
+        if (num_steps is None) == (num_episodes is None):
             rule = "exactly one of collection_step_num_env_steps and collection_step_num_episodes must be given"
-            found = f"collection_step_num_env_steps is {self.collection_step_num_env_steps!r}"
-            hint = (
-                "give one of them a number"
-                if self.collection_step_num_episodes is None
-                else "set the other one to None"
-            )
-            self.raise_invalid("collection_step_num_episodes", rule, f"{found}; {hint}.")
+            hint = "give one of them a number" if num_episodes is None else "set the other one to None"
+            hint = f"collection_step_num_env_steps is {num_steps!r}; {hint}."
+            self.raise_invalid("collection_step_num_episodes", rule, hint)
         if self.test_collector is not None and self.training_collector.shares_an_env(self.test_collector):
             hint = "A test step would reset the training envs."
             self.raise_invalid("test_collector", "must have envs of its own", hint)
@@ -56,11 +53,7 @@ class OnlineTrainerParams(TrainerParams):
         return {"training_collector": self.training_collector, **super().collectors()}
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check the columns of the buffer too.
-
-        Raises:
-            ParamsError: see `TrainerParams`, or the buffer lacks a column that the algorithm reads.
-        """
+        """Check the columns of the buffer too."""
         super().check_fits(algorithm)
         source = self.training_collector
         if source.buffer is not None:
@@ -78,7 +71,7 @@ class OnlineTrainerParams(TrainerParams):
 
     @property
     def varies_in_length(self) -> bool:
-        """Return whether collections differ in size: episodes do, and those of envs that do not wait for each other."""
+        """Return whether collections differ in size, as by episodes, or where envs do not wait for each other."""
         return self.collection_step_num_episodes is not None or self.training_collector.varies_in_length
 
 
@@ -101,7 +94,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
             collector.reset(reset_buffer=reset_buffers)
 
     def _take_initial_statistics(self) -> None:
-        """Let normalisers that have seen nothing look at random actions."""
+        """Show random actions' observations to normalisers that have no statistics yet."""
         collector, moments = self.params.training_collector, running_moments(self.algorithm.policy)
         num_rows = self.params.initial_statistics_num_env_steps // collector.num_envs
         if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
@@ -128,16 +121,15 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return self._batch()
 
     def _process(self) -> Process | None:
-        """Return what makes newly collected data into what is stored."""
+        """Return the transform of newly collected data, if there is one."""
         return None
 
     @abstractmethod
     def _batch(self) -> Rollout | None:
-        """Return what hooks see of the last collection; None if none looks."""
+        """Return the last collection as hooks see it; None if no hook looks."""
 
     @property
     def _is_warmup(self) -> bool:
-        """Return whether the next collection acts at random."""
         return False
 
     def _passes_test(self, stats: CollectStats) -> bool:
@@ -150,11 +142,11 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return params.wants_to_stop(self._test(params.test_collector))
 
     def _settings(self) -> dict[str, float]:
-        """Return frames, if env steps take several, how much the collector explores, and what it tells of itself."""
+        """Return frames, if env steps take several, and the settings of exploration and collector."""
         collector = self.params.training_collector
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
-        told: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
+        values: dict[str, float] = {} if settings is None else dict(settings(self._progress()))
         if collector.frame_skip != 1:
-            told["frames"] = self.env_step * collector.frame_skip
-        told |= collector.settings()
-        return told | ({"num_env_restarts": collector.num_env_restarts} if collector.num_env_restarts else {})
+            values["frames"] = self.env_step * collector.frame_skip
+        values |= collector.settings()
+        return values | ({"num_env_restarts": collector.num_env_restarts} if collector.num_env_restarts else {})

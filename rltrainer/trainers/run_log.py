@@ -1,10 +1,10 @@
-"""The log of a run: rows for its logger; a bar and lines for who watches. Changes nothing of the run."""
+"""The log of a run: rows for its logger, a progress bar and lines for the terminal. It changes nothing of the run."""
 
 import platform
 import shlex
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -19,71 +19,85 @@ from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.loggers.progress_bar import make_bar
 from rltrainer.state.plain_values import to_plain
-from rltrainer.trainers.run_state import Best, EpochStats, RunState
+from rltrainer.trainers.run_state import Best, EpochStats, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 
 OF_TRAINING = ("return", "length", "env_steps_per_second")
 OF_TESTS = ("score", "return", "length")
 """Names in rows of training and of tests, beside settings."""
+PACKAGES = ("rltrainer", "torch", "gymnasium", "numpy")
+Values = Mapping[str, Any]
 
 
 class RunLog:
-    """Hands the numbers of a run to the logger and the progress bar, if there are any, over steps of a unit.
+    """Hands the numbers of a run to the logger and the progress bar, if there are any.
 
-    Rows of training also hold `settings`, which are asked for only when such a row is due.
+    Args:
+        params, algorithm: of the run.
+        unit: of the x axis.
+        settings: returns further values of rows of training; called only when such a row is due.
     """
 
     def __init__(
         self,
         params: TrainerParams,
         algorithm: Algorithm,
-        unit: Literal["env_step", "gradient_step"],
+        unit: StepUnit,
         settings: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._algorithm, self.unit, self._logger, self._settings = algorithm, unit, params.logger, settings
+        self._params, self._algorithm, self.unit, self._settings = params, algorithm, unit, settings
+        self._logger = params.logger
         if self._logger is not None:
             self._logger.check_step_unit(unit)
-        self._bar = ProgressBar(0, shown=False, verbose=params.verbose, unit="")
+        self._bar = ProgressBar(None, unit, params.verbose)
         has_gpu = self._logger is not None and algorithm.device.type == "cuda"
         self._gpu = GpuUse(algorithm.device) if has_gpu else None
         self.updating: AbstractContextManager[Any] = self._gpu or nullcontext()
         """A context of each update step."""
-        # Names that are not a hook's to log: its numbers would be mixed with the run's own.
+        # A hook's numbers under these names would be mixed with the run's own.
         self._own_names = {"training": {*OF_TRAINING}, "update": set[str](), "test": {*OF_TESTS}}
-        # The kinds of rows that this training step adds to, and what they hold beside means.
+        # The kinds of rows that this training step adds to, and their values beside means.
         self._to_write: dict[Kind, Callable[[], Mapping[str, float]]] = {}
 
-    def begin(self, params: TrainerParams, is_new: bool) -> None:
-        """Begin the log of a run, or go on with that of a resumed one."""
-        self._logger = params.logger
+    def begin(self, is_new: bool) -> None:
+        """Begin the log of a run, or continue that of a resumed one."""
         self._to_write.clear()  # of a run that failed
         if self._logger is None:
             return
         is_on_policy = isinstance(self._algorithm, OnPolicyAlgorithm)
-        interval = Every(1, "update_step") if is_on_policy else Every(1000, "gradient_step")
-        self._logger.begin_run(interval, is_new=is_new)
-        # With what `RuntimeParams` came to, as "auto" says nothing of the machine.
-        told = {"trainer": params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
-        of_run = {"algorithm_class": type(self._algorithm).__name__, **describe_program()}
-        of_run |= describe_env(params.collectors().values())
-        self._logger.log_params({name: each.to_plain() for name, each in told.items()} | of_run)
+        self._logger.begin_run(Every(1, "update_step") if is_on_policy else Every(1000, "gradient_step"), is_new=is_new)
+        # The plan's runtime has a value for each "auto", which depends on the machine.
+        parts = {"trainer": self._params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
+        versions = {name: str(sys.modules[name].__version__) for name in PACKAGES}
+        described: dict[str, Any] = {
+            **{name: part.to_plain() for name, part in parts.items()},
+            "algorithm_class": type(self._algorithm).__name__,
+            "versions": {"python": platform.python_version(), **versions},
+            "command": shlex.join(sys.orig_argv),
+        }
+        collectors = self._params.collectors().values()
+        specs = [spec for each in collectors if (spec := getattr(getattr(each, "envs", None), "spec", None))]
+        if specs:  # `make_vec` made the envs of an id
+            described["env"] = {"id": specs[0].id, "kwargs": to_plain(dict(specs[0].kwargs))}
+        self._logger.log_params(described)
 
-    def open_bar(self, params: TrainerParams, state: RunState) -> None:
-        """Show the bar, and above it what the run has chosen for itself."""
-        self._bar = ProgressBar(params.planned_num_steps, params.show_progress, params.verbose, self.unit)
+    def open_bar(self, state: RunState) -> None:
+        """Show the bar, and above it the run's own choices."""
+        total = self._params.planned_num_steps if self._params.show_progress else None
+        self._bar = ProgressBar(total, self.unit, self._params.verbose)
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
         how = f"gradient steps {how}, torch threads {state.runtime.num_threads}"
-        self._bar.say(f"{type(self._algorithm).__name__}: {how}")
+        self.say(f"{type(self._algorithm).__name__}: {how}")
 
     def say(self, line: str) -> None:
         """Print a line, if lines are wanted."""
         self._bar.say(line)
 
-    def close_bar(self, params: TrainerParams) -> None:
+    def close_bar(self) -> None:
         """Leave the bar as it is; epochs that follow by hand have their lines only."""
-        bar, self._bar = self._bar, ProgressBar(0, shown=False, verbose=params.verbose, unit="")
+        bar, self._bar = self._bar, ProgressBar(None, self.unit, self._params.verbose)
         call_all([bar.close] if self._logger is None else [bar.close, self._logger.flush])
 
     def close(self) -> None:
@@ -92,7 +106,7 @@ class RunLog:
             self._logger.close()
 
     def end_training_step(self, state: RunState) -> None:
-        """Write the rows that are due, now that hooks have told their numbers too, and move the bar."""
+        """Write the rows that are due, with the hooks' numbers, and move the bar."""
         for kind, values in self._to_write.items():
             self._write(kind, state, values)
         self._to_write.clear()
@@ -120,7 +134,7 @@ class RunLog:
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
-    def take_in(self, kind: Literal["training", "update"], values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+    def take_in(self, kind: Literal["training", "update"], values: Values, shown: Values) -> None:
         """Take a hook's numbers into the means of the next row of this kind, and show some on the bar.
 
         A run without env steps has no rows of training: they go into those of updates.
@@ -132,10 +146,8 @@ class RunLog:
         if shown and self._bar.wants_values():
             self._bar.show(floats(shown))
 
-    def tested(
-        self, state: RunState, stats: CollectStats, score: float, more: Mapping[str, Any], shown: Mapping[str, Any]
-    ) -> None:
-        """Take in a test step, with a hook's numbers."""
+    def tested(self, state: RunState, stats: CollectStats, score: float, more: Values, shown: Values) -> None:
+        """Take in a test step, with the hooks' numbers: all, and those for the bar."""
         self._own_names["test"].update(stats.infos)
         self._check_names("test", more)
         self._bar.show({"score": score, "best": state.best.score, **floats(shown)})
@@ -156,10 +168,9 @@ class RunLog:
         self._logger.log_epoch(state.to_progress())
 
     def ended_run(self, state: RunState) -> None:
-        """Write what no row holds yet; again, if hooks have logged more since.
+        """Write the numbers that no row holds yet; again, if hooks have logged more since.
 
-        The last checkpoint is of before these rows: a run that is extended later logs as one that was longer from its
-        beginning.
+        The last checkpoint is from before these rows: a run that is extended later logs as if it had been planned so.
         """
         if self._logger is None:
             return
@@ -169,16 +180,15 @@ class RunLog:
         self._logger.flush()
 
     def _training_values(self, state: RunState) -> Mapping[str, float]:
-        """Return what a row of training holds beside means."""
         return {**state.log.means(), **self._settings()}
 
-    def _check_names(self, kind: Literal["training", "update", "test"], values: Mapping[str, Any]) -> None:
+    def _check_names(self, kind: Literal["training", "update", "test"], values: Values) -> None:
         for name in values.keys() & self._own_names[kind]:
             rule = f"must log it under another name, as {kind} rows have one of their own"
             raise ParamsError(field_error_text("TrainerParams", "hooks", rule, name))
 
     def _write(self, kind: Kind, state: RunState, values: Callable[[], Mapping[str, float]]) -> None:
-        """Have the logger write a row of means and these values, which are asked for only when it is due."""
+        """Write a row of means and these values, which are asked for only when it is due."""
         if self._logger is not None and self._logger.is_due(kind, *self._counts(state)):
             self._logger.log(kind, values(), *self._counts(state))
 
@@ -189,7 +199,7 @@ class RunLog:
 
 
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Return what there is room for on a bar."""
+    """Return the losses, if there are any: a bar has no room for all metrics."""
     return {name: value for name, value in metrics.items() if "loss" in name} or metrics
 
 
@@ -197,11 +207,7 @@ MIB = 2**20
 
 
 class GpuUse:
-    """Measures update steps, each in this object's context, and the memory of its process.
-
-    Args:
-        device: of CUDA.
-    """
+    """Measures update steps, each in this object's context, and the memory of its process on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -217,10 +223,10 @@ class GpuUse:
         self._take_ended()
 
     def values(self) -> dict[str, float]:
-        """Return memory in MiB, and the mean time of the update steps that ended since this was asked last.
+        """Return memory in MiB, and the mean time of the update steps that ended since the last call.
 
-        `memory` is what tensors hold, `memory_peak` the most that they have held since the process began (or the peak
-        was reset), `memory_reserved` what PyTorch has taken from the device.
+        `memory` is held by tensors, `memory_peak` the most that was since the process began (or the peak was reset),
+        `memory_reserved` taken from the device by PyTorch.
         """
         self._take_ended()
         memory = {
@@ -238,27 +244,11 @@ class GpuUse:
         return event
 
     def _take_ended(self) -> None:
+        # An event is asked, never waited for: a wait would hold the program up until the device has caught up.
         while self._under_way and self._under_way[0][1].query():
             begin, end = self._under_way.popleft()
             self._milliseconds += begin.elapsed_time(end)
             self._num_update_steps += 1
-
-
-PACKAGES = ("rltrainer", "torch", "gymnasium", "numpy")
-
-
-def describe_program() -> dict[str, Any]:
-    """Return `versions` by name, with the build where a package names it, and `command`."""
-    versions = {name: str(sys.modules[name].__version__) for name in PACKAGES}
-    return {"versions": {"python": platform.python_version(), **versions}, "command": shlex.join(sys.orig_argv)}
-
-
-def describe_env(collectors: Iterable[Any]) -> dict[str, Any]:
-    """Return `env`, the id and arguments of the envs that are played in, where `make_vec` made them of an id."""
-    specs = (getattr(getattr(collector, "envs", None), "spec", None) for collector in collectors)
-    for spec in filter(None, specs):
-        return {"env": {"id": spec.id, "kwargs": to_plain(dict(spec.kwargs))}}
-    return {}
 
 
 SHOWN_FIRST = ("score", "best", "return", "length")
@@ -266,11 +256,11 @@ SHOWN_FIRST = ("score", "best", "return", "length")
 
 
 class ProgressBar:
-    """One bar over all steps of the run, if it is shown; and lines, if `verbose`."""
+    """One bar over `total` steps of the run, none if that is None; and lines, if `verbose`."""
 
-    def __init__(self, total: int, shown: bool, verbose: bool, unit: str) -> None:
+    def __init__(self, total: int | None, unit: str, verbose: bool) -> None:
         self._bar: Any = None
-        if shown:
+        if total is not None:
             self._bar = make_bar(total=total, unit=f" {unit.replace('_', ' ')}s", unit_scale=True, dynamic_ncols=True)
         self._verbose = verbose
         self._values: dict[str, str] = {}
@@ -304,15 +294,11 @@ class ProgressBar:
     def end_epoch(self, stats: EpochStats, score: float | None, best: Best, recent_return: float | None) -> None:
         """Print the epoch's line."""
         parts = [f"epoch {stats.epoch}"]
-        if score is not None:
-            parts.append(f"score {score:.4g}")
-        if best.score is not None:
-            parts.append(f"best {best.score:.4g} (epoch {best.epoch})")
-        if stats.collect_stats is not None:
-            parts.append(f"{stats.collect_stats.num_env_steps:,} env steps")
+        parts += [] if score is None else [f"score {score:.4g}"]
+        parts += [] if best.score is None else [f"best {best.score:.4g} (epoch {best.epoch})"]
+        parts += [] if stats.collect_stats is None else [f"{stats.collect_stats.num_env_steps:,} env steps"]
         parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
-        if recent_return is not None:
-            parts.append(f"return {recent_return:.4g}")
+        parts += [] if recent_return is None else [f"return {recent_return:.4g}"]
         self.say(", ".join(parts))
 
     def close(self) -> None:

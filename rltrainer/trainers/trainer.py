@@ -99,13 +99,12 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             reset_collector_buffers: then also empty their buffers.
         """
         closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
-        close_bar = partial(self._log.close_bar, self.params)
-        with at_the_end(*closers, after_errors_only=True), at_the_end(close_bar), self._checkpoints:
+        with at_the_end(*closers, after_errors_only=True), at_the_end(self._log.close_bar), self._checkpoints:
             with at_the_end(self._hooks.close):
                 if self.state.phase != "restored":
                     self._begin(reset_collectors, reset_collector_buffers)
                 self.state.phase = "begun"  # another `run` begins another run
-                self._log.open_bar(self.params, self.state)
+                self._log.open_bar(self.state)
                 while not self.state.is_finished(self.params.max_epochs):
                     self.execute_epoch()
             self._log.ended_run(self.state)
@@ -128,7 +127,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._checkpoints.follow(self.state)
         self._seed()
         self._set_up()
-        self._log.begin(self.params, is_new=True)
+        self._log.begin(is_new=True)
         self._hooks.open()  # whose numbers are of this log
         self._start_collecting(reset_collectors, reset_buffers)
         self.state.phase = "begun"
@@ -211,7 +210,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._checkpoints.follow(state)
         self._note_progress()
         if state.has_begun:
-            self._log.begin(self.params, is_new=False)
+            self._log.begin(is_new=False)
 
     @abstractmethod
     def _collect(self, record: EpochRecord) -> Any:
@@ -301,7 +300,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._set_up()
             self.state.phase = "restored"
             logger.continue_log(getattr(self, self.step_unit))
-            self._log.begin(self.params, is_new=False)
+            self._log.begin(is_new=False)
 
     def _check_classes(self, algorithm: object, params: object) -> None:
         name, wanted = type(self).__name__, self.params_class.__name__

@@ -54,7 +54,6 @@ Hooks = Annotated[
 
 
 def _hooks_remedy(value: Any) -> str:
-    """Say what to write where these are no hooks."""
     if isinstance(value, TrainerHook):
         return f"Write [{type(value).__name__}(...)]."
     wrong = (
@@ -66,10 +65,8 @@ def _hooks_remedy(value: Any) -> str:
 
 
 def live(default: Any) -> Any:
-    """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON.
-
-    One without a default is written out: a type checker must see that it has none.
-    """
+    """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON."""
+    # A field without a default is written out, as a type checker must see that it has none.
     return dataclasses.field(default=default, compare=False)
 
 
@@ -94,23 +91,22 @@ class TrainerParams(Params):
     test_fn: StepFn | None = live(None)
     """Called at the beginning of each test step."""
     stop_fn: StopFn | None = live(None)
-    """Given the score of a test step, says whether training shall end."""
+    """Given the score of a test step, decides whether training ends."""
     compute_score_fn: ScoreFn | None = live(None)
     """Values a test step; None takes the mean return."""
     save_best_fn: SaveBestFn | None = live(None)
     """Called with the algorithm at each test step that scores strictly better than all before."""
     save_checkpoint_fn: CheckpointFn | None = live(None)
-    """Called after each training step; saves what it likes and returns where."""
+    """Called after each training step; saves something of its own and returns where."""
     resume_from_log: Flag = False
-    """Take up epoch, step counters and best score from the logger's existing log, or the file of counters beside it:
-    where a log is all that is left of a run, and networks and buffers are yours to load. What `checkpoint` saves
-    resumes by itself."""
+    """Continue from the epoch, step counters and best score of the logger's existing log, where a log is all that is
+    left of a run; networks and buffers are yours to load. A run with a `checkpoint` resumes by itself."""
     multi_agent_return_reduction: ReductionFn | None = live(None)
     """Turns the returns of several agents into one per episode."""
     logger: AnyLogger | None = live(None)
     """Receives the numbers; None keeps them in the returned stats only."""
     verbose: Flag = True
-    """Print one line per epoch, and at the start what the run has chosen for itself."""
+    """Print one line per epoch, and at the start the choices for "auto"."""
     show_progress: Flag = True
     """Show a progress bar."""
     seed: NonNegativeInt | None = None
@@ -118,7 +114,7 @@ class TrainerParams(Params):
     hooks: Hooks = live(())
     """Called at points of the run in this order; see `TrainerHook`."""
     update: Annotated[UpdateParams, instance_of(UpdateParams)] = UpdateParams()
-    """The way from gradients to steps: limits, accumulation, what is done with a bad one."""
+    """The way from gradients to steps: limits, accumulation, treatment of a gradient that is not finite."""
     precision: Annotated[PrecisionParams, instance_of(PrecisionParams)] = PrecisionParams()
     """The number formats of updates."""
     runtime: Annotated[RuntimeParams, instance_of(RuntimeParams)] = RuntimeParams()
@@ -126,7 +122,7 @@ class TrainerParams(Params):
     checkpoint: (
         Annotated[CheckpointParams, instance_of(CheckpointParams, hint="Write rl.CheckpointParams(folder).")] | None
     ) = None
-    """Saves the run while it trains, and lets `run` go on from what was saved; None does neither."""
+    """Saves the run while it trains, and lets `run` continue from there; None does neither."""
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
     run_folder: (
@@ -151,11 +147,10 @@ class TrainerParams(Params):
             hint = "Pass logger=..., or trainer.restore(path) a checkpoint."
             self.raise_invalid("resume_from_log", "needs a logger", hint)
         if self.resume_from_log and self.checkpoint is not None:
-            hint = "A checkpoint goes on with the log too."
+            hint = "A checkpoint continues the log too."
             self.raise_invalid("resume_from_log", "must be False with checkpoints", hint)
 
     def _write_to(self, folder: RunFolder) -> None:
-        """Let the run write to its folder what nothing else is said of."""
         folder.refuse_links()
         own: dict[str, Any] = {"checkpoint": CheckpointParams(folder.checkpoints), "logger": folder.logger()}
         if self.test_collector is not None:
@@ -165,14 +160,14 @@ class TrainerParams(Params):
                 object.__setattr__(self, field, value)  # frozen, until here
 
     def require_copyable(self) -> None:
-        """Raise a `ParamsError` if a copy of their trainer would write to the same place: to a log, or checkpoints."""
+        """Raise a `ParamsError` if a copy of the trainer would write to the same log or checkpoints."""
         for field, place in {"logger": "log", "checkpoint": "directory"}.items():
             if getattr(self, field) is not None:
                 rule, hint = "must be None in a trainer that is copied", f"Two runs cannot write one {place}."
                 self.raise_invalid(field, rule, hint)
 
     def call(self, field: str, *args: Any) -> Any:
-        """Call the callback in this field, if there is one; a note names the field in what it raises."""
+        """Call the callback in this field, if there is one; a note at its errors names the field."""
         callback = getattr(self, field)
         if callback is None:
             return None
@@ -183,11 +178,7 @@ class TrainerParams(Params):
             raise
 
     def score(self, stats: CollectStats) -> float:
-        """Return the score of a collection: by `compute_score_fn`, or its mean return.
-
-        Raises:
-            ParamsError: `compute_score_fn` returned no number.
-        """
+        """Return the score of a collection: by `compute_score_fn`, or its mean return."""
         if self.compute_score_fn is None:
             return float(stats.returns.mean())
         score = _plain(self.call("compute_score_fn", lent(stats)))
@@ -196,11 +187,7 @@ class TrainerParams(Params):
         raise self._wrong_return("compute_score_fn", "must return a number", score, "Return a float.")
 
     def wants_to_stop(self, score: float) -> bool:
-        """Return whether `stop_fn` ends the run at a score; without one, no score does.
-
-        Raises:
-            ParamsError: it returned neither True nor False.
-        """
+        """Return whether `stop_fn` ends the run at a score; without one, no score does."""
         if self.stop_fn is None:
             return False
         answer = _plain(self.call("stop_fn", score))
@@ -226,11 +213,7 @@ class TrainerParams(Params):
         return parts
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check what collectors, data and device have to do with the algorithm.
-
-        Raises:
-            ParamsError: a collector acts with another policy, or CUDA was not told to be deterministic.
-        """
+        """Raise a `ParamsError` if collectors or device do not fit the algorithm."""
         check_deterministic(self.runtime, algorithm.device)
         for field, collector in self.collectors().items():
             if collector.policy is not algorithm.policy:
@@ -238,7 +221,7 @@ class TrainerParams(Params):
                 self.raise_invalid(field, "must use the algorithm's policy", hint)
 
     def update_plan(self, progress: Callable[[], float], runtime: RuntimeParams, policy: nn.Module) -> UpdatePlan:
-        """Return what the algorithm is told of the run; `runtime` is these params' or what they came to before."""
+        """Return the plan of the algorithm; `runtime` is these params' or, in a resumed run, the saved choice."""
         work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size
         num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
         library = choose_library(self.runtime.matrix_library, runtime.matrix_library)
@@ -261,14 +244,12 @@ class TrainerParams(Params):
     @property
     @abstractmethod
     def planned_num_steps(self) -> int:
-        """Steps of the whole run, if nothing stops it: what progress is measured against."""
+        """Steps of the whole run, if nothing stops it; progress is measured against them."""
 
     def share_done(self, num_epochs: int, num_steps: int = 0) -> float:
-        """Return progress in [0, 1] after so many epochs, and steps of the next.
-
-        By epochs, because collections by episodes may take more steps than planned: a schedule to 0 must not be there
-        before the last update.
-        """
+        """Return progress in [0, 1] after so many epochs, and steps of the next."""
+        # By epochs: collections by episodes may take more steps than planned, and a schedule to 0 must not reach it
+        # before the last update.
         planned = self.planned_num_steps
         per_epoch = planned / self.max_epochs
         return min((num_epochs * per_epoch + min(num_steps, per_epoch)) / planned, 1.0)
@@ -281,7 +262,7 @@ class TrainerParams(Params):
     @property
     @abstractmethod
     def gradient_batch_size(self) -> int:
-        """OnPolicyBatch of a gradient step."""
+        """Samples of a gradient step."""
 
     @property
     def varies_in_length(self) -> bool:
@@ -290,5 +271,5 @@ class TrainerParams(Params):
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy, or what a tensor or array without axes holds, as Python's."""
+    """Return a number of NumPy, or of a tensor or array without axes, as Python's."""
     return as_python(value.item() if getattr(value, "shape", None) == () else value)

@@ -30,7 +30,7 @@ def test_a_file_gets_a_line_a_minute(
 ) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
-    bar = ProgressBar(10_000, shown=True, verbose=True, unit="env_step")
+    bar = ProgressBar(10_000, "env_step", verbose=True)
     for second in range(150):
         clock[0] += 1
         assert bar.wants_values() == (second % 60 == 59)
@@ -51,7 +51,7 @@ def test_a_file_gets_a_line_a_minute(
 def test_a_short_run_has_no_line(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
-    bar = ProgressBar(100, shown=True, verbose=False, unit="env_step")
+    bar = ProgressBar(100, "env_step", verbose=False)
     for second in range(50):
         clock[0] += 1
         bar.advance_to(second)
@@ -79,7 +79,7 @@ def test_a_terminal_and_a_notebook_get_a_bar(module: str | None, monkeypatch: py
     if module is not None:
         monkeypatch.setitem(sys.modules, module, sys)
     monkeypatch.setattr(sys, "stderr", file)
-    bar = ProgressBar(100, shown=True, verbose=False, unit="env_step")
+    bar = ProgressBar(100, "env_step", verbose=False)
     bar.advance_to(100)
     bar.close()
     assert "| 100/100" in file.getvalue()

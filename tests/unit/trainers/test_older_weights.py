@@ -89,7 +89,7 @@ def test_an_algorithm_that_does_not_correct_for_it_is_named(algorithm: Any, capl
     one = trainer(algorithm)
     (message,) = caplog.messages
     assert message == (
-        f"{algorithm.__name__}: older weights than the policy's may act in training_collector, and it takes what they "
-        "do for what the policy of now would do. IMPALA and PPO tell the difference."
+        f"{algorithm.__name__}: weights older than the policy's may act in training_collector, and it treats their "
+        "actions as the policy's own. IMPALA and PPO correct for that."
     )
     assert set(one.params.training_collector.buffer.extra) == {"version"}

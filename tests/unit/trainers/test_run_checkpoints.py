@@ -214,7 +214,7 @@ def test_a_trainer_that_saves_cannot_be_copied(tmp_path: Path) -> None:
 
 
 def test_a_log_and_checkpoints_are_two_ways(tmp_path: Path) -> None:
-    text = r"resume_from_log: must be False with checkpoints; got True \(bool\). A checkpoint goes on with the log too."
+    text = r"resume_from_log: must be False with checkpoints; got True \(bool\). A checkpoint continues the log too."
     fields = {"resume_from_log": True, "logger": rl.CSVLogger(tmp_path / "log.csv")}
     with pytest.raises(ParamsError, match=text):
         trained("ppo", tmp_path, fields=fields)

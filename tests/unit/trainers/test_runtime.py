@@ -182,8 +182,7 @@ def test_a_run_with_cuda_graphs_goes_on_where_there_are_none(tmp_path: Path) -> 
 
 def test_cuda_graphs_are_named_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
     for choice, text in ((False, "gradient steps uncompiled, torch"), (True, "uncompiled, as CUDA graphs, torch")):
-        trainer = build("ppo")
-        trainer.params = dataclasses.replace(trainer.params, verbose=True, max_epochs=1)
+        trainer = build("ppo", 1, verbose=True)
         trainer.reset()
         trainer.state.phase = "restored"
         trainer.state.runtime = dataclasses.replace(trainer.state.runtime, cuda_graph=choice)
