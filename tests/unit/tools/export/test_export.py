@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, ExportError, MissingExtraError, ParamsError
 from rltrainer.files.json_text import read_strict_json
 from rltrainer.spaces import from_plain
-from rltrainer.tools.export.examples import draw_observations
+from rltrainer.tools.export import draw_observations
 from rltrainer.tree import leaves
 
 OBS = spaces.Box(-np.inf, np.inf, (3,))

@@ -13,8 +13,7 @@ from gymnasium import spaces
 
 import rltrainer as rl
 from rltrainer.spaces import ACTION_MASK, leaf_spaces, num_choices, numpy_dtype
-from rltrainer.tools.export.examples import draw_observations, draw_state, seen_part, to_tensors
-from rltrainer.tools.export.graph_metadata import input_names, output_names
+from rltrainer.tools.export import draw_observations, draw_state, input_names, output_names, seen_part, to_tensors
 from rltrainer.tree import leaves, map_tree
 
 VECTOR = spaces.Box(np.array([-1.0, -1e6, -np.inf], np.float32), np.array([1.0, 1e6, np.inf], np.float32))
