@@ -74,7 +74,7 @@ def main() -> None:
     clone = train(rl.BC(rl.GaussianActorCritic.for_spaces(*spaces, normalize_obs=True)), best, args.short)
     print(f"mean return of the data: {found.score:.0f}")
     for label, algorithm in (("IQL on all of it", iql), ("a clone of its better half", clone)):
-        stats = rl.evaluate_policy(algorithm, args.env, episodes=2 if args.short else 20, seed=1001)
+        stats = rl.evaluate_policy(algorithm, args.env, num_episodes=2 if args.short else 20, seed=1001)
         print(f"{label}: {stats.returns.mean():.0f}")
 
 

@@ -200,7 +200,7 @@ MUTANTS = [
            f"{UNIT}/checkpoint/test_store.py::test_a_damaged_one_is_passed_over_with_a_warning"),
     # Commands
     mutant("command: evaluate plays 10 episodes", "tools/cli/run_commands.py",
-           '"--episodes", default=20', '"--episodes", default=10', COMMANDS),
+           '"--num-episodes", default=20', '"--num-episodes", default=10', COMMANDS),
     mutant("command: train's seed is 1", "tools/cli/train_command.py",
            '"--seed", default="0", metavar="SEEDS"', '"--seed", default="1", metavar="SEEDS"', COMMANDS),
 ]  # fmt: skip

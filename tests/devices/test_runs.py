@@ -116,7 +116,7 @@ def test_a_policy_is_asked_and_tested(name: str) -> None:
     envs = counting_envs(2)
     obs, _ = envs.reset()
     policy.predict(obs)
-    assert rl.evaluate_policy(policy, envs, episodes=2).num_collected_episodes == 2
+    assert rl.evaluate_policy(policy, envs, num_episodes=2).num_collected_episodes == 2
 
 
 def test_a_layer_that_rests_for_an_epoch() -> None:

@@ -15,7 +15,7 @@ from tests.docs.test_code_blocks import PAGES, ROOT, blocks, short_runs
 
 __all__ = ["short_runs"]
 
-FEW = "--num-epochs 2 --num-test-episodes 2 --show-progress false"
+FEW = "--max-epochs 2 --test-step-num-episodes 2 --show-progress false"
 SHORT = {"train": f"{FEW} --num-env-steps 600", "sweep": f"{FEW} --num-env-steps 600 --trials 2"}
 """Added to our commands: what is given last counts."""
 SHORT_OFFLINE = f"{FEW} --num-gradient-steps 20"

@@ -22,7 +22,7 @@ from rltrainer.checkpoint.store import CheckpointStore
 from rltrainer.data import row_log
 from rltrainer.files.atomic_write import make_folder, replaced_file
 from rltrainer.state.state_file import write_state
-from rltrainer.tools.evaluation import video_file
+from rltrainer.tools.evaluation import filming
 from tests.unit.checkpoint.test_store import Run
 
 
@@ -104,8 +104,8 @@ def test_a_video_is_flushed_before_it_has_its_name(disk: Disk, monkeypatch: pyte
             while True:
                 file.write((yield))  # type: ignore[arg-type]  # a frame is sent
 
-    monkeypatch.setattr(video_file, "require_encoder", lambda owner: SimpleNamespace(write_frames=write_frames))
-    video = video_file.VideoFile(disk.root / "film.mp4", 30)
+    monkeypatch.setattr(filming, "require_encoder", lambda owner: SimpleNamespace(write_frames=write_frames))
+    video = filming.VideoFile(disk.root / "film.mp4", 30)
     for _ in range(2):
         video.add(np.zeros((48, 64, 3), np.uint8))
     video.close()

@@ -11,8 +11,7 @@ from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers import RunFolder
 from rltrainer.tools.evaluation import record
-from rltrainer.tools.evaluation.frames import require_frames
-from rltrainer.tools.evaluation.video_file import require_encoder
+from rltrainer.tools.evaluation.filming import require_encoder, require_frames
 from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.opened_run import run_of
 from rltrainer.tools.sweeps import open_sweep
@@ -76,11 +75,11 @@ def _save(picture: "Figure", path: Path) -> None:
     click.echo(f"{path}")
 
 
-def film(run: Path, env: Any, path: Path | None = None, episodes: int = 1, seed: int = 10_001) -> None:
+def film(run: Path, env: Any, path: Path | None = None, num_episodes: int = 1, seed: int = 10_001) -> None:
     """Film the best algorithm of a run, or that of a file; None takes `best.mp4` of the run's videos, or its name."""
     if path is None and (folder := run_of(run)) is not None:
         RunFolder(folder).refuse_links()
         path = RunFolder(folder).videos / f"{'best' if folder == run else run.stem}.mp4"
     path = run.with_suffix(".mp4") if path is None else path
-    stats = record(run, env, path, episodes=episodes, seed=seed)
+    stats = record(run, env, path, num_episodes=num_episodes, seed=seed)
     click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")

@@ -54,14 +54,14 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
 @click.command()
 @RUN
 @ENV
-@click.option("--episodes", default=20, show_default=True, metavar="N")
+@click.option("--num-episodes", default=20, show_default=True, metavar="N")
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
-def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
+def evaluate(run: Path, env: str | None, num_episodes: int, seed: int) -> None:
     """Play episodes with the best algorithm of a run.
 
     RUN is its folder, or a file in it, such as best.safetensors. The algorithm does not explore.
     """
-    stats = evaluate_policy(run, _env(run, env), episodes, seed=seed)
+    stats = evaluate_policy(run, _env(run, env), num_episodes, seed=seed)
     for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
         if summary is not None:
             click.echo(f"{name} {summary.mean:.6g} +- {summary.std:.4g} (from {summary.min:.6g} to {summary.max:.6g})")
@@ -72,24 +72,24 @@ def evaluate(run: Path, env: str | None, episodes: int, seed: int) -> None:
 @click.command()
 @RUN
 @ENV
-@click.option("--episodes", default=1, show_default=True, metavar="N")
+@click.option("--num-episodes", default=1, show_default=True, metavar="N")
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
 @click.option(
     "--path", type=click.Path(path_type=Path), help="An .mp4 or .gif; best.mp4 of the run's videos by default."
 )
-def record(run: Path, env: str | None, episodes: int, seed: int, path: Path | None) -> None:
+def record(run: Path, env: str | None, num_episodes: int, seed: int, path: Path | None) -> None:
     """Film the best algorithm of a run."""
-    film(run, _env(run, env, render_mode="rgb_array"), path, episodes, seed)
+    film(run, _env(run, env, render_mode="rgb_array"), path, num_episodes, seed)
 
 
 @click.command()
 @RUN
 @ENV
-@click.option("--episodes", default=1, show_default=True, metavar="N")
+@click.option("--num-episodes", default=1, show_default=True, metavar="N")
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
-def watch(run: Path, env: str | None, episodes: int, seed: int) -> None:
+def watch(run: Path, env: str | None, num_episodes: int, seed: int) -> None:
     """Show the best algorithm of a run in a window."""
-    stats = watch_policy(run, _env(run, env, render_mode="human"), episodes=episodes, seed=seed)
+    stats = watch_policy(run, _env(run, env, render_mode="human"), num_episodes=num_episodes, seed=seed)
     click.echo(f"returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
 
 

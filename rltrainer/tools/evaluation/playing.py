@@ -1,22 +1,177 @@
-"""The envs in which a policy plays, as users pass them, and the episodes that are played."""
+"""Trained policies at work in envs of the user's: evaluated, filmed, or watched in a window."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import torch
 
+from rltrainer.algorithms.meant_policy import Player, policy_of
 from rltrainer.collect import Collector, CollectStats
+from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import AgentsAsEnvs, make_vec
 from rltrainer.envs.agents.agents_as_envs import AGENT
 from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.nets import Policy
-from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, checked
+from rltrainer.tools.evaluation.filming import (
+    FORMATS,
+    FilmedAgents,
+    FilmedEnv,
+    VideoFile,
+    frames_per_second,
+    has_display,
+    require_encoder,
+    require_frames,
+    with_hint,
+)
+from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveFloat, PositiveInt, checked
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+MOST_ENVS = 10
+
+
+def evaluate_policy(
+    policy: Player,
+    envs: VectorEnv | Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
+    num_episodes: int = 10,
+    *,
+    seed: int | None = None,
+    info_keys: Sequence[str] = (),
+    explore: bool = False,
+    max_episode_steps: int | None = None,
+) -> CollectStats:
+    """Play whole episodes and return their statistics: `returns`, `lengths`, summaries of both, `success_rate`.
+
+    Each env plays its share of the episodes, so that short ones are not favoured. The policy and its normalisers stay
+    as they are.
+
+    Args:
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        envs: a vector env in any autoreset mode; or a gymnasium id or a factory, of which one env per episode is made,
+            ten at most; or an env. The agents of a PettingZoo parallel env share the policy, and each plays
+            `num_episodes`; an `AgentsAsEnvs` counts the episodes of single agents.
+        seed: of the episodes, where the envs have none of their own (`make_vec(seed=)`). With either, each call plays
+            the same episodes.
+        info_keys: further numbers in the infos with which episodes end, for `infos` and `info_means`. `success_rate`
+            always reads `is_success`, or else `success`.
+        max_episode_steps: truncates an episode of this length; None waits for its end.
+
+    Raises:
+        ParamsError: an argument breaks its rule.
+        SpaceError: the policy was made for other spaces.
+        EnvError, NonFiniteError: an env failed.
+        CheckpointError: see `rl.load_policy`.
+    """
+    owner = "evaluate_policy"
+    player, keys = policy_of(owner, policy), checked_keys(owner, info_keys)
+
+    def played(vector: VectorEnv, per_env: int = 1) -> CollectStats:
+        return play(owner, player, with_success(vector, keys), num_episodes, seed, explore, max_episode_steps, per_env)
+
+    if isinstance(envs, gym.vector.VectorEnv):
+        return played(envs)
+    num_envs = min(num_episodes, MOST_ENVS) if isinstance(num_episodes, int) and num_episodes > 0 else 1
+    with vector_of(owner, envs, player, num_envs) as vector:
+        return played(vector, vector.num_agents if isinstance(vector, AgentsAsEnvs) else 1)
+
+
+def record(
+    policy: Player,
+    env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
+    path: str | os.PathLike[str],
+    *,
+    num_episodes: int = 1,
+    max_episode_steps: int | None = None,
+    seed: int | None = None,
+    explore: bool = False,
+    fps: float | None = None,
+) -> CollectStats:
+    """Film whole episodes of a policy, one after the other in one file: an MP4, or a GIF.
+
+    No display is needed. Frames go to ffmpeg one by one, so long episodes take no more memory.
+
+    Args:
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="rgb_array"`. An env stays open.
+            Of a PettingZoo parallel env the agents share the policy, as `AgentsAsEnvs` has it: what is returned are
+            `episodes` of each agent.
+        path: the file, whose name ends in `.mp4` or `.gif`; missing folders are made, an existing file is replaced.
+        max_episode_steps: cuts an episode that would be longer; None waits for its end.
+        seed: of the episodes; with one, each call plays the same.
+        fps: frames a second; None takes the env's own, or 30. A GIF shows at most 50.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or the env renders no frames.
+        MissingExtraError: there is no ffmpeg; the extra `video` brings one.
+        EnvError: the env failed, or could not be rendered. No file is left then.
+    """
+    owner = "record"
+    file = Path(checked(owner, "path", path, AnyPath))
+    if file.suffix.lower() not in FORMATS:
+        raise ParamsError(field_error_text(owner, "path", f"must end in {' or '.join(FORMATS)}", str(file)))
+    fps = checked(owner, "fps", fps, PositiveFloat | None)
+    require_encoder(owner)
+    player, videos = policy_of(owner, policy), list[VideoFile]()
+
+    def filmed(made: Any) -> Any:
+        require_frames("record.env", made)
+        videos.append(VideoFile(file, fps or frames_per_second(made)))
+        return FilmedEnv(made, videos[0]) if isinstance(made, gym.Env) else FilmedAgents(made, videos[0])
+
+    try:
+        with vector_of(owner, env, player, wrappers=[filmed], render_mode="rgb_array") as envs:
+            stats = play(owner, player, envs, num_episodes, seed, explore, max_episode_steps, envs.num_envs)
+        videos[0].close()
+        return stats
+    except BaseException as error:
+        for video in videos:
+            video.discard()
+        if isinstance(error, EnvError) and (text := with_hint(str(error))) != str(error):
+            raise EnvError(text) from error  # some libraries look for a display when the env is made
+        raise
+
+
+def watch(
+    policy: Player,
+    env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
+    *,
+    num_episodes: int = 1,
+    max_episode_steps: int | None = None,
+    seed: int | None = None,
+    explore: bool = False,
+) -> CollectStats:
+    """Show whole episodes of a policy in a window, as fast as the env's own `"human"` rendering does.
+
+    Args:
+        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="human"`. An env stays open.
+            Of a PettingZoo parallel env the agents share the policy, as in `rl.record`.
+        max_episode_steps: cuts an episode that would be longer; None waits for its end.
+        seed: of the episodes; with one, each call plays the same.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or the env has no window.
+        EnvError: there is no display, or the env failed.
+    """
+    owner = "watch"
+    player = policy_of(owner, policy)
+    if not has_display():
+        text = "watch: there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set)"
+        raise EnvError(f"{text}. rl.record(policy, env, path) writes a video without one.")
+
+    def shown(made: Any) -> Any:
+        if made.render_mode != "human":
+            hint = 'Make it with render_mode="human", or pass the id: it is made so.'
+            raise ParamsError(f"watch.env: must show a window; got render_mode={made.render_mode!r}. {hint}")
+        return made
+
+    with vector_of(owner, env, player, wrappers=[shown], render_mode="human") as envs:
+        return play(owner, player, envs, num_episodes, seed, explore, max_episode_steps, envs.num_envs)
 
 
 @contextmanager
@@ -28,20 +183,9 @@ def vector_of(
     wrappers: Sequence[Callable[[Any], Any]] = (),
     **env_kwargs: Any,
 ) -> Iterator[VectorEnv]:
-    """Make envs of this process, and close them at the end; an env that exists is the only one, and stays open.
+    """Make `num_envs` envs of an id or factory in this process and close them at the end; a given env stays open.
 
-    Of parallel envs each agent is a row.
-
-    Args:
-        owner: who asks, for errors.
-        env: an id, a factory, or an env.
-        player: the policy that shall play there.
-        num_envs: how many, of an id or a factory.
-        wrappers: see `make_vec`.
-        env_kwargs: of an id.
-
-    Raises:
-        ParamsError: it is none of these.
+    Each agent of a parallel env is a row. Errors begin with `owner`; `env_kwargs` belong to an id.
     """
     is_made = isinstance(env, gym.Env) or is_parallel(env)
     if not is_made and not (isinstance(env, str) and env) and not callable(env):
@@ -70,9 +214,9 @@ def vector_of(
 
 
 def _looked_at(make: Any) -> tuple[Any, Any]:
-    """Return the first env of a factory, and a factory that returns that one first; None where there is none.
+    """Return the first env of a factory, and a factory that returns that one first; None where it fails.
 
-    What goes wrong goes wrong again, and is told, when the envs are made.
+    The error comes again, and is reported, when the envs are made.
     """
     if isinstance(make, str):
         return None, make
@@ -100,17 +244,14 @@ def play(
     owner: str,
     policy: Policy,
     envs: VectorEnv,
-    episodes: int,
+    num_episodes: int,
     seed: int | None = None,
     explore: bool = False,
     max_episode_steps: int | None = None,
     per_env: int = 1,
 ) -> CollectStats:
-    """Play episodes: with a seed the same ones each time, and without touching torch's global generator.
-
-    Their number is that of each of `per_env` rows.
-    """
-    episodes = checked(owner, "episodes", episodes, PositiveInt)
+    """Play `num_episodes` in each of `per_env` rows; a seed plays the same ones and leaves torch's generator alone."""
+    num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt)
     seed = checked(owner, "seed", seed, NonNegativeInt | None)
     explore = checked(owner, "explore", explore, Flag)
     limit = checked(owner, "max_episode_steps", max_episode_steps, PositiveInt | None)
@@ -118,4 +259,4 @@ def play(
         collector = Collector(policy, envs, max_episode_steps=limit)
     if seed is not None:
         collector.seed(seed)
-    return collector.collect(num_episodes=episodes * per_env, explore=explore)
+    return collector.collect(num_episodes=num_episodes * per_env, explore=explore)

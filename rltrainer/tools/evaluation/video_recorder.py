@@ -14,9 +14,7 @@ from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.seeding import derive_seed
-from rltrainer.tools.evaluation.filmed_envs import FilmedEnvs
-from rltrainer.tools.evaluation.frames import frames_per_second, require_frames
-from rltrainer.tools.evaluation.video_file import require_encoder
+from rltrainer.tools.evaluation.filming import FilmedEnvs, frames_per_second, require_encoder, require_frames
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
 
 EnvOrFactory = Annotated[

@@ -79,10 +79,10 @@ class AnyRecipe(Params):
     """Wrappers of the envs of test steps, in place of `wrappers`; None takes those too."""
     info_keys: Keys | AnyText = ()
     """Keys of the infos with which episodes end, whose means are logged beside returns, such as `("is_success",)`."""
-    num_epochs: PositiveInt = 20
+    max_epochs: PositiveInt = 20
     """Number of epochs, each of which ends with a test step: as near to it as epochs of equally many whole collections
     come."""
-    num_test_episodes: PositiveInt = 10
+    test_step_num_episodes: PositiveInt = 10
     """Episodes of a test step, each in an env of its own."""
     params: Annotated[
         AlgorithmParams, instance_of(AlgorithmParams, hint="Write PPOParams(...), or those of your algorithm.")
@@ -95,7 +95,7 @@ class AnyRecipe(Params):
 
     A file, a checkpoint, or the folder of a run, whose best algorithm is meant."""
     trainer: Options = dataclasses.field(default_factory=dict)
-    """Fields of the trainer's params; epochs follow from the length of the training and `num_epochs`. `initial_test` is
+    """Fields of the trainer's params; epochs follow from the length of the training and `max_epochs`. `initial_test` is
     False without `start`, so that an untrained network is never the best."""
     seed: NonNegativeInt = 0
     """Seed of networks, envs and all that is drawn."""
@@ -193,7 +193,7 @@ class AnyRecipe(Params):
         """
         seed_everything(self.seed)
         policy, fields = self._parts()
-        shared = {"test_step_num_episodes": self.num_test_episodes, "seed": self.seed}
+        shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
         shared["initial_test"] = self.start is not None  # an untrained network is never the best
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
         algorithm: Algorithm = cast(Any, self._algorithm_class())(policy, self.params)
@@ -281,27 +281,35 @@ class AnyRecipe(Params):
 
     def trainer_fields(self) -> dict[str, dataclasses.Field[Any]]:
         """Return the fields of the trainer's params that are data, and not given otherwise."""
-        given = ("seed", "test_step_num_episodes", "checkpoint")
+        given = ("seed", "max_epochs", "test_step_num_episodes", "checkpoint")
         fields = dataclasses.fields(self.trainer_params_class)
         return {field.name: field for field in fields if field.compare and field.name not in given}
 
 
 def live_fields(recipe: AnyRecipe) -> set[str]:
     """Return the names of the trainer's fields that are no data: callbacks, hooks, logger, checkpoints."""
-    made = {"training_collector", "test_collector", "buffer", "test_step_num_episodes", "seed", "run_folder"}
+    made = {
+        "training_collector",
+        "test_collector",
+        "buffer",
+        "max_epochs",
+        "test_step_num_episodes",
+        "seed",
+        "run_folder",
+    }
     every = {field.name for field in dataclasses.fields(recipe.trainer_params_class)}
     return every - set(recipe.trainer_fields()) - made
 
 
-def whole_epochs(num_units: int, num_epochs: int, unit: int = 1) -> dict[str, int]:
+def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
     """Return the epochs of a training: all alike, at least so many units in all, in number as near as can be.
 
     Args:
         num_units: units of the whole training, such as collections.
-        num_epochs: the number of epochs that was asked for.
+        wanted: the number of epochs that the recipe asks for.
         unit: steps of a unit.
     """
-    fewer = num_units // num_epochs  # one more makes at most `num_epochs`, and fewer units make more epochs
+    fewer = num_units // wanted  # one more makes at most `wanted`, and fewer units make more epochs
     candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
-    count, size = min(candidates, key=lambda each: (abs(each[0] - num_epochs), each[0] * each[1]))
+    count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
     return {"max_epochs": count, "epoch_num_steps": size * unit}

@@ -67,14 +67,14 @@ class OfflineRecipe(AnyRecipe):
         return f"{epochs['max_epochs'] * epochs['epoch_num_steps']:,} gradient steps"
 
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
-        test_envs = None if self.env is None else self.make_envs(self.num_test_episodes, for_tests=True)
+        test_envs = None if self.env is None else self.make_envs(self.test_step_num_episodes, for_tests=True)
         buffer = self.data if isinstance(self.data, ReplayBuffer) else load(self.data, **_spaces_of(test_envs))
         policy = self._make_policy(buffer.observation_space, buffer.action_space)
         tests = {} if test_envs is None else {"test_collector": Collector(policy, test_envs, info_keys=self.info_keys)}
         return policy, {"buffer": buffer, **tests, **self._epochs()}
 
     def _epochs(self) -> dict[str, int]:
-        return whole_epochs(self.num_gradient_steps, self.num_epochs)
+        return whole_epochs(self.num_gradient_steps, self.max_epochs)
 
 
 def _spaces_of(envs: Any) -> dict[str, gym.Space[Any]]:

@@ -58,7 +58,7 @@ class Recipe(AnyRecipe):
 
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
         envs = self.make_envs(self.num_envs)
-        test_envs = self.make_envs(self.num_test_episodes, for_tests=True)
+        test_envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
         spaces = envs.single_observation_space, envs.single_action_space
         policy, buffer = self._make_policy(*spaces), None
         if self.trainer_params_class is OffPolicyTrainerParams:
@@ -73,7 +73,7 @@ class Recipe(AnyRecipe):
     def _epochs(self) -> dict[str, int]:
         """Return epochs of equally many whole collections, of `num_env_steps` in all or a little more."""
         collection = self._collection() or 1
-        return whole_epochs(-(-self.num_env_steps // collection), self.num_epochs, collection)
+        return whole_epochs(-(-self.num_env_steps // collection), self.max_epochs, collection)
 
     def _collection(self) -> int | None:
         """Return the env steps of a collection; None if it is of whole episodes."""

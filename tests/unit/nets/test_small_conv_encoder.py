@@ -62,7 +62,7 @@ def test_minatar_is_played(game: str) -> None:
 def test_dqn_learns_in_minatar() -> None:
     pytest.importorskip("minatar")
     recipe = rl.recipes.get("dqn", "MinAtar/Breakout-v1").with_fields(
-        num_env_steps=1200, num_epochs=1, num_test_episodes=2, warmup_num_env_steps=1000, lr=1e-3,
+        num_env_steps=1200, max_epochs=1, test_step_num_episodes=2, warmup_num_env_steps=1000, lr=1e-3,
         target_update_interval=50, verbose=False, show_progress=False, initial_test=False,
     )  # fmt: skip
     result = recipe.make_trainer().run()

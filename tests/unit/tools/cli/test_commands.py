@@ -25,7 +25,7 @@ from tests.unit.tools.recipes.any_recipes import any_recipe
 
 pytest.importorskip("click")
 ROOT = Path(__file__).parents[4]
-SHORT = shlex.split("--num-env-steps 512 --num-epochs 2 --num-test-episodes 2 --show-progress false")
+SHORT = shlex.split("--num-env-steps 512 --max-epochs 2 --test-step-num-episodes 2 --show-progress false")
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,7 +46,7 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     assert (run.algorithm["lr"], run.trainer["seed"], run.trainer["max_epochs"]) == (1e-3, 4, 2)
     assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
     assert rl.open_run(run.folder.path).rows("epoch")["epoch"].tolist() == [1, 2, 3]
-    assert main(["evaluate", str(run.folder.path), "--episodes", "3"]) == 0
+    assert main(["evaluate", str(run.folder.path), "--num-episodes", "3"]) == 0
     shown = capsys.readouterr()
     last = shown.out.splitlines()[-2:]
     assert re.fullmatch(r"return [\d.]+ \+- [\d.]+ \(from [\d.]+ to [\d.]+\)", last[0])
@@ -154,7 +154,7 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     rl.Collector(rl.SquashedActorCritic.for_envs(envs), envs, log).collect(num_steps=60, random=True)
     envs.close()
     log.save("logged.safetensors")
-    short = "--num-epochs 2 --num-test-episodes 2 --show-progress false --batch-size 8"
+    short = "--max-epochs 2 --test-step-num-episodes 2 --show-progress false --batch-size 8"
     command = f"train sac --data logged.safetensors --num-gradient-steps 20 --hidden-sizes 8, {short}"
     assert main(shlex.split(f"{command} --env Pendulum-v1")) == 0
     out = capsys.readouterr().out
@@ -162,7 +162,7 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     run = "runs/sac_Pendulum-v1"
     assert main(["resume", run, "--max-epochs", "3"]) == 0
     assert rl.open_run(run).rows("epoch")["gradient_step"].tolist() == [10, 20, 30]
-    assert main(["evaluate", run, "--episodes", "1"]) == 0
+    assert main(["evaluate", run, "--num-episodes", "1"]) == 0
     online = f"train sac --env Pendulum-v1 --num-env-steps 40 {short}"
     assert main(shlex.split(f"{online} --start {run}/best.safetensors --warmup-num-env-steps 8")) == 0
     assert next(rl.load(f"{run}-2/best.safetensors").policy.actor.parameters()).shape[0] == 8
@@ -171,10 +171,10 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     assert main(shlex.split(f"{command} --seed 1,2")) == 0
     assert next(rl.load("runs/sac_logged_seed2").policy.actor.parameters()).shape[0] == 8
     capsys.readouterr()
-    assert main(["evaluate", "runs/sac_logged", "--episodes", "1"]) == 1
+    assert main(["evaluate", "runs/sac_logged", "--num-episodes", "1"]) == 1
     text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
     assert text in capsys.readouterr().err
-    assert main(["evaluate", "runs/sac_logged", "--episodes", "1", "--env", "Pendulum-v1"]) == 0
+    assert main(["evaluate", "runs/sac_logged", "--num-episodes", "1", "--env", "Pendulum-v1"]) == 0
 
 
 def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:
@@ -336,7 +336,7 @@ def test_a_run_without_a_recipe_tells_its_env(kwargs: dict[str, float], tmp_path
     exec(PROGRAM.replace("{kwargs}", repr(kwargs)), {})
     run = rl.open_run("plain")
     assert (run.env_id, run.env_kwargs) == ("MountainCar-v0", kwargs)
-    assert main(["evaluate", "plain", "--episodes", "1"]) == 0
+    assert main(["evaluate", "plain", "--num-episodes", "1"]) == 0
     assert "return -200 +- 0" in capsys.readouterr().out
     assert main(["resume", "plain"]) == 1  # no recipe says how the run was made
 
@@ -348,7 +348,7 @@ def test_a_run_of_a_factory_says_that_its_env_must_be_named(tmp_path: Path, caps
     assert rl.open_run("plain").env_id is None
     assert main(["evaluate", "plain"]) == 1
     assert "does not say which env the run is of. Name it: --env my_package:MyEnv." in capsys.readouterr().err
-    assert main(["evaluate", "plain", "--env", "my_envs:Mine", "--episodes", "2"]) == 0
+    assert main(["evaluate", "plain", "--env", "my_envs:Mine", "--num-episodes", "2"]) == 0
     assert "return 10 +- 0" in capsys.readouterr().out
 
 

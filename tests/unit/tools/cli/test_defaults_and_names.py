@@ -28,7 +28,7 @@ def test_defaults_are_those_that_the_help_shows() -> None:
     from rltrainer.tools.cli.commands import commands
 
     found = {
-        f"{name} --{option.name}": option.default
+        f"{name} {option.opts[0]}": option.default
         for name, command in commands.commands.items()
         for option in command.params
         if getattr(option, "show_default", None)
@@ -36,9 +36,9 @@ def test_defaults_are_those_that_the_help_shows() -> None:
     assert found == {
         "train --seed": "0", "train --directory": "runs",
         "sweep --trials": 20, "sweep --seeds": 1, "sweep --seed": 0,
-        "evaluate --episodes": 20, "evaluate --seed": 10_001,
-        "watch --episodes": 1, "watch --seed": 10_001,
-        "record --episodes": 1, "record --seed": 10_001,
+        "evaluate --num-episodes": 20, "evaluate --seed": 10_001,
+        "watch --num-episodes": 1, "watch --seed": 10_001,
+        "record --num-episodes": 1, "record --seed": 10_001,
         "plot --value": "test/return",
     }  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_recommended_settings_are_of_as_many_envs_as_are_named(monkeypatch: pyte
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a short run."""
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(
-        num_env_steps=256, num_epochs=1, num_test_episodes=1, show_progress=False, verbose=False,
+        num_env_steps=256, max_epochs=1, test_step_num_episodes=1, show_progress=False, verbose=False,
         runtime=rl.RuntimeParams(compile=False), update_step_num_repetitions=1,
     )  # fmt: skip
     folder = rl.RunFolder(tmp_path_factory.mktemp("runs") / "ppo_CartPole-v1")
@@ -129,7 +129,7 @@ def test_a_file_without_its_run_needs_its_env(run: Path, tmp_path: Path, capsys:
     shutil.copy(run / "best.safetensors", tmp_path / "agent.safetensors")
     assert main(["evaluate", "agent.safetensors"]) == 1
     assert "agent.safetensors: lies in no run that says its env. Name it: --env CartPole-v1" in capsys.readouterr().err
-    assert main(["evaluate", "agent.safetensors", "--env", "CartPole-v1", "--episodes", "1"]) == 0
+    assert main(["evaluate", "agent.safetensors", "--env", "CartPole-v1", "--num-episodes", "1"]) == 0
     assert main(["evaluate", "nothing.safetensors", "--env", "CartPole-v1"]) == 1
     assert "nothing.safetensors: expected the folder of a run" in capsys.readouterr().err
 
@@ -156,7 +156,7 @@ def test_a_film_lies_beside_what_it_shows(
 
     monkeypatch.setattr(pictures, "record", record)
     assert main(["record", *filmed.split()]) == 0
-    assert asked == [Path(filmed.split()[0]), Path(film), {"episodes": 1, "seed": 10_001}]
+    assert asked == [Path(filmed.split()[0]), Path(film), {"num_episodes": 1, "seed": 10_001}]
     assert capsys.readouterr().out.startswith(f"{film}: returns ")
 
 

@@ -13,7 +13,7 @@ from rltrainer.tools.cli import main
 
 pytest.importorskip("click")
 PAGE = Path(__file__).parents[4] / "docs" / "guides" / "command_line.md"
-SHORT = "--num-env-steps 260 --num-epochs 2 --num-test-episodes 1 --show-progress false"
+SHORT = "--num-env-steps 260 --max-epochs 2 --test-step-num-episodes 1 --show-progress false"
 PPO, SAC = "runs/ppo_CartPole-v1", "runs/sac_Pendulum-v1"
 OF_SEEDS = {f"{PPO}_seed{seed}": f"train ppo --env CartPole-v1 --seed {seed}" for seed in (1, 2)}
 
@@ -27,7 +27,7 @@ LEAVES = {
     "train --env Acrobot-v1 --num-envs 8 --hidden-sizes 128,128 --clip linear:0.2": [
         "runs/ppo_Acrobot-v1/best.safetensors"
     ],
-    "evaluate runs/sac_Pendulum-v1 --episodes 20": [],
+    "evaluate runs/sac_Pendulum-v1 --num-episodes 20": [],
     "record runs/sac_Pendulum-v1": [f"{SAC}/videos/best.mp4"],
     "plot runs/ppo_CartPole-v1_seed1 runs/ppo_CartPole-v1_seed2 --path ppo.png": ["ppo.png"],
     "plot runs": ["curves.png"],
@@ -56,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipes |= {path: rl.recipes.get("ppo/CartPole-v1") for path in OF_SEEDS}
     for path, recipe in recipes.items():
         short = recipe.with_fields(
-            num_env_steps=40, num_epochs=2, num_test_episodes=1, show_progress=False, verbose=False,
+            num_env_steps=40, max_epochs=2, test_step_num_episodes=1, show_progress=False, verbose=False,
             runtime=rl.RuntimeParams(compile=False), seed=int(path[-1]),
         )  # fmt: skip
         (folder / path).mkdir(parents=True)

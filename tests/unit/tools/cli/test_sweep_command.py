@@ -14,7 +14,7 @@ from rltrainer.tools.cli.values import read_range, read_value
 
 pytest.importorskip("click")
 pytest.importorskip("optuna")
-SHORT = "--num-env-steps 512 --num-epochs 2 --num-test-episodes 2"
+SHORT = "--num-env-steps 512 --max-epochs 2 --test-step-num-episodes 2"
 Capture = pytest.CaptureFixture[str]
 
 

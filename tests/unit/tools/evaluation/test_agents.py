@@ -63,7 +63,7 @@ def test_all_agents_are_in_one_film(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     made = Gray()
     for env in (Gray, lambda: Gray(), made):
-        stats = rl.record(policy(), env, tmp_path / "team.mp4", episodes=2, seed=2)
+        stats = rl.record(policy(), env, tmp_path / "team.mp4", num_episodes=2, seed=2)
         levels, fps = frames(tmp_path / "team.mp4")
         assert near(levels, [*range(10, 70, 10), *range(10, 70, 10)])  # each reset, each step, and no third episode
         assert fps == 7

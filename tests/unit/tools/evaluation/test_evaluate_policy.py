@@ -38,7 +38,7 @@ def test_each_env_plays_its_share(mode: Any) -> None:
         envs = rl.make_vec(lambda: next(made)(), 3, backend="sync")
     else:
         envs = gym.vector.SyncVectorEnv(factories, autoreset_mode=mode)
-    stats = rl.evaluate_policy(policy(), envs, episodes=7)
+    stats = rl.evaluate_policy(policy(), envs, num_episodes=7)
     assert sorted(stats.returns.tolist()) == sorted(stats.lengths.tolist()) == [2, 2, 2, 3, 3, 9, 9]
     assert stats.num_collected_episodes == 7
     assert stats.returns_stat is not None
@@ -55,7 +55,7 @@ def test_success_is_read_without_being_asked_for(key: str, rate: float | None) -
 
     envs = gym.vector.SyncVectorEnv([Succeeds] * 4)
     envs.reset(seed=1)
-    stats = rl.evaluate_policy(policy(), Seeded(envs), episodes=4)
+    stats = rl.evaluate_policy(policy(), Seeded(envs), num_episodes=4)
     assert stats.success_rate == rate
     assert list(stats.infos) == ([key] if rate is not None else [])
 
@@ -73,12 +73,12 @@ def test_success_goes_before_what_is_like_it_and_numbers_before_texts() -> None:
             *result, _ = super().step(action)
             return *result, {"is_success": False, "success": "perhaps", "energy": 2.5}
 
-    stats = rl.evaluate_policy(policy(), Both, episodes=3, info_keys=["energy"])
+    stats = rl.evaluate_policy(policy(), Both, num_episodes=3, info_keys=["energy"])
     assert (stats.success_rate, stats.info_means) == (0.0, {"energy": 2.5, "is_success": 0.0})
 
 
 def test_further_keys_are_means_over_the_ends_of_episodes() -> None:
-    stats = rl.evaluate_policy(policy(), telling_envs(2, length=3), episodes=4, info_keys=["number", "is_success"])
+    stats = rl.evaluate_policy(policy(), telling_envs(2, length=3), num_episodes=4, info_keys=["number", "is_success"])
     assert stats.info_means == {"number": 1.5, "is_success": 0.5}
     assert stats.success_rate == 0.5
 
@@ -110,13 +110,13 @@ def acted(player: Any) -> list[int]:
             seen.append(int(action))
             return super().step(action)
 
-    rl.evaluate_policy(player, Sees(), episodes=2, seed=3)
+    rl.evaluate_policy(player, Sees(), num_episodes=2, seed=3)
     return seen
 
 
 def numbers(envs: Any, **options: Any) -> list[float]:
     """Return which episodes are played: what `TellingEnv` observes first."""
-    stats = rl.evaluate_policy(policy(), envs, episodes=4, info_keys=["seeded"], **options)
+    stats = rl.evaluate_policy(policy(), envs, num_episodes=4, info_keys=["seeded"], **options)
     return stats.infos["seeded"].tolist()
 
 
@@ -140,7 +140,7 @@ def test_with_a_seed_each_call_plays_the_same_episodes() -> None:
 def test_nothing_of_the_program_changes() -> None:
     actor, before = policy(), torch.get_rng_state()
     actor.train()
-    rl.evaluate_policy(actor, CountingEnv, episodes=2, seed=1)
+    rl.evaluate_policy(actor, CountingEnv, num_episodes=2, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
     assert actor.training
 
@@ -156,13 +156,13 @@ def test_ids_factories_and_envs() -> None:
         def close(self) -> None:
             closed.append(self)
 
-    assert rl.evaluate_policy(policy(), Watched, episodes=12).num_collected_episodes == 12
+    assert rl.evaluate_policy(policy(), Watched, num_episodes=12).num_collected_episodes == 12
     assert (len(made), len(closed)) == (10, 10)
     env = Watched()
-    rl.evaluate_policy(policy(), env, episodes=2)
+    rl.evaluate_policy(policy(), env, num_episodes=2)
     assert len(closed) == 10  # the user's stays open
     cartpole = rl.make_vec("CartPole-v1", 1)
-    assert rl.evaluate_policy(tiny_actor_critic(cartpole), "CartPole-v1", episodes=3).lengths.shape == (3,)
+    assert rl.evaluate_policy(tiny_actor_critic(cartpole), "CartPole-v1", num_episodes=3).lengths.shape == (3,)
 
 
 def test_episodes_without_an_end() -> None:
@@ -198,8 +198,8 @@ class RecordsActions(gym.vector.VectorWrapper):
         ({"policy": ""}, "evaluate_policy.policy: must be a policy, an algorithm, or the path"),
         ({"envs": 3}, r"evaluate_policy.env: must be a gymnasium id, a factory of envs, or an env; got 3 \(int\)"),
         ({"envs": ""}, "evaluate_policy.env: must be a gymnasium id"),
-        ({"episodes": 0}, "evaluate_policy.episodes: must be a positive integer; got 0"),
-        ({"episodes": 2.0}, "evaluate_policy.episodes: must be a positive integer; got 2.0"),
+        ({"num_episodes": 0}, "evaluate_policy.num_episodes: must be a positive integer; got 0"),
+        ({"num_episodes": 2.0}, "evaluate_policy.num_episodes: must be a positive integer; got 2.0"),
         ({"seed": -1}, "evaluate_policy.seed: must be a non-negative integer or None; got -1"),
         ({"explore": 1}, "evaluate_policy.explore: must be True or False; got 1"),
         ({"max_episode_steps": 0}, "evaluate_policy.max_episode_steps: must be a positive integer or None; got 0"),

@@ -41,7 +41,7 @@ def shown(path: Path) -> list[int]:
 @pytest.mark.usefixtures("ffmpeg")
 def test_episodes_follow_each_other_in_one_file(tmp_path: Path) -> None:
     path = tmp_path / "videos" / "agent.mp4"
-    stats = rl.record(policy(), lambda: GrayEnv(length=3), path, episodes=2, seed=2)
+    stats = rl.record(policy(), lambda: GrayEnv(length=3), path, num_episodes=2, seed=2)
     levels, fps = frames(path)
     first, second = levels[0], levels[4]
     assert near(levels, [first, first + 10, first + 20, first + 30, second, second + 10, second + 20, second + 30])
@@ -144,7 +144,7 @@ def test_what_helps_without_a_display(
         ({"path": 3}, r"record.path: must be a path; got 3"),
         ({"fps": 0}, "record.fps: must be a positive finite number or None; got 0"),
         ({"fps": math.nan}, "record.fps: must be a positive finite number or None; got nan"),
-        ({"episodes": 0}, "record.episodes: must be a positive integer; got 0"),
+        ({"num_episodes": 0}, "record.num_episodes: must be a positive integer; got 0"),
         ({"policy": None}, "record.policy: must be a policy, an algorithm, or the path"),
         ({"env": counting_envs()}, "record.env: must be a gymnasium id, a factory of envs, or an env; got "),
         ({"env": CountingEnv}, "record.env: must render frames; got render_mode=None. Make it with render_mode="),
@@ -214,7 +214,7 @@ def test_a_window_without_a_display_is_an_error_that_says_what_to_do(monkeypatch
 
 def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
-    stats = rl.watch(policy(), lambda: Window(length=3), episodes=2, seed=1)
+    stats = rl.watch(policy(), lambda: Window(length=3), num_episodes=2, seed=1)
     assert stats.lengths.tolist() == [3, 3]
     with pytest.raises(ParamsError, match="watch.env: must show a window; got render_mode='rgb_array'. Make it with"):
         rl.watch(policy(), GrayEnv)

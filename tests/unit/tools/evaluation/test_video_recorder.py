@@ -18,7 +18,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, RLTrainerError
 from rltrainer.tools.evaluation import VideoRecorder
-from rltrainer.tools.evaluation.video_file import VideoFile
+from rltrainer.tools.evaluation.filming import VideoFile
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 from tests.unit.envs.agents.teams import Visitors
 from tests.unit.hooks.fake_run import FakeRun

@@ -51,7 +51,7 @@ def test_each_is_of_an_env_that_gymnasium_has_and_says_where_it_comes_from(name:
 def test_each_makes_its_trainer(name: str) -> None:
     recipe = rl.recipes.get(name)
     require_extra_of(str(recipe.env))
-    trainer = recipe.with_fields(num_test_episodes=1, capacity=recipe.num_envs * 4).make_trainer()
+    trainer = recipe.with_fields(test_step_num_episodes=1, capacity=recipe.num_envs * 4).make_trainer()
     assert type(trainer.algorithm) is ALGORITHMS[recipe.algorithm]
     assert trainer.algorithm.params == recipe.params
     for field, value in recipe.trainer.items():
@@ -82,7 +82,7 @@ def test_the_recipes_with_smooth_exploration_are_those_of_the_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_env_steps", "num_epochs", "epochs"),
+    ("num_env_steps", "max_epochs", "epochs"),
     [
         (39 * 256, 20, (20, 2)),  # of one collection there would be 39, of three 13
         (39 * 256 + 1, 20, (20, 2)),
@@ -96,10 +96,10 @@ def test_the_recipes_with_smooth_exploration_are_those_of_the_source() -> None:
     ],
 )
 def test_epochs_are_whole_collections_and_as_many_as_asked_for(
-    num_env_steps: int, num_epochs: int, epochs: tuple[int, int]
+    num_env_steps: int, max_epochs: int, epochs: tuple[int, int]
 ) -> None:
-    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=num_env_steps, num_epochs=num_epochs)
-    trainer = recipe.with_fields(num_test_episodes=1).make_trainer()
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=num_env_steps, max_epochs=max_epochs)
+    trainer = recipe.with_fields(test_step_num_episodes=1).make_trainer()
     assert (trainer.params.max_epochs, trainer.params.epoch_num_steps) == (epochs[0], epochs[1] * 256)
 
 
@@ -248,7 +248,7 @@ def test_envs_are_wrapped_as_the_recipe_says_and_those_of_tests_otherwise() -> N
 
 def test_an_atari_recipe_trains_on_lives_and_is_tested_on_games() -> None:
     pytest.importorskip("ale_py")
-    recipe = rl.recipes.get("dqn", "BreakoutNoFrameskip-v4").with_fields(capacity=500, num_test_episodes=1)
+    recipe = rl.recipes.get("dqn", "BreakoutNoFrameskip-v4").with_fields(capacity=500, test_step_num_episodes=1)
     trainer = recipe.make_trainer(max_epochs=1)
     collector: Any = trainer.params.training_collector
     assert collector.buffer.nbytes < 500 * 84 * 84 * 1.1  # each frame once

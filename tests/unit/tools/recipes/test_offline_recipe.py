@@ -10,7 +10,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
 
 SHORT: dict[str, Any] = {
-    "num_gradient_steps": 20, "num_epochs": 2, "num_test_episodes": 2, "batch_size": 8, "show_progress": False,
+    "num_gradient_steps": 20, "max_epochs": 2, "test_step_num_episodes": 2, "batch_size": 8, "show_progress": False,
     "verbose": False, "runtime": rl.RuntimeParams(compile=False),
 }  # fmt: skip
 

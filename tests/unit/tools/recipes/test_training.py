@@ -12,7 +12,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
 from tests.fakes import CountingEnv
 
-SHORT: dict[str, Any] = {"num_env_steps": 1024, "num_epochs": 2, "num_test_episodes": 2, "show_progress": False}
+SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_episodes": 2, "show_progress": False}
 
 
 def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

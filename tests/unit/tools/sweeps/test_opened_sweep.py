@@ -16,7 +16,7 @@ from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
 from tests.unit.tools.sweeps.sweep_programs import score
 
 optuna = pytest.importorskip("optuna")
-RECIPE = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=256, num_epochs=1, num_test_episodes=1)
+RECIPE = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=256, max_epochs=1, test_step_num_episodes=1)
 Capture = pytest.CaptureFixture[str]
 
 
@@ -62,7 +62,7 @@ def test_a_sweep_of_offline_training_is_read_back_too(tmp_path: Path) -> None:
     log.save(tmp_path / "log.safetensors")
     recipe = rl.OfflineRecipe(
         algorithm="discrete_cql", env="CartPole-v1", data=tmp_path / "log.safetensors", params=rl.DiscreteCQLParams(),
-        num_gradient_steps=4, num_epochs=1, num_test_episodes=1, trainer={"batch_size": 8},
+        num_gradient_steps=4, max_epochs=1, test_step_num_episodes=1, trainer={"batch_size": 8},
     )  # fmt: skip
     expected = run(tmp_path / "a", recipe, space={"conservative_coef": [0.5, 1.0]})
     assert rl.open_sweep(tmp_path / "a") == expected

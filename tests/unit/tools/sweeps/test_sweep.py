@@ -77,7 +77,7 @@ def test_a_recipe_takes_fields_wherever_they_belong(
     tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "is_watched", lambda: True)
-    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=512, num_epochs=2, num_test_episodes=2)
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=512, max_epochs=2, test_step_num_episodes=2)
     space = {"lr": rl.LogUniform(1e-5, 1e-2), "batch_size": [32, 64], "hidden_sizes": [(8,), (16, 16)],
              "num_envs": range(2, 9, 2)}  # fmt: skip
     result = rl.sweep(recipe, space, path=tmp_path, num_trials=2, num_processes=2)

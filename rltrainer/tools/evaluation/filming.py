@@ -1,0 +1,277 @@
+"""Films of envs: frames that an env renders, streamed into MP4 or GIF files, one frame in memory at a time."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError, RLTrainerError, install_extra
+from rltrainer.files.atomic_write import hidden_name, remove, remove_abandoned, replace_flushed
+
+DEFAULT_FPS = 30.0
+_HEADLESS = {
+    r"GL|gl[A-Z]|OSMesa": "Set MUJOCO_GL=egl (a GPU) or MUJOCO_GL=osmesa (none; libosmesa6) before Python starts.",
+    "video|pygame": "Set SDL_VIDEODRIVER=dummy before Python starts.",
+}
+"""Settings that make libraries draw without a display, by words of their errors."""
+_SDL = "SDL_VIDEODRIVER"
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", _SDL)
+FORMATS: dict[str, dict[str, Any]] = {
+    # What players understand has an even width and height; a black line makes up for an odd one.
+    ".mp4": {"output_params": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]},
+    # A palette for each frame: one for all of them would keep them all in ffmpeg's memory until the last is known.
+    ".gif": {
+        "codec": "gif",
+        "pix_fmt_out": "pal8",
+        "output_params": ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"],
+    },
+}
+"""Arguments of ffmpeg by the ending of the file."""
+
+FEW_PIXELS = 32
+"""A frame that is smaller in both directions is enlarged to about ENLARGED pixels: it would be too small to see."""
+ENLARGED = 240
+
+
+def has_display() -> bool:
+    """Return whether a window may open: on Linux, where the environment names a display or a driver of SDL."""
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
+
+
+def require_frames(owner: str, env: Any) -> None:
+    """Raise a `ParamsError` unless an env, or a vector of envs, renders frames as arrays."""
+    found = getattr(env, "render_mode", None)
+    if found != "rgb_array":
+        hint = 'Make it with render_mode="rgb_array", or pass the id: it is made so.'
+        if isinstance(env, gym.vector.VectorEnv):
+            hint = 'Make it with render_mode="rgb_array": rl.make_vec(env_id, render_mode=...).'
+        raise ParamsError(f"{owner}: must render frames; got render_mode={found!r}. {hint}")
+
+
+def frames_per_second(env: Any) -> float:
+    """Return the frame rate in an env's metadata, or 30."""
+    return float(env.metadata.get("render_fps") or DEFAULT_FPS)
+
+
+def rendered(render: Callable[[], Any]) -> Any:
+    """Return a frame; an `EnvError` names the remedy where there is no display."""
+    try:
+        with _without_looking_for_a_display():
+            return render()
+    except Exception as error:
+        text = f"the env could not be rendered ({type(error).__name__}: {error})"
+        raise EnvError(with_hint(text, type(error).__module__)) from error
+
+
+@contextmanager
+def _without_looking_for_a_display() -> Iterator[None]:
+    # SDL, with which pygame draws, warns where it finds no display.
+    if has_display():
+        yield
+        return
+    os.environ[_SDL] = "dummy"
+    try:
+        yield
+    finally:
+        del os.environ[_SDL]
+
+
+def with_hint(text: str, module: str = "") -> str:
+    """Append the remedy to an error's text if it is about a missing display."""
+    hint = next((hint for words, hint in _HEADLESS.items() if re.search(words, f"{module} {text}")), "")
+    return text if hint in text else f"{text}. {hint}"
+
+
+def require_encoder(owner: str) -> Any:
+    """Return the module that runs ffmpeg, or raise a `MissingExtraError`."""
+    try:
+        import imageio_ffmpeg
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:
+        text = f"{owner}: needs ffmpeg to write videos: {error}. {install_extra('video')}"
+        raise MissingExtraError(text) from error
+    return imageio_ffmpeg
+
+
+class VideoFile:
+    """Writes frames to an MP4 or GIF, which appears, complete, when `close` is called.
+
+    Missing parent folders are made, an existing file is replaced.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path, self._fps, self._kind = path, fps, path.suffix.lower()
+        self._part = hidden_name(path, self._kind[1:])
+        self._module = require_encoder("VideoFile")
+        self._stream: Any = None
+        self._shape: tuple[int, ...] = ()
+
+    def add(self, frame: Any) -> None:
+        """Write a frame: uint8 [H, W, 3], or floats in [0, 1], as MinAtar renders.
+
+        Raises:
+            EnvError: it is none, or of another size than the first.
+            RLTrainerError: ffmpeg failed.
+        """
+        frame = _as_shown(frame)
+        is_frame = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
+        if not is_frame or frame.shape != (self._shape or frame.shape):
+            expected = list(self._shape) or "[H, W, 3]"
+            found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+            raise EnvError(f"{self._path}: expected a frame uint8 {expected} from render(), found {found}")
+        with self._explained():
+            if self._stream is None:
+                self._shape = frame.shape
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                remove_abandoned(self._path, self._kind[1:])
+                self._stream = self._open(frame.shape[1], frame.shape[0])
+            self._stream.send(np.ascontiguousarray(frame))
+
+    def close(self) -> None:
+        """Let ffmpeg finish, and put the file in its place."""
+        if self._stream is None:
+            return
+        with self._explained():
+            stream, self._stream = self._stream, None
+            stream.close()
+            replace_flushed(self._part, self._path)
+
+    def discard(self) -> None:
+        """End ffmpeg, and leave no file; never raises."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(Exception):
+                stream.close()
+        remove(self._part)
+
+    def _open(self, width: int, height: int) -> Any:
+        options = {"fps": self._fps, "macro_block_size": 1, "ffmpeg_log_level": "error", **FORMATS[self._kind]}
+        stream = self._module.write_frames(str(self._part), (width, height), **options)
+        stream.send(None)
+        return stream
+
+    @contextlib.contextmanager
+    def _explained(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            self.discard()
+            raise RLTrainerError(f"{self._path}: the video could not be written ({error})") from error
+
+
+def _as_shown(frame: Any) -> Any:
+    """Convert floats in [0, 1] to bytes and enlarge a tiny frame; leave anything else for `add` to refuse."""
+    if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.size):
+        return frame
+    if frame.dtype.kind == "f":
+        if not (frame.min() >= 0 and frame.max() <= 1):
+            return frame
+        frame = np.rint(255 * frame).astype(np.uint8)
+    times = ENLARGED // largest if (largest := max(frame.shape[:2])) < FEW_PIXELS else 1
+    return frame.repeat(times, 0).repeat(times, 1)
+
+
+class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
+    """A vector env, in any autoreset mode, whose episodes are filmed, each in a video of its own."""
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], fps: float) -> None:
+        super().__init__(envs)
+        self._fps, self._paths = fps, list[list[Path]]()
+        self._open: dict[int, VideoFile] = {}
+
+    def begin(self, paths: list[Path]) -> None:
+        """Film an episode per path from the next reset on, shared among the envs as a collector shares them."""
+        self._paths = [paths[i :: self.num_envs] for i in range(self.num_envs)]
+
+    def end(self, is_complete: bool) -> None:
+        """Stop filming; open videos are kept only if they are complete."""
+        videos, self._open, self._paths = list(self._open.values()), {}, []
+        for video in videos:
+            video.close() if is_complete else video.discard()
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset, and film the first frames."""
+        result = super().reset(seed=seed, options=options)
+        mask = (options or {}).get("reset_mask")
+        rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
+        self._close(rows)  # of an episode that was truncated from outside
+        self._film(rows)
+        return result
+
+    def step(self, actions: Any) -> Any:
+        """Step, and film."""
+        result = super().step(actions)
+        self._film([i for i, paths in enumerate(self._paths) if paths or i in self._open])
+        done = np.asarray(result[2]) | np.asarray(result[3])
+        self._close([i for i in self._open if done[i]])
+        return result
+
+    def _close(self, rows: Any) -> None:
+        for i in rows:
+            if i in self._open:
+                self._open.pop(i).close()
+
+    def _film(self, rows: Any) -> None:
+        """Write the frames of envs whose episode is filmed, or begins to be."""
+        for i in rows:
+            if i not in self._open and i < len(self._paths) and self._paths[i]:
+                self._open[i] = VideoFile(self._paths[i].pop(0), self._fps)
+        singles = getattr(self.unwrapped, "envs", None)
+        frames: Any = rendered(self.env.render) if singles is None and self._open else ()
+        for i, video in self._open.items():
+            if i in rows:
+                video.add(rendered(singles[i].render) if singles is not None else frames[i])
+
+
+class FilmedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """An env that is filmed in one video."""
+
+    def __init__(self, env: gym.Env[Any, Any], video: VideoFile) -> None:
+        super().__init__(env)
+        self._video = video
+
+    def reset(self, **options: Any) -> Any:
+        """Reset, and film the first frame."""
+        result = super().reset(**options)
+        self._video.add(rendered(self.env.render))
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Step, and film."""
+        result = super().step(action)
+        self._video.add(rendered(self.env.render))
+        return result
+
+
+class FilmedAgents:
+    """A PettingZoo parallel env that is filmed in one video."""
+
+    def __init__(self, env: Any, video: VideoFile) -> None:
+        self._env, self._video = env, video
+        self._first: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, **options: Any) -> Any:
+        """Reset, and keep the first frame until a step follows: after the last episode none does."""
+        result = self._env.reset(**options)
+        self._first = rendered(self._env.render)
+        return result
+
+    def step(self, actions: Any) -> Any:
+        """Step, and film."""
+        if self._first is not None:
+            self._video.add(self._first)
+            self._first = None
+        result = self._env.step(actions)
+        self._video.add(rendered(self._env.render))
+        return result
