@@ -75,7 +75,7 @@ def split(work: Work, steps: int, options: dict[str, Any]) -> Split:
     advance = ours.training(trainer, work.chunk)
     clock, collector = Clock(), trainer.params.training_collector
     clock.wrap("env", collector.adapter, "step", "advance")
-    clock.wrap("inference", collector.policy, "respond")
+    clock.wrap("inference", collector.policy, "select_action")
     clock.wrap("buffer", collector.rollout_buffer, "add", "rollout")
     if isinstance(collector.buffer, rl.ReplayBuffer):
         clock.wrap("buffer", collector.buffer, "add", "add_rollout", "sample")

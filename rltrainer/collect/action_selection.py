@@ -12,7 +12,7 @@ from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.nets import Exploration, Policy
-from rltrainer.nets.exploration import allowed, remembers
+from rltrainer.nets.exploration import allowed, has_state
 from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.state.typed_state import check_like
 from rltrainer.tree import Tree
@@ -69,9 +69,9 @@ class ActionSelection:
             action = random_action(space, self._adapter.num_envs if envs is None else len(envs), generator)
             decision = Decision(action if mask is None else allowed(action, mask, space, generator))
             if self.policy.is_recurrent and memory is not None:  # which remembers what happens under these too
-                decision.state = self.policy.respond(obs, memory).state
+                decision.state = self.policy.select_action(obs, memory).state
         else:
-            decision = self.policy.respond(
+            decision = self.policy.select_action(
                 obs, memory, explore=self._explore, generator=generator, exploration=self._replacing
             )
         if decision.state is not None:
@@ -123,7 +123,7 @@ class ActionSelection:
     def _initial_memory(self, exploration: Exploration | None) -> Tensor | None:
         num_envs = self._adapter.num_envs
         memory = self.policy.initial_state(num_envs)
-        if not remembers(exploration):
+        if not has_state(exploration):
             return memory
         if memory is not None:
             rule = f"must have no memory where {type(self.policy).__name__} has one"

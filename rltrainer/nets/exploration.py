@@ -28,7 +28,7 @@ class Exploration(Protocol):
         """Return the explored actions [N, ...], given what the policy would do and the share of the training done."""
 
 
-class RememberingExploration(Exploration, Protocol):
+class StatefulExploration(Exploration, Protocol):
     """Exploration with a memory, which a collector keeps as it keeps a policy's. Called without, it has just begun."""
 
     def initial_state(self, num_envs: int, action_space: Space) -> Tensor:
@@ -40,7 +40,7 @@ class RememberingExploration(Exploration, Protocol):
         """Return the explored actions [N, ...], and the next memory [N, S]."""
 
 
-def remembers(exploration: Exploration | None) -> TypeGuard[RememberingExploration]:
+def has_state(exploration: Exploration | None) -> TypeGuard[StatefulExploration]:
     """Return whether an exploration has a memory."""
     return hasattr(exploration, "initial_state")
 

@@ -5,6 +5,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
 
 import gymnasium as gym
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.nets.exploration import Exploration, allowed, remembers
+from rltrainer.nets.exploration import Exploration, allowed, has_state
 from rltrainer.nets.mlp import Activation
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.module_state import IncompatibleKeys, load_module
@@ -40,37 +41,30 @@ from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of
 
 ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape of one env's part, and dtype, by the name of a column."""
-
-NO_COLUMNS: ExtraSpecs = {}
-
+"""Shape and dtype of one env's row, by the name of a column."""
 LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
 """The column of policies that sample: the log-probability (density) of the action, in the scale of the networks."""
-
 VERSION: ExtraSpecs = {"version": ((), torch.int64)}
-"""The column of the weights that an action was chosen with: `Policy.version`."""
+"""The column of the weights that chose the action: `Policy.version`."""
 
 
 @dataclasses.dataclass(slots=True)
 class Decision:
-    """A policy's decision for N observations.
-
-    Args:
-        action: [N, ...] in the env's scale, as sampled: a rollout keeps it so, the env gets it within its Box.
-        state: [N, S] float32, what to remember until the next step; None remembers what it did, or nothing.
-        extra: the columns of `Policy.extra_specs` [N, ...]. A function in a column's place is called only if a buffer
-            declares the column.
-    """
+    """A policy's output for N observations."""
 
     action: Tensor
+    """[N, ...] in the env's scale, as sampled: a rollout keeps the sample, the env gets it clipped to its Box."""
     state: Tensor | None = None
+    """[N, S] float32, the memory after this step; None keeps the memory before it."""
     extra: Mapping[str, Tensor | Callable[[], Tensor]] = dataclasses.field(default_factory=dict)
+    """The columns of `Policy.extra_specs` [N, ...]; a function is called only if a buffer declares its column."""
 
 
 Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
-"""A policy's class to a type checker: what `for_envs` takes is what the constructor takes, written once."""
+# A policy's class to a type checker: `for_envs` takes the arguments of the constructor, which are written once.
+CheckLeaf = Callable[[str, Space, Any], Any]
 AnyNet = Annotated[NetParams, instance_of(NetParams, hint="Write rl.NetParams(hidden_sizes=(64, 64)).")]
 
 
@@ -83,42 +77,37 @@ class PolicyOptions(TypedDict, total=False):
 
 
 class Policy(nn.Module, metaclass=Constructed):
-    """Decides what to do in view of observations. Holds networks and normalisers; owns no generator and no memory.
+    """Chooses actions for observations. Holds networks and normalisers; owns no generator and no memory.
 
-    A subclass implements `decide`, and `initial_state` if it remembers. Move a policy with `.to(device)` before its
+    A subclass implements `decide`, and `initial_state` if it has a memory. Move a policy with `.to(device)` before its
     algorithm is built.
 
-    **Memory** is one row of float32 numbers per env. Whoever steps the envs keeps it: a collector begins with
-    `initial_state(num_envs)`, hands to `decide` what the decision before it returned, and gives envs that begin an
-    episode their initial rows again. If the buffer declares the column `state`, each cell of a rollout has the memory
-    that it was acted on with: `rollout.extra["state"]` [T, N, S]. An update starts from its first row, and forgets
-    where `rollout.begins` says so.
+    **Memory** is one row of float32 numbers per env, and the collector stores it: it begins with
+    `initial_state(num_envs)`, passes the `state` of each decision to the next one, and resets the rows of envs that
+    begin an episode. If the buffer declares the column `state`, `rollout.extra["state"]` [T, N, S] holds the memory
+    before each step. An update starts from its first row, and resets it where `rollout.begins` is set.
 
     Args:
-        observation_space: the space of one observation.
-        action_space: the space of one action.
-        net: the parts of its networks: sizes, activation, norm, dropout, encoders; None takes the class's defaults.
-        hidden_sizes: units of each hidden layer, instead of those of `net`.
-        activation: makes the activation after each hidden layer, instead of that of `net`.
+        net: the parts of its networks; None takes the class's defaults.
+        hidden_sizes, activation: replace those of `net`.
         normalize_obs: standardise float observations by running statistics that are saved with the policy.
 
     Attributes:
-        has_mask: whether observations say which actions are allowed.
-        net_params: `net` with everything filled in: what a subclass builds its networks from.
-        unseen_keys: the parts of a Dict observation that the networks which act do not see.
-        version: which weights these are, as whoever brings them to a copy counts them; 0 where nobody does.
-        weight_dtype: format of the networks, float32 unless a trainer or `set_weight_dtype` says otherwise.
+        net_params: `net` with all defaults filled in, for the networks of a subclass.
+        unseen_keys: parts of a Dict observation that no acting network sees.
+        version: counts the weights that were brought to a copy; 0 elsewhere.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
     """Sizes and activation of networks for which the user chose none."""
-    extra_specs: ExtraSpecs = NO_COLUMNS
+    extra_specs: ExtraSpecs = MappingProxyType({})
     """Columns that `decide` can fill, for buffers that declare them."""
     use_sde = False
-    """True if the memory is that of noise, which greedy actions do not depend on."""
+    """Whether the memory is that of noise, which greedy actions do not depend on."""
     weight_dtype = torch.float32
+    """Format of the networks; see `set_weight_dtype`."""
     keeps_dtype: ClassVar[tuple[str, ...]] = ("_lowest", "_highest")
-    """Names of buffers that are in the envs' format, whatever that of the networks is."""
+    """Names of buffers in the envs' format, whatever that of the networks is."""
     _lowest: Tensor | None
     _highest: Tensor | None
     _construction: str
@@ -146,7 +135,8 @@ class Policy(nn.Module, metaclass=Constructed):
         self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
         self._net = json.dumps(self.net_params.to_plain())
         self.observation_space, self.action_space = observation_space, action_space
-        self.has_mask = require_mask(name, observation_space, action_space)
+        self._leaf_spaces = leaf_spaces(observation_space)
+        self.has_mask = _has_mask(name, observation_space, action_space)
         seen, parts = self.net_params.keys, getattr(observation_space, "spaces", ())
         self.unseen_keys = tuple(key for key in parts if seen is not None and key not in (*seen, ACTION_MASK))
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
@@ -154,8 +144,8 @@ class Policy(nn.Module, metaclass=Constructed):
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
         self.version = 0
-        lowest, highest = finite_bounds(action_space)
-        # Not in the state: they follow from the space, and files of policies have never held them.
+        lowest, highest = _finite_bounds(action_space)
+        # Not persistent: they follow from the space.
         self.register_buffer("_lowest", lowest, persistent=False)
         self.register_buffer("_highest", highest, persistent=False)
 
@@ -182,19 +172,15 @@ class Policy(nn.Module, metaclass=Constructed):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> TPolicy:
-        """Build the policy for the spaces of a vector env; see `for_spaces`.
-
-        Raises:
-            ParamsError: `envs` is no vector env.
-        """
-        return cls(*spaces_of(cls, envs), *args, **options)
+        """Build the policy for the spaces of a vector env, see `for_spaces`; a `ParamsError` if it is none."""
+        return cls(*_spaces_of(cls, envs), *args, **options)
 
     def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
-        """Return the parts of a critic: those of the actor, or a `critic_net` that takes what it leaves open from them.
+        """Return the parts of a critic: a `critic_net`, completed by those of the actor.
 
         Raises:
-            ParamsError: it is no `NetParams`, or the critic shares the actor's encoder by an option of this name
-                (`shares`), and so would not use its own encoder or keys.
+            ParamsError: it is no `NetParams`, or has an encoder or keys of its own although the option `shares` makes
+                it share the actor's encoder.
         """
         name, own = type(self).__name__, self.net_params
         critic_net = checked(name, "critic_net", critic_net, AnyNet | None)
@@ -204,20 +190,17 @@ class Policy(nn.Module, metaclass=Constructed):
         return net
 
     def initial_state(self, num_envs: int) -> Tensor | None:
-        """Return the memory at the start of an episode [num_envs, S] float32; None, as most policies have none."""
+        """Return the memory at the start of an episode [num_envs, S] float32; None without a memory."""
         return None
 
     @property
     def is_recurrent(self) -> bool:
-        """Tell if greedy actions depend on the memory: only an algorithm that replays sequences can train them."""
+        """Whether greedy actions depend on the memory; only algorithms that replay sequences train such policies."""
         return not self.use_sde and self.initial_state(1) is not None
 
     @property
     def columns(self) -> ExtraSpecs:
-        """Columns of a buffer that a collector can fill.
-
-        `extra_specs`; `state`, what was remembered before; `version`.
-        """
+        """Columns that a collector can fill: `extra_specs`, `state` (the memory before the step), `version`."""
         state = self.initial_state(1)
         memory: ExtraSpecs = {} if state is None else {"state": (tuple(state.shape[1:]), state.dtype)}
         return {**self.extra_specs, **memory, **VERSION}
@@ -229,9 +212,9 @@ class Policy(nn.Module, metaclass=Constructed):
         """Decide for normalised observations; gradients are off.
 
         Args:
-            obs: tree [N, ...], as updates get it; a mask is still among its leaves, which encoders leave out.
-            state: [N, S], the memory of each env; None for policies without one, and where nothing is remembered yet.
-            mask: [N, A] bool, which choices are allowed; None where all are.
+            obs: tree [N, ...]; a mask is still among its leaves, and encoders leave it out.
+            state: [N, S], the memory of each env; None without one, and at the start where the caller gave none.
+            mask: [N, A] bool, the choices that are allowed; None where all are.
             explore: sample, if the policy is stochastic.
             generator: source of randomness; None uses torch's global one.
         """
@@ -247,20 +230,19 @@ class Policy(nn.Module, metaclass=Constructed):
     def act(
         self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Choose actions for raw observations, in the modes (train or eval) that the networks are in.
+        """Choose actions for raw observations, in the modes (train or eval) of the networks.
 
         Args:
             obs: tree [N, ...] on the policy's device.
-            state: [N, S], what a policy with memory returned with the action before; `initial_state(N)` at the start,
-                and its rows for the envs that begin another episode.
-            explore: sample, or add the exploration that the algorithm set; False chooses greedily.
+            state: [N, S], see `Decision.state`; `initial_state(N)` at the start of an episode.
+            explore: sample, or add the policy's exploration; False chooses greedily.
             generator: see `decide`.
 
         Returns:
-            actions [N, ...] in the env's scale, those of a Box within its bounds; if a state was given, with the next.
+            actions [N, ...] in the env's scale, those of a Box within its bounds; with the next state if one was given.
 
         Raises:
-            NonFiniteError: the networks have no preference to choose by, but NaN.
+            NonFiniteError: the networks' preferences are NaN.
             ParamsError: the policy is recurrent, and there is no state.
             SpaceError: the observations are no tensors of the space.
         """
@@ -268,18 +250,18 @@ class Policy(nn.Module, metaclass=Constructed):
             hint = "Begin each episode with policy.initial_state(num_envs)."
             raise ParamsError(field_error_text(type(self).__name__, "act", "must be given a state", None, hint))
         if not torch.compiler.is_compiling():
-            check_tensors(f"{type(self).__name__}.act: obs", self.observation_space, obs, self.unseen_keys)
-        decision = self.respond(obs, state, explore=explore, generator=generator)
+            _map_checked(_check_tensor, f"{type(self).__name__}.act: obs", self._leaf_spaces, obs, self.unseen_keys)
+        decision = self.select_action(obs, state, explore=explore, generator=generator)
         action = decision.action if self._lowest is None else decision.action.clamp(self._lowest, self._highest)
         if state is None:
             return action
         return action, state if decision.state is None else decision.state
 
     def mask_of(self, obs: Tree) -> Tensor | None:
-        """Return which choices an observation allows [B, A] bool; None where it does not say."""
+        """Return the choices that an observation allows [B, A] bool; None where it has no mask."""
         return obs[ACTION_MASK].bool() if self.has_mask else None
 
-    def respond(
+    def select_action(
         self,
         obs: Tree,
         state: Tensor | None = None,
@@ -288,15 +270,15 @@ class Policy(nn.Module, metaclass=Constructed):
         generator: torch.Generator | None = None,
         exploration: Exploration | None = None,
     ) -> Decision:
-        """Normalise raw observations, decide, and explore: `act` as collectors call it, unclipped.
+        """Normalise raw observations, decide, and explore: `act` for collectors, with all of the decision, unclipped.
 
         Args:
             state: [N, S], the memory of the policy or of its exploration.
-            exploration: explores from the greedy action, in the place of the policy's own sampling and exploration.
+            exploration: explores from the greedy action, instead of the policy's own sampling and exploration.
         """
         if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
             with torch.no_grad():
-                return self.respond(obs, state, explore=explore, generator=generator, exploration=exploration)
+                return self.select_action(obs, state, explore=explore, generator=generator, exploration=exploration)
         if self.obs_normalizer is not None:
             obs = self.obs_normalizer(obs)
         mask = self.mask_of(obs) if self.has_mask else None
@@ -305,11 +287,11 @@ class Policy(nn.Module, metaclass=Constructed):
             decision = cast(decision, torch.float32)
         exploration = self.exploration if exploration is None else exploration
         if explore and exploration is not None:
-            situation = self.action_space, self.progress(), generator
-            if state is not None and remembers(exploration):
-                decision.action, decision.state = exploration.step(decision.action, state, *situation)
+            given = self.action_space, self.progress(), generator
+            if state is not None and has_state(exploration):
+                decision.action, decision.state = exploration.step(decision.action, state, *given)
             else:
-                decision.action = exploration(decision.action, *situation)
+                decision.action = exploration(decision.action, *given)
             if mask is not None:
                 decision.action = allowed(decision.action, mask, self.action_space, generator)
         return decision
@@ -317,30 +299,74 @@ class Policy(nn.Module, metaclass=Constructed):
     def predict(
         self, obs: Tree, state: Any = None, *, explore: bool = False, generator: torch.Generator | None = None
     ) -> Any:
-        """Choose actions as `act` does for observations in NumPy, in eval mode; the modes are afterwards as they were.
+        """Choose actions as `act` does, for NumPy observations, in eval mode; the modes are restored.
 
         Args:
-            obs: one observation, or N of them with an axis in front: arrays, or dicts and tuples of them, raw. Keys
+            obs: one raw observation, or N of them with an axis in front: arrays, or dicts and tuples of them. Keys
                 that only the critic sees may be missing.
-            state: [S] or [N, S], what was returned with the action before; None begins an episode.
+            state: [S] or [N, S], returned with the action before; None begins an episode.
 
         Returns:
             the action, or N of them, in the dtype of the action space, those of a Box within its bounds; with the next
             state, if the policy is recurrent or a state was given.
 
         Raises:
-            SpaceError: there is no such observation in the space.
+            SpaceError: the space has no such observation.
             NonFiniteError: an observation holds NaN or infinity.
             ParamsError: the state has another shape, or the policy has none.
         """
-        return predict(self, obs, state, explore, generator)
+        name = f"{type(self).__name__}.predict"
+        batch, is_single = self._to_batch(f"{name}: obs", obs)
+        if self.has_mask:
+            parts = torch.split(self.mask_of(batch), num_choices(self.action_space) or 0, 1)  # type: ignore[arg-type]
+            is_stuck = ~torch.stack([part.any(1) for part in parts]).all(0)
+            for row in is_stuck.nonzero()[:1].flatten().tolist():
+                of_row = "" if is_single else f" in row {row}"
+                raise SpaceError(f'{name}: obs["{ACTION_MASK}"]: allows no action{of_row}')
+        memory = self.initial_state(len(leaves(batch)[0])) if self.is_recurrent or state is not None else None
+        if state is not None:
+            shape = None if memory is None else tuple(memory.shape[is_single:])
+            if memory is None or np.shape(state) != shape:
+                rule = "must be None, as it has no memory" if shape is None else f"must have the shape {shape}"
+                raise ParamsError(field_error_text(name, "state", rule, state))
+            memory = torch.from_numpy(np.array(state, np.float32)).view(memory.shape).to(self.device)
+        with eval_mode(self):
+            if memory is None:
+                return self._to_numpy(self.act(batch, explore=explore, generator=generator), is_single)
+            action, memory = self.act(batch, memory, explore=explore, generator=generator)
+        return self._to_numpy(action, is_single), (memory[0] if is_single else memory).cpu().numpy()
+
+    def _to_batch(self, owner: str, obs: Tree) -> tuple[Tree, bool]:
+        """Return observations as tensors [N, ...], zeros where nothing is seen, and whether it was a single one."""
+        tree = self._leaf_spaces
+        arrays = _map_checked(_checked_array, owner, tree, obs, self.unseen_keys)
+        pairs = zip(leaves(arrays), leaves(tree), strict=True)
+        found = [(array, leaf_shape(space)) for array, space in pairs if array is not None]
+        batches = {leaf.shape[: leaf.ndim - len(shape)] for leaf, shape in found}
+        if len(batches) != 1:
+            raise SpaceError(f"{owner}: expected leaves of one number of observations, got {sorted(batches)}")
+        batch = batches.pop() or (1,)
+
+        def to_tensor(space: Space, leaf: Array | None) -> Tensor:
+            values = np.zeros((*batch, *leaf_shape(space)), numpy_dtype(space))
+            values[:] = 0 if leaf is None else leaf
+            return torch.from_numpy(values).to(self.device)
+
+        return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
+
+    def _to_numpy(self, action: Tensor, is_single: bool) -> Any:
+        """Return actions [N, ...], or the only one, in the dtype of their space, and within it."""
+        space = self.action_space
+        array = action.cpu().numpy().astype(space.dtype)
+        array = np.clip(array, space.low, space.high) if isinstance(space, spaces.Box) else array
+        return array[0] if is_single else array
 
     def forward(self, obs: Tree, state: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """Return greedy actions [N, ...] for raw observations: `act`, as what is exported and called."""
+        """Return greedy actions [N, ...] for raw observations, see `act`; exports hold this method."""
         return self.act(obs) if state is None else self.act(obs, state)
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
-        """Bring networks and statistics to float32 or float64, in place; an algorithm does so with its policy."""
+        """Convert networks and statistics to float32 or float64, in place; `Algorithm.set_weight_dtype` calls it."""
         set_weight_dtype(self, checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -357,17 +383,17 @@ class Policy(nn.Module, metaclass=Constructed):
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]  # torch ships no type of it
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the class and the arguments of the constructor as plain data: what `rl.load_policy` builds it with."""
+        """Return the class and the arguments of the constructor as plain data, for `rl.load_policy`."""
         plain: dict[str, Any] = json.loads(self._construction)
         if "known" in plain["built"]:  # defaults of ours may change from release to release
             plain["options"] |= {"net": json.loads(self._net), "hidden_sizes": None, "activation": None}
         return plain
 
     def save(self, path: str | Path) -> None:
-        """Write the policy with its normalisers to one safetensors file, which `rl.load_policy` needs nothing else for.
+        """Write the policy with its normalisers to one safetensors file, for `rl.load_policy`.
 
         Raises:
-            CheckpointError: it could not be written; what was there is unchanged.
+            CheckpointError: it could not be written; an older file is unchanged.
         """
         path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         with write_errors(Path(path), CheckpointError):
@@ -388,7 +414,7 @@ class Policy(nn.Module, metaclass=Constructed):
         return load_module(f"{path}: policy", self, state.get("policy"), strict)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without the way back to a trainer, and without the makers of networks that are made."""
+        """Copy and pickle without the reference to a trainer, and without the functions that made the networks."""
         return self.__dict__ | {"progress": no_progress, "net_params": None}
 
     def normalize(self, obs: Tree) -> Tree:
@@ -414,8 +440,7 @@ class Policy(nn.Module, metaclass=Constructed):
         return next(self.parameters()).device
 
 
-def spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
-    """Return the spaces of one of some envs; a `ParamsError` says how to make envs where there are none."""
+def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
     observation_space = getattr(envs, "single_observation_space", None)
     action_space = getattr(envs, "single_action_space", None)
     if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):
@@ -429,7 +454,7 @@ def spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
     raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
 
 
-def finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Return the least and the greatest float32 numbers within a Box; None where there is nothing to clip to."""
     if not isinstance(space, spaces.Box) or not np.isfinite([space.low, space.high]).any():
         return None, None
@@ -440,103 +465,39 @@ def finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
     return torch.from_numpy(low), torch.from_numpy(high)
 
 
-def predict(policy: Any, obs: Tree, state: Any, explore: bool, generator: torch.Generator | None) -> Any:
-    """Do what `Policy.predict` says."""
-    name, device = f"{type(policy).__name__}.predict", policy.device
-    batch, is_single = _to_batch(f"{name}: obs", policy, obs)
-    if policy.has_mask:
-        parts = torch.split(policy.mask_of(batch), num_choices(policy.action_space) or 0, 1)
-        is_stuck = ~torch.stack([part.any(1) for part in parts]).all(0)
-        for row in is_stuck.nonzero()[:1].flatten().tolist():
-            of_row = "" if is_single else f" in row {row}"
-            raise SpaceError(f'{name}: obs["{ACTION_MASK}"]: allows no action{of_row}')
-    memory: Any = policy.initial_state(len(leaves(batch)[0])) if policy.is_recurrent or state is not None else None
-    if state is not None:
-        shape = None if memory is None else tuple(memory.shape[is_single:])
-        if np.shape(state) != shape:
-            rule = "must be None, as it has no memory" if shape is None else f"must have the shape {shape}"
-            raise ParamsError(field_error_text(name, "state", rule, state))
-        memory = torch.from_numpy(np.array(state, np.float32)).view(memory.shape).to(device)
-    with eval_mode(policy):
-        if memory is None:
-            return _to_numpy(policy.act(batch, explore=explore, generator=generator), policy.action_space, is_single)
-        action, memory = policy.act(batch, memory, explore=explore, generator=generator)
-    memory = memory[0] if is_single else memory
-    return _to_numpy(action, policy.action_space, is_single), memory.cpu().numpy()
-
-
-def check_tensors(who: str, space: Space, obs: Any, unseen: Collection[str] = ()) -> None:
-    """Check that observations are tensors [N, ...] of a space; keys in `unseen` may be missing.
-
-    Raises:
-        SpaceError: they are not; the text begins with `who`.
-    """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(obs, Mapping) or space.spaces.keys() - set(obs) - set(unseen):
-            raise SpaceError(f"{who}: expected a dict with the keys {list(space.spaces)}, got {readable(obs)}")
-        for key, part in space.spaces.items():
-            if key in obs:
-                check_tensors(f'{who}["{key}"]', part, obs[key])
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            raise SpaceError(f"{who}: expected a tuple of {len(space.spaces)}, got {readable(obs)}")
-        for i, part in enumerate(space.spaces):
-            check_tensors(f"{who}[{i}]", part, obs[i])
-    elif not isinstance(obs, Tensor):
-        expected, hint = f"a tensor {('N', *leaf_shape(space))}", "policy.predict(obs) takes NumPy arrays and lists."
-        raise SpaceError(f"{who}: expected {expected}, got {readable(obs)}. {hint}")
-    elif obs.shape[1:] != leaf_shape(space) or not obs.dim():
-        is_single = obs.shape == leaf_shape(space)
-        hint = "Give it an axis in front: obs.unsqueeze(0)." if is_single else "The policy was made for these spaces."
-        raise SpaceError(f"{who}: expected shape {('N', *leaf_shape(space))}, got {tuple(obs.shape)}. {hint}")
-
-
-def _to_batch(who: str, policy: Any, obs: Tree) -> tuple[Tree, bool]:
-    """Return observations as tensors [N, ...], zeros where nobody looks, and whether it was a single one."""
-    tree = leaf_spaces(policy.observation_space)
-    arrays = _arrays(who, tree, obs, policy.unseen_keys)
-    found = [(leaf, leaf_shape(s)) for leaf, s in zip(leaves(arrays), leaves(tree), strict=True) if leaf is not None]
-    batches = {leaf.shape[: leaf.ndim - len(shape)] for leaf, shape in found}
-    if len(batches) != 1:
-        raise SpaceError(f"{who}: expected leaves of one number of observations, got {sorted(batches)}")
-    batch = batches.pop() or (1,)
-
-    def to_tensor(space: Space, leaf: Array | None) -> Tensor:
-        values = np.zeros((*batch, *leaf_shape(space)), numpy_dtype(space))
-        values[:] = 0 if leaf is None else leaf
-        return torch.from_numpy(values).to(policy.device)
-
-    return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
-
-
-def _to_numpy(action: Tensor, space: Space, is_single: bool) -> Any:
-    """Return actions [N, ...], or the only one, in the dtype of their space, and within it."""
-    array = action.cpu().numpy().astype(space.dtype)
-    array = np.clip(array, space.low, space.high) if isinstance(space, spaces.Box) else array
-    return array[0] if is_single else array
-
-
-def _arrays(who: str, space: Tree, obs: Any, unseen: Collection[str]) -> Tree:
-    """Return the leaves as arrays; None for those that are missing and may be."""
+def _map_checked(check: CheckLeaf, owner: str, space: Tree, obs: Any, unseen: Collection[str] = ()) -> Tree:
+    """Return the tree of `check(owner, leaf space, leaf)`; None for leaves that are missing and may be."""
     if isinstance(space, dict):
         if not isinstance(obs, Mapping) or space.keys() - set(obs) - set(unseen):
-            raise SpaceError(f"{who}: expected a dict with the keys {list(space)}, got {readable(obs)}")
-        parts = {key: _arrays(f'{who}["{key}"]', part, obs[key], ()) for key, part in space.items() if key in obs}
-        return {key: parts[key] if key in parts else map_tree(lambda _: None, space[key]) for key in space}
+            raise SpaceError(f"{owner}: expected a dict with the keys {list(space)}, got {readable(obs)}")
+        found = {key: _map_checked(check, f'{owner}["{key}"]', space[key], obs[key]) for key in space if key in obs}
+        return {key: found[key] if key in found else map_tree(lambda _: None, part) for key, part in space.items()}
     if isinstance(space, tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space):
-            raise SpaceError(f"{who}: expected a tuple of {len(space)}, got {readable(obs)}")
-        return tuple(_arrays(f"{who}[{i}]", *pair, ()) for i, pair in enumerate(zip(space, obs, strict=True)))
+            raise SpaceError(f"{owner}: expected a tuple of {len(space)}, got {readable(obs)}")
+        pairs = enumerate(zip(space, obs, strict=True))
+        return tuple(_map_checked(check, f"{owner}[{i}]", *pair) for i, pair in pairs)
+    return check(owner, space, obs)
+
+
+def _check_tensor(owner: str, space: Space, obs: Any) -> None:
+    shape = leaf_shape(space)
+    if not isinstance(obs, Tensor):
+        hint = "policy.predict(obs) takes NumPy arrays and lists."
+        raise SpaceError(f"{owner}: expected a tensor {('N', *shape)}, got {readable(obs)}. {hint}")
+    if obs.shape[1:] != shape or not obs.dim():
+        is_single = obs.shape == shape
+        hint = "Give it an axis in front: obs.unsqueeze(0)." if is_single else "The policy was made for these spaces."
+        raise SpaceError(f"{owner}: expected shape {('N', *shape)}, got {tuple(obs.shape)}. {hint}")
+
+
+def _checked_array(owner: str, space: Space, obs: Any) -> Array:
+    """Return one observation of a leaf, or several, as an array that the space holds."""
     try:
-        return _array(who, space, np.asarray(obs))
+        value: Array = np.asarray(obs)
     except ValueError as error:
-        if isinstance(error, SpaceError):
-            raise
         hint = "env.reset() returns (obs, info): pass the first." if isinstance(obs, tuple) else "Pass an array."
-        raise SpaceError(f"{who}: expected an array, got {readable(obs)}. {hint}") from error
-
-
-def _array(who: str, space: Space, value: Array) -> Array:
+        raise SpaceError(f"{owner}: expected an array, got {readable(obs)}. {hint}") from error
     shape, dtype = leaf_shape(space), numpy_dtype(space)
     num_axes = value.ndim - len(shape)
     is_cast = np.can_cast(value.dtype, dtype, "same_kind") or (value.dtype.kind in "iu" and dtype.kind in "iu")
@@ -545,21 +506,17 @@ def _array(who: str, space: Space, value: Array) -> Array:
         hint = "Pass what env.reset() or env.step() returned first; the policy was made for these spaces."
         is_object = value.dtype.kind == "O" and value.ndim == 0
         found = readable(value.item()) if is_object else f"{value.dtype} {value.shape}"
-        raise SpaceError(f"{who}: expected {expected}; got {found}. {hint}")
+        raise SpaceError(f"{owner}: expected {expected}; got {found}. {hint}")
     if value.dtype.kind == "f" and not (np.abs(value) <= np.finfo(dtype).max).all():
         found = "NaN or infinity" if not np.isfinite(value).all() else f"a number that is infinite in {dtype}"
-        raise NonFiniteError(f"{who}: holds {found}: {readable(value)}. Where does it come from?")
+        raise NonFiniteError(f"{owner}: holds {found}: {readable(value)}. Where does it come from?")
     if not isinstance(space, spaces.Box) and ValueRange(space).outside(value).any():
-        raise SpaceError(f"{who}: expected choices of {space}, got {readable(value)}")
+        raise SpaceError(f"{owner}: expected choices of {space}, got {readable(value)}")
     return value
 
 
-def require_mask(owner: str, observation_space: Space, action_space: Space) -> bool:
-    """Return whether observations hold an action mask.
-
-    Raises:
-        SpaceError: it is not one flag for each choice of the action space; the text names `owner`.
-    """
+def _has_mask(owner: str, observation_space: Space, action_space: Space) -> bool:
+    """Return whether observations hold an action mask; a `SpaceError` unless it has one flag for each choice."""
     if not has_action_mask(observation_space):
         return False
     leaf, sizes = observation_space[ACTION_MASK], num_choices(action_space)  # type: ignore[index]  # a Dict

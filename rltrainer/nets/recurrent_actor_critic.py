@@ -285,7 +285,7 @@ class RecurrentActorCritic(Policy):
         size = sum(part.cell.memory_size for part in self._memories())
         return torch.zeros(num_envs, size, device=self.device)
 
-    def remember(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
+    def next_state(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
         """Return what is remembered after each of some observations.
 
         Args:
@@ -322,7 +322,7 @@ class RecurrentActorCritic(Policy):
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
     ) -> Decision:
         """Remember, and sample an action or take the likeliest one."""
-        state = self.remember(obs, self.initial_state(len(leaves(obs)[0])) if state is None else state)
+        state = self.next_state(obs, self.initial_state(len(leaves(obs)[0])) if state is None else state)
         distribution = self.distribution(state, mask)
         action = distribution.sample(generator) if explore else distribution.mode()
         return Decision(action, state, {"log_prob": partial(distribution.log_prob, action)})

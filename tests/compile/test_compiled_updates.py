@@ -179,7 +179,7 @@ def test_the_ratio_is_one_before_the_first_compiled_step_in_bf16() -> None:
         algorithm.policy.actor[2].log_std.fill_(-3.0)
     algorithm.attach(dataclasses.replace(COMPILED, precision=rl.PrecisionParams(amp="bf16")))
     data = rollout(algorithm, seed=0)
-    sample = algorithm.policy.respond(data.obs.flatten(0, 1), explore=True).action
+    sample = algorithm.policy.select_action(data.obs.flatten(0, 1), explore=True).action
     data.action = sample.unflatten(0, data.reward.shape)
     assert algorithm.update(data, batch_size=None, repeat=1).floats()["log_ratio"] < 0.05
     assert algorithm.is_compiled

@@ -158,7 +158,7 @@ def test_what_leaves_a_policy_is_float32(name: str, explore: bool) -> None:
     decisions = []
     for policy in (single, double):
         generator = torch.Generator().manual_seed(4)
-        decisions.append(policy.respond(obs, state, explore=explore, generator=generator))
+        decisions.append(policy.select_action(obs, state, explore=explore, generator=generator))
         action = policy.act(obs, *(() if state is None else (state,)), explore=explore, generator=generator)
         action = action if state is None else action[0]
         assert action.dtype in (torch.float32, torch.int64, torch.int8)  # choices, flags

@@ -32,7 +32,7 @@ def quick(params: type[Any], **changes: Any) -> Any:
 
 def state_value(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     policy = algorithm.policy
-    return policy.value(policy.remember(obs, policy.initial_state(len(obs))) if policy.is_recurrent else obs)
+    return policy.value(policy.next_state(obs, policy.initial_state(len(obs))) if policy.is_recurrent else obs)
 
 
 def best_q(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:

@@ -68,12 +68,12 @@ class RecurrentPPO(PPO):
         policy, begins, num_envs = self.policy, rollout.begins, len(rollout.starts)
         obs = policy.normalize(map_tree(lambda x: x.flatten(0, 1), rollout.obs))
         with self._compiled_step.precision():
-            state = policy.remember(obs, rollout.extra["state"][0], begins)
+            state = policy.next_state(obs, rollout.extra["state"][0], begins)
             value = policy.value(state).view(begins.shape)
             # A final observation is valued with what was remembered of its episode, before that was forgotten.
             others = map_tree(lambda *x: torch.cat(x), rollout.last_obs, rollout.final_obs)
             before = torch.cat([state[-num_envs:], state[rollout.final_index]])
-            last, final = policy.value(policy.remember(policy.normalize(others), before)).tensor_split([num_envs])
+            last, final = policy.value(policy.next_state(policy.normalize(others), before)).tensor_split([num_envs])
             samples = self.samples(rollout, value, rollout.successors(value, last, final))
             log_prob = rollout.extra.get("log_prob")
             if log_prob is None:
@@ -122,5 +122,5 @@ class RecurrentPPO(PPO):
     def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [T * n] of whole envs."""
         batch = cast(Sequences, batch)
-        state = self.policy.remember(batch.obs, batch.state, batch.begins.view(-1, len(batch.state)))
+        state = self.policy.next_state(batch.obs, batch.state, batch.begins.view(-1, len(batch.state)))
         return self.policy.distribution(state, self.policy.mask_of(batch.obs)), self.policy.value(state)

@@ -292,7 +292,7 @@ def test_normalisers_reach_the_workers(make: Make) -> None:
     collector.sync()
     collector.collect(num_steps=8, explore=False)
     rollout = collector.rollout()
-    assert torch.allclose(rollout.action[:, 0], policy.respond(rollout.obs[:, 0]).action, atol=1e-6)
+    assert torch.allclose(rollout.action[:, 0], policy.select_action(rollout.obs[:, 0]).action, atol=1e-6)
 
 
 def test_workers_have_seeds_of_their_own(make: Make) -> None:

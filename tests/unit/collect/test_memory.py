@@ -261,7 +261,7 @@ def test_cells_tell_which_weights_chose_them(kind: Any) -> None:
 def test_log_probabilities_are_not_computed_for_buffers_without_the_column() -> None:
     envs = counting_envs(2)
     policy = tiny_actor_critic(envs)
-    decision = policy.respond(torch.zeros(2, 2), explore=True)
+    decision = policy.select_action(torch.zeros(2, 2), explore=True)
     assert callable(decision.extra["log_prob"])
 
 

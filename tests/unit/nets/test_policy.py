@@ -127,9 +127,9 @@ def test_acting_takes_no_gradients_and_changes_nothing(make: Make, action_space:
 
 
 @every_policy
-def test_respond_returns_the_sample_and_act_clips_it(make: Make, action_space: gym.Space[Any]) -> None:
+def test_select_action_returns_the_sample_and_act_clips_it(make: Make, action_space: gym.Space[Any]) -> None:
     policy = make(OBS, action_space)
-    sample = policy.respond(observations(), explore=True, generator=generator()).action
+    sample = policy.select_action(observations(), explore=True, generator=generator()).action
     expected = sample
     if isinstance(action_space, spaces.Box):
         expected = sample.clamp(torch.tensor(action_space.low), torch.tensor(action_space.high))
@@ -140,8 +140,8 @@ def test_respond_returns_the_sample_and_act_clips_it(make: Make, action_space: g
 @pytest.mark.parametrize("cls", [Actor, ActorCritic])
 def test_samples_leave_the_box_and_actions_do_not(cls: type[Policy]) -> None:
     policy = cls(OBS, BOX)
-    sample = policy.respond(observations(), explore=True, generator=generator()).action
-    assert (sample[:, 1] < 0).any(), "respond keeps what was drawn"
+    sample = policy.select_action(observations(), explore=True, generator=generator()).action
+    assert (sample[:, 1] < 0).any(), "select_action keeps the sample"
     assert policy.act(observations(), explore=True, generator=generator())[:, 1].min() == 0
 
 
@@ -190,7 +190,7 @@ def test_observations_are_normalised_before_a_choice(make: Make, action_space: g
     raw = 5 + 3 * observations()
     with torch.no_grad():
         decision = policy.decide(policy.obs_normalizer(raw), None, None, False, None)
-        assert torch.equal(decision.action, policy.respond(raw).action)
+        assert torch.equal(decision.action, policy.select_action(raw).action)
         assert torch.equal(policy.normalize(raw), policy.obs_normalizer(raw))
     policy.obs_normalizer = None
     assert policy.normalize(raw) is raw

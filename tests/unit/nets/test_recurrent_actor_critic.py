@@ -39,7 +39,7 @@ def test_a_sequence_is_its_steps_one_by_one(options: dict[str, Any], action_spac
     policy, (obs, begins) = make(action_space, **options), sequence()
     state = torch.randn(N, policy.initial_state(1).shape[1], generator=torch.Generator().manual_seed(2))
     flat = {key: leaf.flatten(0, 1) for key, leaf in obs.items()}
-    whole = policy.remember(flat, state, begins)
+    whole = policy.next_state(flat, state, begins)
     mode, value = policy.distribution(whole).mode().view(L, N, -1), policy.value(whole).view(L, N)
     for t in range(L):
         state = torch.where(begins[t].unsqueeze(1), policy.initial_state(N), state)
@@ -56,7 +56,7 @@ def test_memory_makes_a_difference_until_an_episode_begins(options: dict[str, An
     policy, (obs, begins) = make(**options), sequence()
     flat = {key: leaf.flatten(0, 1) for key, leaf in obs.items()}
     nothing = policy.initial_state(N)
-    one, other = (policy.remember(flat, memory, begins).view(L, N, -1) for memory in (nothing, nothing + 0.5))
+    one, other = (policy.next_state(flat, memory, begins).view(L, N, -1) for memory in (nothing, nothing + 0.5))
     same = (one == other).all(-1)
     assert same.tolist() == [[False, t >= 4, t >= 4, False] for t in range(L)]
 
@@ -76,7 +76,7 @@ def test_what_is_remembered(options: dict[str, Any], num_memories: int, size: in
     assert policy.columns["state"] == ((size,), torch.float32)
     assert len({id(part) for part in (policy.actor_memory, policy.critic_memory)}) == num_memories
     obs = {"mode": torch.zeros(1, dtype=torch.int64), "position": torch.ones(1, 2)}
-    policy.value(policy.remember(obs, policy.initial_state(1))).sum().backward()
+    policy.value(policy.next_state(obs, policy.initial_state(1))).sum().backward()
     reached = [bool(parameter.grad.any()) for parameter in policy.actor_memory.cell.of_input.parameters()]  # type: ignore[union-attr]
     assert set(reached) == {num_memories == 1}
 
@@ -84,7 +84,7 @@ def test_what_is_remembered(options: dict[str, Any], num_memories: int, size: in
 def test_it_starts_near_uniform() -> None:
     policy, (obs, begins) = make(), sequence()
     flat = {key: leaf.flatten(0, 1) for key, leaf in obs.items()}
-    entropy = policy.distribution(policy.remember(flat, policy.initial_state(N), begins)).entropy()
+    entropy = policy.distribution(policy.next_state(flat, policy.initial_state(N), begins)).entropy()
     assert entropy.min() > 0.999 * np.log(2)
 
 
@@ -95,7 +95,7 @@ def test_normalised_observations_are_remembered() -> None:
     row = {key: leaf[0] for key, leaf in obs.items()}
     _, state = policy.act(row, policy.initial_state(N))
     with torch.no_grad():
-        expected = policy.remember(policy.normalize(row), policy.initial_state(N))
+        expected = policy.next_state(policy.normalize(row), policy.initial_state(N))
     assert torch.equal(state, expected)
 
 

@@ -138,7 +138,7 @@ def test_log_probabilities_are_those_of_the_distribution(cls: Any) -> None:
     rl.seed(1)
     policy = cls.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,), use_sde=True, log_std_init=-1.0)
     obs = torch.randn(5, 2, generator=generator(9))
-    decision = policy.respond(obs, explore=True, generator=generator())
+    decision = policy.select_action(obs, explore=True, generator=generator())
     log_prob: Any = decision.extra["log_prob"]
     with torch.no_grad():
         expected = policy.distribution(obs).log_prob(policy.unscale(decision.action))

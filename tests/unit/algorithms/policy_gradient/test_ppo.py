@@ -52,7 +52,7 @@ def first_step(obs_space: Any, action_space: Any, amp: Any, **options: Any) -> t
         return torch.randint(0, 256, (*shape, *obs_space.shape), generator=g).to(torch.uint8)
 
     obs, no = observations(16, 4), torch.zeros(16, 4, dtype=torch.bool)
-    action = policy.respond(obs.flatten(0, 1), explore=True, generator=g).action.unflatten(0, (16, 4))
+    action = policy.select_action(obs.flatten(0, 1), explore=True, generator=g).action.unflatten(0, (16, 4))
     rollout = rl.Rollout(
         obs=obs, action=action, reward=torch.randn(16, 4, generator=g), terminated=no, truncated=no, valid=~no,
         last_obs=observations(4), final_obs=observations(0),
@@ -96,7 +96,7 @@ def test_the_pass_over_the_rollout_is_in_eval_mode_and_gradient_steps_in_the_mod
 
     first_step(VECTOR, DISCRETE, None, activation=Noticing)
     acting, updating = modes[:2], modes[2:]
-    assert acting == [True, True], "act and respond leave the modes to their caller"
+    assert acting == [True, True], "act and select_action leave the modes to their caller"
     num_of_rollout = updating.index(True)
     assert num_of_rollout > 0
     assert set(updating[num_of_rollout:]) == {True}

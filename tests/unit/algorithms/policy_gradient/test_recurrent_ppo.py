@@ -56,7 +56,7 @@ def test_values_are_those_of_the_memory_that_was_acted_with(cell: str) -> None:
     # Step by step, with the memory that the collector kept for each cell.
     for t in range(8):
         obs = policy.normalize(rollout.obs[t])
-        state = policy.remember(obs, rollout.extra["state"][t])
+        state = policy.next_state(obs, rollout.extra["state"][t])
         torch.testing.assert_close(samples.value[t], policy.value(state), rtol=0, atol=1e-6)
         log_prob = policy.distribution(state).log_prob(rollout.action[t])
         torch.testing.assert_close(samples.log_prob[t], log_prob, rtol=0, atol=1e-6)
@@ -73,8 +73,8 @@ def test_a_final_observation_is_valued_with_the_memory_of_its_episode() -> None:
     assert len(rollout.final_index) > 0
     next_obs = rollout.next_obs
     for t in range(8):
-        state = policy.remember(policy.normalize(rollout.obs[t]), rollout.extra["state"][t])
-        after = policy.value(policy.remember(policy.normalize(next_obs[t]), state))
+        state = policy.next_state(policy.normalize(rollout.obs[t]), rollout.extra["state"][t])
+        after = policy.value(policy.next_state(policy.normalize(next_obs[t]), state))
         # One-step returns: r + 0.5 V(next obs, what was remembered until then); all ends are truncations.
         torch.testing.assert_close(samples.return_[t], rollout.reward[t] + 0.5 * after, rtol=0, atol=1e-5)
 
