@@ -43,7 +43,7 @@ def main() -> None:
             rl.LogScalar("action", std=True, every=rl.Every(4096, "env_step")),
             rl.EarlyStopping("score", patience=5),  # five test steps without a better one
             rl.LogTiming(every=4),
-            rl.SystemStats(cpu_every=1, gpu_every=10),
+            rl.SystemStats(),
         ],
         update=rl.UpdateParams(max_grad_norm=0.5, nonfinite="skip"),
         precision=rl.PrecisionParams(amp=args.amp),

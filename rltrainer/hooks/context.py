@@ -1,47 +1,40 @@
-"""The context of a run that a hook sees."""
+"""The context of a run that a hook sees, and the copies of its data that user code may change freely."""
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.hooks.lent import lent
 from rltrainer.interval import Every, Unit
+from rltrainer.tree import map_tree
 from rltrainer.types import UpdateResult
 
 SHOW = "log_pbar"
-"""The name in a mapping that says whether its numbers are shown on the progress bar."""
-
-
-def are_numbers(values: object) -> bool:
-    """Return whether this is a mapping from names to numbers, of a hook to a log; scalar tensors are numbers."""
-    return isinstance(values, Mapping) and all(map(_is_item, values.items()))
-
-
-def _is_item(item: tuple[Any, Any]) -> bool:
-    name, value = item
-    return isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+"""The key of a logged mapping that puts its numbers on the progress bar."""
+_PACKAGE = f"{__name__.partition('.')[0]}."
 
 
 class TrainerContext:
-    """A run, as its hooks see it; the same object at every point.
+    """A run as its hooks see it: the same object at every point.
 
     Args:
-        algorithm: what is trained.
-        params: the params of its trainer.
+        algorithm, params: of the trainer.
         state: the `RunState` that the trainer counts in.
-        log: the `RunLog` that takes numbers in.
+        log: the `RunLog` that takes in numbers.
 
     Attributes:
-        losses: the losses of the gradient step under way so far, by name: "critic", "actor", ...; "loss" where there is
+        losses: the losses of the current gradient step so far, by name: "critic", "actor", ..., or "loss" for a single
             one. In `post_loss` and `optimizer` the newest is the last.
         collect_stats: statistics of this training step's collection; None before it, and offline.
-        result: the outcome of this training step's update; None before it, and where none was due.
+        result: the outcome of this training step's update; None before it, and without an update.
     """
 
     def __init__(self, algorithm: Algorithm, params: Any, state: Any, log: Any) -> None:
@@ -51,7 +44,8 @@ class TrainerContext:
         self.collect_stats: CollectStats | None = None
         self._num_steps_within, self._num_open_steps = 0, 0
         self._is_epochs_end = False
-        # Where intervals begin, and what the clock says until the next look at it: every second is in one of them.
+        # An interval of counts begins with the step at hand. One of seconds begins at the last look from the same
+        # place, because time passes between two steps too: every second belongs to exactly one interval.
         counts = self._counts()
         self._looked_at = dict.fromkeys(("training_step", "gradient_step", "test_step"), counts["second"])
         self._here = self._step_began = counts, counts["second"]
@@ -64,41 +58,40 @@ class TrainerContext:
 
     @property
     def epoch(self) -> int:
-        """The epochs that have begun."""
+        """The number of epochs begun."""
         return int(self._state.counters.epoch)
 
     @property
     def env_step(self) -> int:
-        """The env steps of training; 0 offline."""
+        """The number of training env steps; 0 offline."""
         return int(self._state.counters.env_step)
 
     @property
     def update_step(self) -> int:
-        """The update steps that are done."""
+        """The number of update steps done."""
         return int(self._state.counters.update_step)
 
     @property
     def gradient_step(self) -> int:
-        """The gradient steps that are done, those of the update step under way too."""
+        """The number of gradient steps done, within the current update step too."""
         return int(self._state.counters.gradient_step) + self._num_steps_within
 
     @property
     def training_step(self) -> int:
-        """The training steps that have begun."""
+        """The number of training steps begun."""
         return int(self._state.training_step)
 
     def count(self, unit: Unit) -> float:
-        """Return how many of a unit are done; of seconds what the clock says, of epochs those with all their steps."""
+        """Return how many of a unit are done; of epochs the complete ones, of seconds the clock's reading."""
         return self._counts()[unit]
 
     def crossed(self, every: Every) -> bool:
-        """Return whether an interval has become due.
+        """Return whether an interval became due in this training step.
 
-        At the points inside an update that is in this gradient step, at `test_log` in this epoch, and elsewhere in this
-        training step.
+        Points inside an update look at this gradient step instead, and `test_log` looks at this epoch.
         """
         if not isinstance(every, Every) or (every.unit == "env_step" and self._log.unit != every.unit):
-            rule = "must be an Every, in what the trainer counts"
+            rule = "must be an Every, in a unit that the trainer counts"
             raise ParamsError(field_error_text("TrainerContext.crossed", "every", rule, every))
         since, clock = self._here
         return every.crossed(since[every.unit], clock if every.unit == "second" else self.count(every.unit))
@@ -109,39 +102,37 @@ class TrainerContext:
             self._state.stop_request = f"hook: {reason}"
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Take numbers into the means of the next row of the log, as a log point's mapping is."""
+        """Add numbers to the means of the next row of the log, as a log point's mapping does."""
         if not are_numbers(values):
             rule = "must be a mapping from names to numbers"
             raise TypeError(field_error_text("TrainerContext.log", "values", rule, values))
         self._log.take_in("training", lent(dict(values)), {})
 
     def _begin_training_step(self) -> None:
-        """Forget the last one, and look at intervals from here on."""
         self.result = self.collect_stats = None
         self._is_epochs_end = False
         self._step_began = self._here = self._look("training_step")
 
     def _end_update(self, result: UpdateResult | None, is_epochs_end: bool) -> None:
-        """Note the outcome of an update step, whose gradient steps the run has counted by now."""
+        """Note the outcome of an update step; the run has counted its gradient steps already."""
         self.result = result
         self._num_steps_within, self._here, self._is_epochs_end = 0, self._step_began, is_epochs_end
         self._num_open_steps = 0
 
     def _begin_gradient_step(self) -> None:
-        """Forget the losses of the one before, and count it if its end was not notified, as of a skipped step."""
         self.losses.clear()
+        # A skipped step never reports its end: it is counted here, by the next one.
         self._num_steps_within += self._num_open_steps
         self._num_open_steps = 1
         self._here = self._look("gradient_step")
 
     def _end_gradient_step(self, result: UpdateResult) -> None:
-        """Count it."""
         self._num_steps_within += result.num_gradient_steps
         self._num_open_steps = 0
 
     @contextmanager
     def _in_test_step(self) -> Iterator[None]:
-        """Look at intervals since the epoch of this test step began, of seconds since the last one."""
+        """Measure intervals from the beginning of this epoch on, those of seconds from the last test step on."""
         here, record = self._here, self._state.record
         self._here = since, _ = self._look("test_step")
         if record is not None:
@@ -153,17 +144,17 @@ class TrainerContext:
         try:
             yield
         finally:
-            self._here = here  # one in training is within a training step
+            self._here = here  # `test_in_training` makes a test step within a training step
 
     def _look(self, place: str) -> tuple[dict[Unit, float], float]:
-        """Return the counts of now, for seconds the clock at the last look from this place; and the clock."""
+        """Return where intervals begin that are looked at from this place, and the clock's reading now."""
         since = self._counts()
         clock, since["second"] = since["second"], self._looked_at[place]
         self._looked_at[place] = clock
         return since, clock
 
     def _counts(self) -> dict[Unit, float]:
-        """Return the count of each unit; taken in every training step, so without a call of ours for each."""
+        # Read in every training step: a property call for each count would be a measurable cost.
         counters = self._state.counters
         return {
             "env_step": counters.env_step,
@@ -173,3 +164,42 @@ class TrainerContext:
             "epoch": counters.epoch - (not self._is_epochs_end),
             "second": time.monotonic(),
         }
+
+
+def are_numbers(values: object) -> bool:
+    """Return whether this is a mapping from names to numbers; scalar tensors are numbers."""
+    return isinstance(values, Mapping) and all(map(_is_item, values.items()))
+
+
+def _is_item(item: tuple[Any, Any]) -> bool:
+    name, value = item
+    return isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+
+
+def lent(value: Any) -> Any:
+    """Return a copy of a batch, of statistics or of a result, with arrays and tensors of its own."""
+    if not dataclasses.is_dataclass(value):
+        return map_tree(_copy, value)
+    kind: Any = type(value)
+    # Without `__init__`, whose checks the original has passed: a hook may need a copy in each gradient step.
+    new = object.__new__(kind)
+    for name in _field_names(kind):
+        part = getattr(value, name)
+        object.__setattr__(new, name, part.clone() if type(part) is Tensor else map_tree(_copy, part))
+    return new
+
+
+def is_ours(function: Any) -> bool:
+    """Return whether this library defines a function: its hooks change nothing in place, and need no copy."""
+    return (getattr(function, "__module__", None) or "").startswith(_PACKAGE)
+
+
+@cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.clone()
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

@@ -11,12 +11,10 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import make_vec
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.interval import Every, as_every
-from rltrainer.state.typed_state import from_state, to_state
-from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule, a_callable, checked
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -39,37 +37,46 @@ SaveBestFn = Annotated[Callable[[Algorithm], Any], a_callable("(algorithm)")]
 MOST_ENVS = 10
 
 
-class Evaluate(TrainerHook):
-    """Plays whole episodes in other envs, without exploration, at the end of a training step; logs what they come to.
+@dataclasses.dataclass
+class EvaluateState:
+    """State of an `Evaluate`."""
 
-    Test steps say which algorithm is the best and when to stop; these rows say how it does elsewhere: in harder tasks,
-    in each of several, in what training leaves out. Under the name `"hard"` a log has `hard/return`, `hard/length`, and
-    of infos `hard/is_success` or `hard/success`, where envs tell it, and what `info_keys` name. The same episodes are
-    played at each interval; they change no bit of the run.
+    best_score: float | None = None
+
+    def problem(self) -> str | None:
+        """Return the fault of a state from a file, or None."""
+        return "best_score: NaN is never the best" if self.best_score != self.best_score else None
+
+
+class Evaluate(TrainerHook):
+    """Plays whole episodes in other envs, without exploration, at the end of a training step, and logs their means.
+
+    Test steps choose the best algorithm and end the run; these rows show how it does in other tasks. With the name
+    `"hard"` a log has `hard/return`, `hard/length`, and of infos `hard/is_success` or `hard/success`, where the envs
+    report it, and the `info_keys`. Each interval plays the same episodes; they change no bit of the run.
 
     Args:
-        envs: a vector env of its own, in any autoreset mode; or a gymnasium id or a factory, of which as many envs as
-            episodes are made, ten at most.
-        every: the interval, an int in epochs.
-        episodes: how many, each time.
-        name: of the rows, and of its state in checkpoints; several hooks have several.
+        envs: a vector env of its own, in any autoreset mode; or a gymnasium id or a factory, which makes as many envs
+            as episodes, ten at most.
+        every: the interval, an int in training steps.
+        num_episodes: per evaluation.
+        name: of the rows, and of its state in checkpoints; several hooks need several names.
         save_best_fn: called with the algorithm whenever the mean return here is strictly better than all before.
         info_keys: see `Collector`.
-        seed: of the episodes; None leaves it to the trainer's.
-
-    Attributes:
-        best_score: the highest mean return so far; None before the first.
+        seed: of the episodes; None takes the trainer's.
 
     Raises:
-        ParamsError: an argument breaks its rule; or, when the run begins, the envs are those that are trained in.
+        ParamsError: an argument breaks its rule; or, when the run begins, the run trains in these envs.
     """
+
+    state_class = EvaluateState
 
     def __init__(
         self,
         envs: VectorEnv | str | Callable[[], gym.Env[Any, Any]],
-        every: int | Every = 1,
+        every: int | Every = Every(1, "epoch"),
         *,
-        episodes: int = 10,
+        num_episodes: int = 10,
         name: str = "evaluation",
         save_best_fn: Callable[[Algorithm], Any] | None = None,
         info_keys: Sequence[str] = (),
@@ -77,15 +84,21 @@ class Evaluate(TrainerHook):
     ) -> None:
         owner = "Evaluate"
         self.envs = checked(owner, "envs", envs, AnyEnvs)
-        self.every: Every = as_every(owner, every, "epoch")
-        self.episodes = checked(owner, "episodes", episodes, PositiveInt)
+        self.every: Every = as_every(owner, every, "training_step")
+        self.num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt)
         self.name: str = checked(owner, "name", name, RowName)
         self.save_best_fn = checked(owner, "save_best_fn", save_best_fn, SaveBestFn | None)
         self.info_keys = checked_keys(owner, info_keys)
         self._own_seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self._seed = self._own_seed or 0
-        self.best_score: float | None = None
         self._collector: Collector | None = None
+        self.state = EvaluateState()
+
+    @property
+    def best_score(self) -> float | None:
+        """The highest mean return so far; None before the first."""
+        best: float | None = self.state.best_score
+        return best
 
     def seed(self, seed: int) -> None:
         """Seed the episodes, unless they have a seed."""
@@ -95,13 +108,13 @@ class Evaluate(TrainerHook):
         """Make the envs, unless they are given."""
         envs = self.envs
         if not isinstance(envs, gym.vector.VectorEnv):
-            envs = make_vec(envs, min(self.episodes, MOST_ENVS), backend="sync")
+            envs = make_vec(envs, min(self.num_episodes, MOST_ENVS), backend="sync")
         with torch.random.fork_rng(devices=[]):  # a collector draws a seed until it has one
             collector = Collector(ctx.algorithm.policy, with_success(envs, self.info_keys))
         collector.seed(self._seed)
         trained_in = ctx.params.collectors().get("training_collector")
         if trained_in is not None and trained_in.shares_an_env(collector):
-            hint = "Else it would reset what is trained in: make others with rl.make_vec."
+            hint = "An evaluation would reset the envs of training: make others with rl.make_vec."
             raise ParamsError(field_error_text("Evaluate", "envs", "must be envs of its own", envs, hint))
         self._collector = collector
 
@@ -110,12 +123,12 @@ class Evaluate(TrainerHook):
         if self._collector is None or not ctx.crossed(self.every):
             return
         self._collector.reset(first_episode=True)
-        stats = self._collector.collect(num_episodes=self.episodes, explore=False)
+        stats = self._collector.collect(num_episodes=self.num_episodes, explore=False)
         score = float(stats.reduce_agents(ctx.params.multi_agent_return_reduction).returns.mean())
         if score == score and (self.best_score is None or score > self.best_score):
             if self.save_best_fn is not None:
                 self.save_best_fn(ctx.algorithm)
-            self.best_score = score  # what could not be saved is not the best that there is
+            self.state.best_score = score  # last: an algorithm that could not be saved is not the best there is
         if ctx.params.logger is not None:
             row = {"return": score, "length": float(stats.lengths.mean()), **stats.info_means}
             step = ctx.env_step or ctx.gradient_step
@@ -126,29 +139,3 @@ class Evaluate(TrainerHook):
         if self._collector is not None and not isinstance(self.envs, gym.vector.VectorEnv):
             self._collector.close()
         self._collector = None
-
-    def reset(self) -> None:
-        """Forget an earlier run."""
-        self.best_score = None
-
-    def state_dict(self) -> State:
-        """Return the best score."""
-        return dict(to_state(EvaluateState(self.best_score)))
-
-    def prepare_load(self, state: State) -> Load:
-        """Check it, and return what goes on with it."""
-        found = from_state(EvaluateState, state, type(self).__name__)
-        if found.best_score is not None and found.best_score != found.best_score:
-            raise CheckpointError(f"{type(self).__name__}.best_score: NaN is never the best")
-
-        def load() -> None:
-            self.best_score = found.best_score
-
-        return load
-
-
-@dataclasses.dataclass
-class EvaluateState:
-    """State of an `Evaluate`."""
-
-    best_score: float | None

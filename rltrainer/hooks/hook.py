@@ -1,20 +1,25 @@
-"""The points of a run at which a user's code is called."""
+"""The points of a run at which user code is called: the base class of hooks, and a hook from one function."""
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from rltrainer.collect import CollectStats
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.interval import Every
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.types import Load, State
-from rltrainer.validation.suggestions import ExplainsArguments
+from rltrainer.validation.field_rules import Rule, a_callable, checked
+from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean
 
 Values = Mapping[str, Any]
-"""Numbers by name; `"log_pbar": True` among them shows them on the progress bar too."""
+"""Numbers by name; `"log_pbar": True` puts them on the progress bar too."""
+Name = Annotated[str, Rule("a text with something in it", lambda v: isinstance(v, str) and bool(v))]
 
 
 class TrainerHook(metaclass=ExplainsArguments):
@@ -22,35 +27,36 @@ class TrainerHook(metaclass=ExplainsArguments):
 
     In the order of a run: `setup`; in each training step `batch_process`, `pre_steps_log`, `pre_optim_steps`, in each
     gradient step `process_optim_batch`, for each loss `post_loss` and `optimizer`, then `post_optim` and
-    `post_optim_log`, and at the training step's end `post_steps` and `post_steps_log`; after a test step `test_log`; at
-    last `shutdown`. During warm-up the points from `pre_optim_steps` to `post_optim_log` are left out.
+    `post_optim_log`, and at the training step's end `post_steps` and `post_steps_log`; after a test step `test_log`;
+    finally `shutdown`. Warm-up leaves out the points from `pre_optim_steps` to `post_optim_log`.
 
-    At each point the hooks are called in the order of `TrainerParams.hooks`. A point that none overrides costs nothing.
-    The points inside an update break the graph of a compiled one there, which may round otherwise.
-
-    Attributes:
-        name: under which its state is saved; None takes its class, numbered from the second of them on.
-        every: its interval, if it acts at one; a trainer without that unit refuses it.
+    At each point the hooks are called in the order of `TrainerParams.hooks`. A point that no hook overrides costs
+    nothing. The points inside an update break the graph of a compiled one there, which may round differently.
     """
 
     name: str | None = None
+    """The name of its state in checkpoints; None takes its class, numbered from the second on."""
     every: Every | None = None
+    """Its interval, if it acts at one; a trainer that does not count its unit refuses the hook."""
+    state_class: ClassVar[type[Any] | None] = None
+    """A dataclass with a default for each field: checkpoints hold its instance, `self.state`, and `reset` renews it."""
+    state: Any = None
 
     DATA: ClassVar[tuple[str, ...]] = ("batch_process", "process_optim_batch", "optimizer")
-    """Points that may change what is learned: a resumed run needs the hooks that override one."""
+    """Points that may change what is learned: a resumed run needs the same hooks there."""
     NOT_ON_POLICY: ClassVar[tuple[str, ...]] = ()
-    """Points that it overrides for other algorithms only; on policy they are not called, and cost nothing."""
+    """Overridden points that are not called on policy, where they cost nothing then."""
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Prepare; called when a run begins or goes on, before its first step."""
+        """Prepare, before the first step of a new or resumed run."""
 
     def batch_process(self, ctx: TrainerContext, batch: Any) -> Any:
-        """Return what takes the place of newly collected data, or None.
+        """Return a replacement of newly collected data, or None.
 
         Args:
             ctx: the run.
-            batch: on policy the `Rollout` [T, N] to learn from; off policy that of the cells about to be stored, of
-                which another reward, action, observation or extra is stored instead; offline the sampled `Transitions`.
+            batch: on policy the `Rollout` [T, N] to learn from. Off policy the rollout about to be stored, with the
+                replacement's reward, action, observation and extra. Offline the sampled `Transitions`.
         """
 
     def pre_steps_log(self, ctx: TrainerContext, batch: Any) -> Values | None:
@@ -60,25 +66,25 @@ class TrainerHook(metaclass=ExplainsArguments):
         """Act before the first gradient step of an update step."""
 
     def process_optim_batch(self, ctx: TrainerContext, minibatch: Any) -> Any:
-        """Return what takes the place of a gradient step's minibatch, of the same shapes, or None."""
+        """Return a replacement of a gradient step's minibatch, of the same shapes, or None."""
 
     def post_loss(self, ctx: TrainerContext, minibatch: Any) -> None:
-        """Act when a loss is computed, `ctx.losses`, and no gradient taken yet."""
+        """Act after a loss is computed, see `ctx.losses`, and before its gradient."""
 
     def optimizer(self, ctx: TrainerContext, losses: dict[str, Tensor], step: Callable[[], None]) -> Any:
-        """Return the loss whose gradient is taken instead, by the same name, or None.
+        """Return another loss to differentiate, by the same name, or None.
 
         Args:
             ctx: the run.
             losses: the newest loss, by its name.
-            step: takes the optimizer's step at once; if no hook calls it, that is done after the last one.
+            step: takes the optimizer's step at once; if no hook calls it, that happens after the last hook.
         """
 
     def post_optim(self, ctx: TrainerContext) -> None:
-        """Act after a gradient step, unless an optimizer left its step out."""
+        """Act after a gradient step, unless an optimizer skipped it."""
 
     def post_optim_log(self, ctx: TrainerContext, minibatch: Any) -> Values | None:
-        """Return numbers to log of a gradient step, where `post_optim` is called."""
+        """Return numbers to log of a gradient step; called where `post_optim` is."""
 
     def post_steps(self, ctx: TrainerContext) -> None:
         """Act at the end of a training step."""
@@ -93,36 +99,49 @@ class TrainerHook(metaclass=ExplainsArguments):
         """Clean up at the end of `Trainer.run`, also after an exception."""
 
     def reset(self) -> None:
-        """Forget an earlier run: called when one begins from its start, before `setup`."""
+        """Forget an earlier run; called when a run begins from its start, before `setup`."""
+        if self.state_class is not None:
+            self.state = self.state_class()
 
     def seed(self, seed: int) -> None:
         """Seed its random numbers, if it draws any."""
 
     def state_dict(self) -> State:
-        """Return what a resumed run needs of it."""
-        return {}
+        """Return the state that a resumed run needs."""
+        return {} if self.state_class is None else dict(to_state(self.state))
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned; it comes from a file, and is looked at by `prepare_load`."""
+        """Restore what `state_dict` returned; it comes from a file, and `prepare_load` checks it first."""
 
     def prepare_load(self, state: State) -> Load:
-        """Check what `state_dict` returned, and return what takes it over: `load_state_dict`, where that is overridden.
+        """Check what `state_dict` returned, and return the function that restores it.
 
-        What is wrong is found here before anything of the run has changed.
+        Nothing of the run has changed when this is called. By default a `state_class` is read by the types and rules
+        of its fields, and any other state goes to `load_state_dict`.
 
         Raises:
-            CheckpointError: it is none of this hook's; the text names what is wrong.
+            CheckpointError: it is no state of this hook; the text names the fault.
         """
+        if self.state_class is not None:
+            for field in dataclasses.fields(self.state_class):
+                if field.name not in state:  # its default is for a new run
+                    raise CheckpointError(f"{type(self).__name__}.{field.name}: missing in the saved state")
+            return partial(self._take_state, from_state(self.state_class, state, type(self).__name__))
         if state and not overrides(self, "load_state_dict"):
-            raise CheckpointError(
-                f"{type(self).__name__}: the state has {next(iter(state))!r}, which this hook has not"
-            )
+            name = next(iter(state))
+            raise CheckpointError(f"{type(self).__name__}: the state has {name!r}, which this hook does not have")
         return partial(self.load_state_dict, state)
+
+    def _take_state(self, state: Any) -> None:
+        self.reset()  # which also forgets values that are not in the state yet
+        self.state = state
 
 
 _NO_POINTS = ("reset", "seed", "state_dict", "load_state_dict", "prepare_load")
 POINTS = tuple(
-    name for name, value in vars(TrainerHook).items() if callable(value) and name[0] != "_" and name not in _NO_POINTS
+    name
+    for name, value in vars(TrainerHook).items()
+    if inspect.isfunction(value) and name[0] != "_" and name not in _NO_POINTS
 )
 """The names of the points, in the order of a run."""
 
@@ -130,3 +149,28 @@ POINTS = tuple(
 def overrides(hook: TrainerHook, *points: str) -> bool:
     """Return whether a hook overrides one of these points, in its class or on itself."""
     return any(point in vars(hook) or getattr(type(hook), point) is not getattr(TrainerHook, point) for point in points)
+
+
+class FunctionHook(TrainerHook):
+    """Calls a function at one point of a run, with the arguments of `TrainerHook` at that point.
+
+    Args:
+        point: the point, such as `"post_steps"`.
+        fn: the function; it may return what the point may.
+        name: distinguishes several of them in a checkpoint.
+
+    Raises:
+        ParamsError: there is no such point, or the function does not take its arguments.
+    """
+
+    def __init__(self, point: str, fn: Callable[..., Any], name: str | None = None) -> None:
+        if point not in POINTS:
+            hint = did_you_mean(str(point), POINTS).strip()
+            rule = f"must be a point of a hook: {', '.join(POINTS)}"
+            raise ParamsError(field_error_text("FunctionHook", "point", rule, point, hint))
+        signature = f"({', '.join([*inspect.signature(getattr(TrainerHook, point)).parameters][1:])})"
+        takes = a_callable(signature)
+        if not takes.accepts(fn):
+            raise ParamsError(field_error_text("FunctionHook", "fn", f"must be {takes.text}, as {point} is given", fn))
+        self.name = checked("FunctionHook", "name", name, Name | None)
+        setattr(self, point, fn)

@@ -1,7 +1,7 @@
 """The hooks of a run, called point by point, and their state in its checkpoints."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,55 +10,54 @@ from torch import Tensor
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, call_all, field_error_text
-from rltrainer.hooks.context import SHOW, TrainerContext, are_numbers
+from rltrainer.hooks.context import SHOW, TrainerContext, are_numbers, is_ours, lent
 from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
-from rltrainer.hooks.lent import is_ours, lent
 from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
-from rltrainer.tree import leaves
-from rltrainer.types import Load, Rollout, State, Transitions, UpdateResult
+from rltrainer.tree import named_leaves
+from rltrainer.types import Load, Rollout, Sequences, State, Transitions, UpdateResult
 from rltrainer.validation.field_rules import AnyText, Rule, checked
 from rltrainer.validation.suggestions import did_you_mean
 
 INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
 """Points inside a gradient step."""
-WITH_BATCH_AXES = {field.name for cls in (Rollout, Transitions, OnPolicyBatch) for field in dataclasses.fields(cls)} - {
-    "last_obs",
-    "final_obs",
-    "final_index",
-    "starts",
-}
-"""Fields of batches that have the batch's axes first."""
+NUMBERS = (
+    "reward", "discount", "weight", "index", "final_index", "terminated", "truncated", "valid", "starts", "first"
+)  # fmt: skip
+"""Fields of batches with one number per transition."""
 AnyEvery = Annotated[Every, Rule("an Every", lambda v: isinstance(v, Every))]
 NO_HOOKS: State = {"changing": [], "states": {}}
 """The state of a run without hooks."""
 
 
 class HookRunner:
-    """Calls each point of the hooks that override it, in their order; does nothing where none does.
+    """Calls each point of the hooks that override it, in their order; does nothing where no hook does.
 
-    A user's hook is lent copies of batches, losses and statistics: a change in place changes nothing of the run.
+    A user's hook gets copies of batches, losses and statistics: a change in place changes nothing of the run.
 
     Args:
         owner: the params that hold the hooks, for error texts.
         hooks: the hooks.
         is_on_policy: whether the algorithm is.
 
-    Attributes:
-        context: what the hooks see of the run; whoever calls a point sets it first.
-
     Raises:
         ParamsError: two hooks have one name, or one hook is there twice.
     """
 
     context: TrainerContext
+    """The run as hooks see it; the trainer sets it before it calls a point."""
 
     def __init__(self, owner: str, hooks: Sequence[TrainerHook], is_on_policy: bool = False) -> None:
         self._owner = owner
         self._open: list[TrainerHook] = []
         self._hooks = _named(owner, hooks)
-        self._at = {point: [hook for hook in hooks if _is_called(hook, point, is_on_policy)] for point in POINTS}
+        self._at = {
+            point: [
+                hook for hook in hooks if overrides(hook, point) and not (is_on_policy and point in hook.NOT_ON_POLICY)
+            ]
+            for point in POINTS
+        }
         self._minibatch: Any = None
         self._has_users = any(not is_ours(getattr(hook, point)) for point, at in self._at.items() for hook in at)
 
@@ -70,13 +69,13 @@ class HookRunner:
         """Set the hooks up, unless they are."""
         if not self._open:
             for hook in self._hooks.values():
-                self._open.append(hook)  # first: one that fails half-way has something to clean up, too
+                self._open.append(hook)  # first, because a hook that fails half-way has something to clean up too
                 self._check_none(hook, "setup", self._call(hook, "setup"))
 
     def close(self) -> None:
-        """Shut those hooks down whose `setup` was called, whatever one of them raises; the first error is raised."""
+        """Shut down the hooks that were set up, all of them even if one raises; then raise the first error."""
         hooks, self._open = self._open, []
-        call_all(partial(self._call, hook, "shutdown") for hook in hooks)  # they have files and threads to close
+        call_all(partial(self._call, hook, "shutdown") for hook in hooks)
 
     def reset(self) -> None:
         """Let all hooks forget an earlier run."""
@@ -106,12 +105,12 @@ class HookRunner:
             self.context.collect_stats = lent(stats) if self._has_users else stats
 
     def act(self, point: str, *args: Any) -> None:
-        """Call an operation of each hook."""
+        """Call a point that returns nothing."""
         for hook in self._at[point]:
             self._check_none(hook, point, self._show(hook, point, *args))
 
     def replaced(self, point: str, data: Any) -> Any:
-        """Return data as the hooks make it, each from what the one before it returned."""
+        """Return data as the hooks make it, each from the result of the one before it."""
         for hook in self._at[point]:
             found = self._show(hook, point, data)
             if found is None:
@@ -124,12 +123,12 @@ class HookRunner:
         return data
 
     def log(self, point: str, *args: Any) -> None:
-        """Take the numbers of each hook into the log's next row: of updates from inside one, else of training."""
+        """Add the numbers of each hook to the next row: of updates from inside one, else of training."""
         if self._at[point]:
             self.context._log.take_in("update" if point in INSIDE else "training", *self._logged(point, *args))
 
     def log_test(self, stats: CollectStats) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the numbers of each hook to log of a test step, and those that the progress bar shows."""
+        """Return the numbers of each hook to log of a test step, and those for the progress bar."""
         with self.context._in_test_step():
             return self._logged("test_log", stats)
 
@@ -145,13 +144,14 @@ class HookRunner:
         return {"changing": self._changing(), "states": {name: h.state_dict() for name, h in self._hooks.items()}}
 
     def prepare_load(self, state: State) -> Load:
-        """Check the states of hooks, and return what loads them; hooks that only read may come and go.
+        """Check the states of hooks, and return the function that restores them; reading hooks may come and go.
 
         Raises:
-            CheckpointError: hooks that change what is learned differ, or a state is none of its hook's.
+            CheckpointError: the hooks that change what is learned differ, or a state does not fit its hook.
         """
         changing, states = state.get("changing"), state.get("states")
-        if not isinstance(changing, list) or not isinstance(states, dict) or not _are_mappings(states.values()):
+        are_mappings = isinstance(states, dict) and all(isinstance(each, dict) for each in states.values())
+        if not isinstance(changing, list) or states is None or not are_mappings:
             raise CheckpointError("hooks: expected their states, found something else")
         if changing != self._changing():
             text = f"{self._owner}.hooks that change what is learned were {changing} when it was saved"
@@ -197,7 +197,7 @@ class HookRunner:
         self.act("post_optim")
         self.log("post_optim_log", minibatch)
         self._minibatch = None
-        self.context.losses.clear()  # each holds the graph that it came from
+        self.context.losses.clear()  # each loss holds its graph, and with it the memory of a whole forward pass
 
     def _logged(self, point: str, *args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         values: dict[str, Any] = {}
@@ -209,7 +209,8 @@ class HookRunner:
             if not are_numbers(found):
                 raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
             own = {name: value for name, value in found.items() if name != SHOW}
-            own = own if is_ours(getattr(hook, point)) else lent(own)  # it may count on in its tensors
+            # A user's hook may go on counting in the tensors that it returned, before their row is written.
+            own = own if is_ours(getattr(hook, point)) else lent(own)
             values |= own
             shown |= own if found.get(SHOW) else {}
         return values, shown
@@ -239,23 +240,22 @@ class HookRunner:
 def misshapen(batch: Any) -> str | None:
     """Return which part of a batch is no tensor, or of another length than the rest; None if all fits."""
     if not isinstance(batch, Rollout | Transitions | OnPolicyBatch):
-        return None  # of an algorithm of the user's
-    cells = batch.valid if isinstance(batch, Rollout) else batch.weight
-    for name in [field.name for field in dataclasses.fields(batch) if field.name in WITH_BATCH_AXES]:
-        for leaf in leaves(getattr(batch, name)):
+        return None  # of a user's own algorithm
+    axes, others = (batch.valid if isinstance(batch, Rollout) else batch.weight).shape, dict[str, Any]()
+    if isinstance(batch, Rollout):
+        # One entry per env, and one per trajectory that ended within the rollout.
+        others = dict.fromkeys(("last_obs", "starts"), axes[1:])
+        others |= dict.fromkeys(("final_obs", "final_index"), batch.final_index.shape[:1])
+    elif isinstance(batch, Sequences):
+        others = {'extra["state"]': axes[:-2] + axes[-1:]}  # the memory before the first transition
+    for field in dataclasses.fields(batch):
+        for name, leaf in named_leaves(getattr(batch, field.name), field.name):
             if not isinstance(leaf, Tensor):
                 return f"{name} is a {type(leaf).__name__}, not a tensor"
-            if leaf.shape[: cells.dim()] != cells.shape:
-                return f"{name} has shape {tuple(leaf.shape)}, of {tuple(cells.shape)} cells"
+            expected = others.get(name, others.get(field.name, axes))
+            if (leaf.shape if field.name in NUMBERS else leaf.shape[: len(expected)]) != expected:
+                return f"{name} has shape {tuple(leaf.shape)}, the first axes must be {tuple(expected)}"
     return None
-
-
-def _is_called(hook: TrainerHook, point: str, is_on_policy: bool) -> bool:
-    return overrides(hook, point) and not (is_on_policy and point in hook.NOT_ON_POLICY)
-
-
-def _are_mappings(states: Iterable[Any]) -> bool:
-    return all(isinstance(state, dict) for state in states)
 
 
 def _is_loss(found: Any, name: str) -> bool:
@@ -264,7 +264,7 @@ def _is_loss(found: Any, name: str) -> bool:
 
 
 def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
-    """Return the hooks by the names that their states are saved under."""
+    """Return the hooks by the names of their states."""
     named: dict[str, TrainerHook] = {}
     for hook in hooks:
         kind = type(hook).__name__
@@ -275,7 +275,8 @@ def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
             meant = next(filter(None, (did_you_mean(each, POINTS) for each in own)), "")
             rule, hint = "must override a point, or nothing would call it", f"Points are {', '.join(POINTS)}.{meant}"
             raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))
-        if overrides(hook, "state_dict") and not overrides(hook, "load_state_dict", "prepare_load"):
+        loads = hook.state_class is not None or overrides(hook, "load_state_dict", "prepare_load")
+        if overrides(hook, "state_dict") and not loads:
             rule, hint = "must override load_state_dict beside state_dict", "A checkpoint could not be continued."
             raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))
         number = sum(type(each).__name__ == kind and each.name is None for each in named.values()) + 1

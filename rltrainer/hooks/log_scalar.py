@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,21 +12,57 @@ from torch import Tensor
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook, Values
-from rltrainer.hooks.update_metric import UpdateMetric
 from rltrainer.interval import Every, as_every
-from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree
-from rltrainer.types import Load, Rollout, State
+from rltrainer.types import Rollout, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, Rule, checked
+from rltrainer.validation.suggestions import did_you_mean
 
+# Parts wait on their device until there are this many parts, or numbers in them: so no step waits for a GPU.
 MAX_PARTS = 256
 MAX_NUMBERS = 1 << 20
-"""Parts wait, without a wait for their device, until there are so many of them, or so many numbers in them."""
+MAX_MISSES = 10
+"""An unknown metric is an error after this many updates in a row, because some metrics are not in every update."""
+
+Key = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
+Reduction = Literal["mean", "sum", "min", "max"]
 
 
-@dataclass
+@dataclasses.dataclass(kw_only=True)
+class MetricState:
+    """Updates in a row that lacked the metric of a hook."""
+
+    num_misses: NonNegativeInt = 0
+
+
+def find_metric(
+    hook: TrainerHook, field: str, name: str, ctx: TrainerContext, others: Callable[[], Collection[str]]
+) -> Tensor | float | None:
+    """Return a metric of this training step's update; None without an update, or if the update lacks it.
+
+    Args:
+        hook, field: the hook, whose state counts the misses, and its argument that holds the name.
+        name: such as `"critic_loss"`.
+        ctx: the run.
+        others: returns further possible names, for the error's text.
+
+    Raises:
+        ParamsError: the last ten updates lacked it, and the algorithm does not announce it either.
+    """
+    if ctx.result is None or ctx.result.num_gradient_steps == 0:  # PPO's `target_kl` may leave out all of them
+        return None
+    found, state = ctx.result.metrics.get(name), hook.state
+    state.num_misses = 0 if found is not None else state.num_misses + 1
+    if state.num_misses >= MAX_MISSES and not ctx.algorithm.may_report(name):
+        known = [*others(), *dict.fromkeys((*ctx.result.metrics, *ctx.algorithm.occasional_metrics))]
+        rule, hint = f"must be one of {', '.join(known)}", did_you_mean(name, known).strip()
+        raise ParamsError(field_error_text(type(hook).__name__, field, rule, name, hint))
+    return found
+
+
+@dataclasses.dataclass
 class Summary:
-    """The summary of numbers; `sum_of_squares` is that of their distances from the mean."""
+    """Count, mean, sum of squared distances from the mean, and bounds of numbers."""
 
     count: NonNegativeInt = 0
     mean: float = 0.0
@@ -34,12 +71,12 @@ class Summary:
     max: float = -math.inf
 
     def problem(self) -> str | None:
-        """Return what is wrong with a summary that was read from a file, or None."""
+        """Return the fault of a summary from a file, or None."""
         return "sum_of_squares: is negative" if self.sum_of_squares < 0 else None
 
     @property
     def sum(self) -> float:
-        """The sum of all of them."""
+        """The sum of all numbers."""
         return self.mean * self.count
 
     @property
@@ -54,78 +91,40 @@ class Summary:
         x = x.double()
         mean = x.mean()
         part_mean, squares, low, high = torch.stack([mean, (x - mean).square().sum(), x.min(), x.max()]).tolist()
+        # M2 = M2_a + M2_b + delta^2 n_a n_b / n: stable where the mean is large and the deviation small.
         total, delta = self.count + len(x), part_mean - self.mean
         self.sum_of_squares += squares + delta**2 * self.count * len(x) / total
         self.mean += delta * len(x) / total
         self.min, self.max, self.count = min(self.min, low), max(self.max, high), total
 
 
-class RunningSummary:
-    """Gathers numbers, and summarises all since the last `take`."""
+@dataclasses.dataclass(kw_only=True)
+class LogScalarState(MetricState):
+    """State of a `LogScalar`: the summary since the last log."""
 
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all numbers."""
-        self._summary, self._num_waiting = Summary(), 0
-        self._waiting: list[Tensor] = []
-
-    def add(self, numbers: Tensor) -> None:
-        """Take in a copy of numbers of any shape."""
-        self._waiting.append(numbers.detach().clone())  # what was collected lies in memory that will be overwritten
-        self._num_waiting += numbers.numel()
-        if len(self._waiting) >= MAX_PARTS or self._num_waiting >= MAX_NUMBERS:
-            self._merge()
-
-    def take(self) -> Summary:
-        """Return the summary, and begin another."""
-        self._merge()
-        summary, self._summary = self._summary, Summary()
-        return summary
-
-    def state_dict(self) -> State:
-        """Return the summary so far."""
-        self._merge()
-        return dict(to_state(self._summary))
-
-    def begin_with(self, summary: Summary) -> None:
-        """Go on with a summary that was saved."""
-        self.clear()
-        self._summary = summary
-
-    def _merge(self) -> None:
-        if not self._waiting:
-            return
-        is_even = len({part.shape for part in self._waiting}) == 1  # a part of one number is not worth a call
-        joined = torch.stack(self._waiting) if is_even else torch.cat([part.flatten() for part in self._waiting])
-        self._summary.merge(joined.flatten())
-        self._waiting, self._num_waiting = [], 0
-
-
-Key = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
-Reduction = Literal["mean", "sum", "min", "max"]
+    summary: Summary = dataclasses.field(default_factory=Summary)
 
 
 class LogScalar(TrainerHook):
-    """Logs the mean, sum, least or greatest of one key: `LogScalar("reward")` logs `reward_mean`.
+    """Logs the mean, sum, minimum or maximum of one key: `LogScalar("reward")` logs `reward_mean`.
 
-    With an interval it logs what all numbers since the last time come to; without one, each training step's, and the
-    log's rows hold the means of these. Cells that are not valid do not count.
+    With an interval it logs the reduction of all numbers since the last log; without one that of each training step,
+    of which the log's rows hold the means. Invalid steps do not count.
 
     Args:
         key: a field of the batch (`"reward"`, `"action"`, `"obs.position"` of a Dict), a column of its `extra`, or a
-            number of the last update (`"critic_loss"`); the first of these that there is. During warm-up numbers of
-            updates are left out.
-        reduction: what is logged of it.
+            metric of the last update (`"critic_loss"`); the first of these that exists. Warm-up logs no metrics.
+        reduction: of the numbers.
         every: the interval, an int in training steps; None: each training step.
-        std: also log the standard deviation, the population's, as `reward_std`.
-        log_pbar: also show them on the progress bar.
-        log_as: what the logged names begin with, instead of the key.
+        std: also log the population's standard deviation, as `reward_std`.
+        log_pbar: also show the numbers on the progress bar.
+        log_as: the beginning of the logged names; None takes the key.
 
     Raises:
         ParamsError: an argument breaks its rule; or, in the run, there is no such key.
     """
+
+    state_class = LogScalarState
 
     def __init__(
         self,
@@ -144,101 +143,79 @@ class LogScalar(TrainerHook):
         self.log_pbar = checked("LogScalar", "log_pbar", log_pbar, Flag)
         self.prefix = checked("LogScalar", "log_as", log_as, Key | None) or self.key
         self._path = tuple(self.key.split("."))
-        self._summary, self._metric = RunningSummary(), UpdateMetric("LogScalar", "key", self.key)
+        self.reset()
 
     def post_steps_log(self, ctx: TrainerContext, batch: Any) -> Values | None:
         """Return the numbers, if they are due."""
         numbers = self._find(ctx, batch)
         if self.every is None:
-            if numbers is None:
-                return None
-            return self._named(_One(numbers) if numbers.numel() == 1 else _Numbers(numbers))
+            return None if numbers is None else self._named(*self._reduced(numbers))
         if numbers is not None:
-            self._summary.add(numbers)
+            # A copy: the next collection overwrites the memory of the batch.
+            self._waiting.append(numbers.detach().clone())
+            self._num_waiting += numbers.numel()
+            if len(self._waiting) >= MAX_PARTS or self._num_waiting >= MAX_NUMBERS:
+                self._merge()
         if not ctx.crossed(self.every):
             return None
-        summary = self._summary.take()
-        return self._named(summary) if summary.count else None
+        self._merge()
+        summary, self.state.summary = self.state.summary, Summary()
+        return self._named(getattr(summary, self.reduction), summary.std) if summary.count else None
 
     def reset(self) -> None:
         """Forget the numbers of an earlier run."""
-        self._summary.clear()
-        self._metric.num_misses = 0
+        self.state = LogScalarState()
+        self._waiting: list[Tensor] = []
+        self._num_waiting = 0
 
     def state_dict(self) -> State:
-        """Return what was gathered since the last log."""
-        return {"summary": self._summary.state_dict(), "num_misses": self._metric.num_misses}
+        """Return the summary since the last log."""
+        self._merge()
+        return super().state_dict()
 
-    def prepare_load(self, state: State) -> Load:
-        """Check it, and return what goes on with it."""
-        found = from_state(LogScalarState, state, type(self).__name__)
+    def _merge(self) -> None:
+        if self._waiting:
+            is_even = len({part.shape for part in self._waiting}) == 1  # one number each: a call per part would cost
+            joined = torch.stack(self._waiting) if is_even else torch.cat([part.flatten() for part in self._waiting])
+            self.state.summary.merge(joined.flatten())
+            self._waiting, self._num_waiting = [], 0
 
-        def load() -> None:
-            self._summary.begin_with(found.summary)
-            self._metric.num_misses = found.num_misses
+    def _reduced(self, numbers: Tensor) -> tuple[Any, Any]:
+        """Return the reduction of numbers and their deviation, as tensors for which no device is waited for."""
+        if numbers.numel() == 1:  # one env step with its update: in a third of the time
+            return float(numbers) if numbers.is_cpu else numbers.reshape(()).to(torch.float32, copy=True), 0.0
+        numbers = numbers.float()
+        return getattr(numbers, self.reduction)(), numbers.std(correction=0) if self.std else None
 
-        return load
-
-    def _named(self, summary: Any) -> Values:
-        values = {f"{self.prefix}_{self.reduction}": getattr(summary, self.reduction)}
+    def _named(self, value: Any, std: Any) -> Values:
+        values = {f"{self.prefix}_{self.reduction}": value}
         if self.std:
-            values[f"{self.prefix}_std"] = summary.std
+            values[f"{self.prefix}_std"] = std
         return values | {"log_pbar": True} if self.log_pbar else values
 
     def _find(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
-        """Return the numbers of the key, of any shape; None if they are an update's, and it has none of them."""
+        """Return the numbers of the key, of any shape; None if there are none in this training step."""
         value: Tree = batch
         for part in self._path:
             value = _part(value, part)
             if value is None:
-                return self._find_metric(ctx, batch)
+                found = find_metric(self, "key", self.key, ctx, partial(_names, batch))
+                return None if found is None else torch.as_tensor(found).detach()
         if not isinstance(value, Tensor):
             hint = f"It has parts: {', '.join(map(str, value))}."
             raise ParamsError(field_error_text("LogScalar", "key", "must name a tensor", self.key, hint))
-        return self._counted(value.detach(), batch)
-
-    def _counted(self, numbers: Tensor, batch: Any) -> Tensor | None:
-        """Return the numbers that count; None if none does."""
+        numbers = value.detach()
         if isinstance(batch, Rollout) and numbers.shape[:2] == batch.valid.shape and not batch.valid.all():
             numbers = numbers[batch.valid]
         return numbers if numbers.numel() else None
 
-    def _find_metric(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
-        found = self._metric.find(ctx, lambda: [*(field.name for field in dataclasses.fields(batch)), *batch.extra])
-        return None if found is None else torch.as_tensor(found).detach()
 
-
-@dataclasses.dataclass
-class LogScalarState:
-    """State of a `LogScalar`."""
-
-    summary: Summary
-    num_misses: NonNegativeInt
-
-
-class _One:
-    """The summary of one number, as of an env step with its update: in a third of the time."""
-
-    std = 0.0
-
-    def __init__(self, number: Tensor) -> None:
-        value = float(number) if number.is_cpu else number.reshape(()).to(torch.float32, copy=True)
-        self.mean = self.sum = self.min = self.max = value
-
-
-class _Numbers:
-    """The summary of numbers as tensors, for which nobody waits."""
-
-    def __init__(self, numbers: Tensor) -> None:
-        self._numbers = numbers.float()
-
-    def __getattr__(self, name: str) -> Tensor:
-        value: Tensor = getattr(self._numbers, name)(**({"correction": 0} if name == "std" else {}))
-        return value
+def _names(batch: Any) -> list[str]:
+    return [*(field.name for field in dataclasses.fields(batch)), *batch.extra]
 
 
 def _part(value: Any, name: str) -> Any:
-    """Return a part of a batch or tree; of a batch also a column of its `extra`. None if it has none of this name."""
+    """Return a part of a batch or tree, of a batch also a column of its `extra`; None if there is none."""
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, tuple):

@@ -13,7 +13,7 @@ from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.hooks import HookRunner, TrainerHook
-from rltrainer.hooks.lent import lent
+from rltrainer.hooks.context import lent
 from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan

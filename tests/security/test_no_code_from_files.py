@@ -114,7 +114,7 @@ OPENERS = {
     "loggers/log_state.py": "bytes of a log that is appended to, never more than were written",
     "loggers/file_logger.py": "lines of a log; a pipe is refused by the constructor",
     "data/memory_forecast.py": "what the system says",
-    "hooks/system_stats.py": "what the system says",
+    "hooks/resources.py": "what the system says",
     "nets/linear.py": "what the system says",
     "envs/workers/worker_process.py": "what the system says",
 }

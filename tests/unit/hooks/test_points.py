@@ -159,7 +159,7 @@ def test_each_point_says_what_it_must_return(point: str, found: Any, rule: str) 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda x: x[:-1], r"action has shape \(.*\), of \(.*\) cells"),
+        (lambda x: x[:-1], r"action has shape \(.*\), the first axes must be \(.*\)"),
         (lambda x: x.numpy(), "action is a ndarray, not a tensor"),
     ],
 )
@@ -466,7 +466,7 @@ def test_hooks_of_another_kind_are_refused(hooks: Any, text: str) -> None:
 @pytest.mark.parametrize(("run", "every"), [("offline_sac", rl.Every(10, "env_step")), ("ppo", 10)])
 def test_an_interval_that_is_asked_for_is_one_that_somebody_counts(run: str, every: Any) -> None:
     hook = rl.FunctionHook("post_steps", lambda ctx: print(ctx.crossed(every)))
-    text = r"TrainerContext.crossed.every: must be an Every, in what the trainer counts; got "
+    text = r"TrainerContext.crossed.every: must be an Every, in a unit that the trainer counts; got "
     with pytest.raises(ParamsError, match=text) as raised:
         with_hooks(run, hook).run()
     assert raised.value.__notes__[0].endswith("hooks: FunctionHook.post_steps raised this.")

@@ -21,7 +21,6 @@ INSTANT = rl.Every(1e-6, "second")
 
 
 def with_hooks(run: str, *hooks: rl.TrainerHook, **changes: Any) -> Any:
-    """Return the trainer of a small run, with hooks."""
     trainer = build(run, max_epochs=3, logger=changes.pop("logger", None))
     if changes.pop("n_step", None):
         trainer.algorithm.n_step = 1

@@ -158,7 +158,7 @@ def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
     trainer.save(tmp_path / "run", overwrite=True)
     with pytest.raises(CheckpointError, match="Counting.count: expected a number"):
         with_hooks("ppo", Counting()).restore(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook has not"):
+    with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook does not have"):
         rl.TrainerHook().prepare_load({"count": 1})
 
 

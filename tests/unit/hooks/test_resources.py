@@ -1,6 +1,5 @@
-"""The load of the machine: what is measured, when, and by whom."""
+"""Seconds of the parts of training, the load of the machine, memory of the GPU."""
 
-import math
 import os
 import subprocess
 import sys
@@ -12,12 +11,104 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import rltrainer as rl
-from rltrainer.errors import MissingExtraError, ParamsError
-from rltrainer.hooks import SystemStats, system_stats
-from rltrainer.hooks.system_stats import CpuProbe, GpuProbe
-from tests.unit.hooks.fake_run import FakeRun
+from rltrainer.errors import CheckpointError, MissingExtraError
+from rltrainer.hooks import ClearCudaCache, LogTiming, SystemStats, resources
+from rltrainer.hooks.resources import CpuProbe, GpuProbe
+from tests.unit.hooks.fake_run import FakeRun, episodes
+
+
+class Clock:
+    """Stands for `time.perf_counter`."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "perf_counter", made)
+    return made
+
+
+def training_step(
+    hook: LogTiming, run: FakeRun, clock: Clock, collect: float, update: float | None, rest: float
+) -> Any:
+    run.advance()
+    clock.now += rest
+    run.collect(1.0, seconds=collect)
+    clock.now += collect
+    if update is not None:
+        hook.pre_optim_steps(run)
+        clock.now += update
+    run.logged.clear()
+    hook.post_steps(run)
+    return run.logged[0] if run.logged else None
+
+
+def test_by_hand(clock: Clock) -> None:
+    hook, run = LogTiming(every=3), FakeRun()
+    hook.setup(run)
+    assert training_step(hook, run, clock, 2.0, None, 0.0) is None  # warm-up
+    assert training_step(hook, run, clock, 2.0, 5.0, 0.5) is None
+    clock.now += 1.25
+    hook.test_log(run, episodes(1.0, seconds=1.0))
+    found = training_step(hook, run, clock, 2.0, 5.0, 0.25)
+    # other: 0.5 + 0.25 and the quarter of a second around the test episodes
+    assert found == {"time_collect": 6.0, "time_update": 10.0, "time_test": 1.0, "time_other": 1.0}
+    for _ in range(2):
+        assert training_step(hook, run, clock, 1.0, 1.0, 0.0) is None
+    found = training_step(hook, run, clock, 1.0, 1.0, 0.0)
+    assert found == {"time_collect": 3.0, "time_update": 3.0, "time_test": 0.0, "time_other": 0.0}
+
+
+def test_seconds_continue(clock: Clock) -> None:
+    one, other, run = LogTiming(every=2), LogTiming(every=2), FakeRun()
+    one.setup(run)
+    training_step(one, run, clock, 2.0, 5.0, 0.5)
+    state = one.state_dict()
+    assert state == {"collect": 2.0, "update": 5.0, "test": 0.0, "total": 7.5}
+    other.prepare_load(state)()
+    clock.now += 1000.0  # between the two runs
+    other.setup(run)
+    found = training_step(other, run, clock, 2.0, 5.0, 0.0)
+    assert found == {"time_collect": 4.0, "time_update": 10.0, "time_test": 0.0, "time_other": 0.5}
+    one.reset()
+    assert one.state_dict()["collect"] == 0.0
+
+
+def test_another_state_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="LogTiming.collect: expected a number, found 'x'"):
+        LogTiming().prepare_load(LogTiming().state_dict() | {"collect": "x"})
+
+
+@pytest.mark.parametrize(("has_cuda", "cleared_after"), [(True, [2, 4]), (False, [])])
+def test_at_intervals_where_there_is_a_gpu(
+    has_cuda: bool, cleared_after: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook, run, cleared = ClearCudaCache(every=2), FakeRun(), list[int]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: cleared.append(run.training_step))
+    for _ in range(5):
+        run.advance()
+        hook.post_steps(run)
+    assert cleared == cleared_after
+
+
+@pytest.mark.gpu
+def test_memory_is_given_back() -> None:
+    hook, run = ClearCudaCache(every=1), FakeRun()
+    held = torch.zeros(1 << 26, device="cuda")
+    del held
+    before = torch.cuda.memory_reserved()
+    run.advance()
+    hook.post_steps(run)
+    assert torch.cuda.memory_reserved() <= before - (1 << 28)
 
 
 class Scripted:
@@ -33,8 +124,8 @@ class Scripted:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_stats, "CpuProbe", lambda: Scripted("cpu_percent"))
-    monkeypatch.setattr(system_stats, "GpuProbe", lambda: Scripted("gpu0_percent"))
+    monkeypatch.setattr(resources, "CpuProbe", lambda: Scripted("cpu_percent"))
+    monkeypatch.setattr(resources, "GpuProbe", lambda: Scripted("gpu0_percent"))
 
 
 def count(logged: list[dict[str, float]], name: str) -> int:
@@ -83,9 +174,8 @@ def test_only_once() -> None:
 def test_what_nobody_took_is_a_mean() -> None:
     hook, run = SystemStats(cpu_every=FAST), FakeRun()
     hook.setup(run)
-    watch, end = hook._watch, time.monotonic() + 20
-    assert watch is not None
-    while sum(part.weight for part in watch._gathered) < 3 and time.monotonic() < end:
+    end = time.monotonic() + 20
+    while sum(part.weight for part in hook._gathered) < 3 and time.monotonic() < end:
         time.sleep(0.001)
     hook.post_steps(run)
     hook.shutdown(run)
@@ -114,8 +204,8 @@ def test_a_measurement_that_fails_is_left_out(
     def fail() -> dict[str, float]:
         raise subprocess.TimeoutExpired("nvidia-smi", 5)
 
-    monkeypatch.setattr(system_stats, "CpuProbe", lambda: Scripted("cpu_percent"))
-    monkeypatch.setattr(system_stats, "GpuProbe", lambda: fail)
+    monkeypatch.setattr(resources, "CpuProbe", lambda: Scripted("cpu_percent"))
+    monkeypatch.setattr(resources, "GpuProbe", lambda: fail)
     found = watched(lambda logged: len(logged) == 5, cpu_every=rl.Every(0.02, "second"), gpu_every=FAST)
     assert len(found) == 5
     assert {name for values in found for name in values} == {"cpu_percent"}
@@ -133,7 +223,7 @@ def write_proc(folder: Path, user: int, idle: int) -> None:
 
 
 def test_proc_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_stats, "PROC", tmp_path)
+    monkeypatch.setattr(resources, "PROC", tmp_path)
     write_proc(tmp_path, user=1000, idle=5000)
     probe = CpuProbe()
     write_proc(tmp_path, user=1030, idle=5090)  # 30 of 120 ticks busy
@@ -165,7 +255,7 @@ def test_psutil_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.Monke
     module.virtual_memory = lambda: SimpleNamespace(percent=40.0)
     module.Process = lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=2e9))
     monkeypatch.setitem(sys.modules, "psutil", module)
-    monkeypatch.setattr(system_stats, "PROC", tmp_path / "none")
+    monkeypatch.setattr(resources, "PROC", tmp_path / "none")
     probe = CpuProbe()
     module.cpu_times = lambda: Times((32.0, 21.0, 50.0))  # 3 seconds, all of them busy
     assert probe() == {"cpu_percent": 100.0, "memory_percent": 40.0, "process_memory_gb": 2.0}
@@ -173,7 +263,7 @@ def test_psutil_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_neither_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    monkeypatch.setattr(system_stats, "PROC", tmp_path)
+    monkeypatch.setattr(resources, "PROC", tmp_path)
     text = r'SystemStats: needs psutil where there is no /proc: .*\. Run in a clone: pip install "\.\[system\]"'
     with pytest.raises(MissingExtraError, match=text):
         SystemStats().setup(FakeRun())
@@ -198,21 +288,3 @@ def test_no_gpu_is_nothing_to_log(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gpu_of_this_machine() -> None:
     found = GpuProbe()()
     assert found["gpu0_memory_gb"] > 0
-
-
-@pytest.mark.parametrize("field", ["cpu_every", "gpu_every"])
-@pytest.mark.parametrize("value", [-1, 0, math.inf, math.nan, "", None, True, []])
-def test_intervals(field: str, value: Any) -> None:
-    with pytest.raises(
-        ParamsError, match=rf"SystemStats\.{field}: must be a positive integer, of seconds, or an Every;"
-    ):
-        SystemStats(**{field: value})
-    with pytest.raises(ParamsError, match=rf"SystemStats\.{field}: must be in seconds; got Every\(n=3, unit='epoch'\)"):
-        SystemStats(**{field: rl.Every(3, "epoch")})
-
-
-@pytest.mark.parametrize("field", ["cpu_once", "gpu_once"])
-@pytest.mark.parametrize("value", [-1, 0, math.inf, math.nan, "", None, []])
-def test_flags(field: str, value: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"SystemStats\.{field}: must be True or False; got "):
-        SystemStats(**{field: value})

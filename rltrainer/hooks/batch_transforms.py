@@ -1,0 +1,322 @@
+"""Hooks that change what an update learns from: its rewards, its keys, its steps."""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.hooks.context import TrainerContext
+from rltrainer.hooks.hook import TrainerHook
+from rltrainer.nets.encoder import Encoder
+from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
+from rltrainer.spaces import ACTION_MASK
+from rltrainer.tree import Tree, map_tree
+from rltrainer.types import Rollout, Transitions
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked, is_finite
+from rltrainer.validation.suggestions import did_you_mean
+
+Decay = Annotated[float, Rule("a number in (0, 1]", lambda v: is_finite(v) and 0 < v <= 1)]
+
+
+def _are_moments(value: object) -> bool:
+    if not isinstance(value, Tensor) or value.dtype != torch.float64 or value.shape != (3,):
+        return False
+    return bool(value.isfinite().all() and value[0] >= 0 and value[2] >= 0)
+
+
+def _no_moments() -> Tensor:
+    return torch.zeros(3, dtype=torch.float64)
+
+
+@dataclasses.dataclass
+class RewardNormalizerState:
+    """State of a `RewardNormalizer`: decayed count, mean, decayed sum of squared distances from it."""
+
+    moments: Annotated[Any, Rule("a count, a mean and a sum of squares in float64", _are_moments)] = dataclasses.field(
+        default_factory=_no_moments
+    )
+
+
+class RewardNormalizer(TrainerHook):
+    """Gives updates `scale * (reward - mean) / std`: [1, 2, 3] becomes [-1, 0, 1].
+
+    The statistics are those of all rewards so far; a training step's rewards weigh `decay` times as much after each
+    later step (TorchRL's `RewardNormalizer`; the deviation is the sample's, divided by count - 1). They come from newly
+    collected data, warm-up included, and offline from sampled data. Invalid steps do not count.
+
+    Buffers, statistics of episodes and files keep the raw rewards: on policy the update's rollout changes, otherwise
+    each minibatch, by the statistics of that time.
+
+    Args:
+        decay: weight of the past after each training step; 1 forgets nothing.
+        scale: the standard deviation of the result.
+        eps: the lower bound of the variance.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or the algorithm sums rewards over several steps (`n_step`) before it
+            sees them, which can no longer be centred.
+    """
+
+    NOT_ON_POLICY = ("process_optim_batch",)
+    state_class = RewardNormalizerState
+
+    def __init__(self, decay: float = 0.999, scale: float = 1.0, eps: float = torch.finfo(torch.float32).eps) -> None:
+        self.decay = checked("RewardNormalizer", "decay", decay, Decay)
+        self.scale = checked("RewardNormalizer", "scale", scale, PositiveFloat)
+        self.eps = checked("RewardNormalizer", "eps", eps, PositiveFloat)
+        self.state = RewardNormalizerState()
+
+    def setup(self, ctx: TrainerContext) -> None:
+        """Check that rewards come one by one."""
+        if (n_step := getattr(ctx.algorithm, "n_step", 1)) != 1:
+            rule, hint = "must be 1", "A sum of rewards has another mean than each of them."
+            raise ParamsError(field_error_text("RewardNormalizer", "algorithm.n_step", rule, n_step, hint))
+
+    def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
+        """Add new rewards to the statistics; on policy return the rollout with standardised ones."""
+        self.update(batch.reward[batch.valid] if isinstance(batch, Rollout) else batch.reward.flatten())
+        if isinstance(ctx.algorithm, OnPolicyAlgorithm):
+            return dataclasses.replace(batch, reward=self(batch.reward))
+        return None
+
+    def process_optim_batch(self, ctx: TrainerContext, minibatch: Any) -> Any:
+        """Return transitions with standardised rewards; on policy the rollout has them already."""
+        return dataclasses.replace(minibatch, reward=self(minibatch.reward))
+
+    @torch.no_grad()
+    def update(self, reward: Tensor) -> None:
+        """Merge rewards [M] into the statistics, which decay before (West 1979, weighted increments)."""
+        if len(reward) == 0:
+            return
+        x = reward.double()
+        past, mean, squares = self.state.moments.to(x.device).unbind()
+        past = self.decay * past
+        count, delta = past + len(x), x.mean() - mean
+        squares = self.decay * squares + (x - x.mean()).square().sum() + delta.square() * past * len(x) / count
+        self.state.moments = torch.stack([count, mean + delta * len(x) / count, squares])
+
+    @torch.no_grad()
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Return standardised rewards, of any shape; zeros where nothing is known of their variance."""
+        count, mean, squares = self.state.moments.to(reward.device).unbind()
+        std = (squares / (count - 1).clamp_min(self.eps)).clamp_min(self.eps).sqrt()
+        standard: Tensor = (self.scale * (reward.double() - mean) / std).to(reward.dtype)
+        return standard
+
+
+def _are_names(value: object) -> bool:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return is_list and all(isinstance(name, str) for name in value)  # type: ignore[attr-defined]  # a sequence
+
+
+OBSERVATIONS = {"obs", "next_obs", "last_obs", "final_obs"}
+Names = Annotated[Sequence[str], Rule("a sequence of names", _are_names)]
+
+
+class SelectKeys(TrainerHook):
+    """Keeps only some keys of Dict observations, and some columns of `extra`, in an update's data.
+
+    All other fields stay. Collectors act on whole observations, and buffers store them: only minibatches become
+    smaller. On policy and offline later hooks see the selection too, at every point.
+
+    Args:
+        obs: the keys of the observation to keep, in its own order; None keeps all.
+        extra: the columns of `extra` to keep; None keeps all.
+
+    Raises:
+        ParamsError: neither is given; or, in the run, a key is missing, or networks read a key that is not kept.
+    """
+
+    NOT_ON_POLICY = ("process_optim_batch",)
+
+    def __init__(self, obs: Sequence[str] | None = None, extra: Sequence[str] | None = None) -> None:
+        self.obs = checked("SelectKeys", "obs", obs, Names | None)
+        self.extra = checked("SelectKeys", "extra", extra, Names | None)
+        if obs is None and extra is None:
+            raise ParamsError(field_error_text("SelectKeys", "obs", "must be given, or extra", obs))
+        if obs is not None and not obs:
+            raise ParamsError(field_error_text("SelectKeys", "obs", "must name a key", obs, "None keeps all."))
+
+    def setup(self, ctx: TrainerContext) -> None:
+        """Check the keys against the observations, the networks, and the columns that the algorithm reads."""
+        if self.obs is not None:
+            space = ctx.algorithm.policy.observation_space
+            if not isinstance(space, spaces.Dict):
+                rule = "must be None where observations are no Dict"
+                raise ParamsError(field_error_text("SelectKeys", "obs", rule, self.obs))
+            _require("obs", self.obs, space.spaces)
+            _require_kept("obs", self.obs, _keys_read(ctx.algorithm, space), "networks read")
+        if self.extra is not None:
+            source = getattr(ctx.params, "training_collector", None)
+            read = ctx.algorithm.columns_read(has_stale_data=source is not None and source.has_stale_data)
+            _require_kept("extra", self.extra, read, "its updates read")
+
+    def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
+        """Return the selection of an update's data; off policy that is sampled later."""
+        is_learned_from = isinstance(ctx.algorithm, OnPolicyAlgorithm) or isinstance(batch, Transitions)
+        return self._select(batch) if is_learned_from else None
+
+    def process_optim_batch(self, ctx: TrainerContext, minibatch: Any) -> Any:
+        """Return the selection of a minibatch; on policy the whole rollout is selected already."""
+        return self._select(minibatch)
+
+    def _select(self, batch: Any) -> Any:
+        changes: dict[str, Any] = {}
+        if self.extra is not None:
+            _require("extra", self.extra, batch.extra)
+            changes["extra"] = {name: column for name, column in batch.extra.items() if name in self.extra}
+        if self.obs is not None:
+            for name in {field.name for field in dataclasses.fields(batch)} & OBSERVATIONS:
+                changes[name] = {key: part for key, part in getattr(batch, name).items() if key in self.obs}
+        return dataclasses.replace(batch, **changes)
+
+
+def _keys_read(algorithm: Algorithm, space: spaces.Dict) -> list[str]:
+    """Return the keys of the observation that an update reads, as far as our networks tell."""
+    if algorithm.policy.obs_normalizer is not None:
+        return list(space.spaces)
+    networks = [value for value in vars(algorithm).values() if isinstance(value, nn.Module)]
+    encoders = [part for network in networks for part in network.modules() if isinstance(part, Encoder)]
+    seen = {ACTION_MASK}.union(*(encoder.structure for encoder in encoders))
+    return [key for key in space.spaces if key in seen]
+
+
+def _require(field: str, names: Sequence[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            rule = f"{name!r} is missing; there are {', '.join(known) or 'none'}"
+            raise ParamsError(f"SelectKeys.{field}: {rule}.{did_you_mean(name, known)}")
+
+
+def _require_kept(field: str, names: Sequence[str], read: Collection[str], reader: str) -> None:
+    for name in read:
+        if name not in names:
+            raise ParamsError(f"SelectKeys.{field}: must keep {name!r}, which {reader}; got {list(names)}")
+
+
+def _is_generator_state(value: object) -> bool:
+    try:
+        check_generator("", torch.Generator(), value)
+    except CheckpointError:
+        return False
+    return True
+
+
+@dataclasses.dataclass
+class BatchSubSamplerState:
+    """State of a `BatchSubSampler`."""
+
+    generator: Annotated[Any, Rule("the state of a generator", _is_generator_state)]
+
+
+class BatchSubSampler(TrainerHook):
+    """Updates on policy from `batch_size` steps of the rollout, in windows of `sub_traj_len` consecutive steps.
+
+    A window is a part of one env's steps. All windows of the rollout, the last included, are drawn with equal
+    probability and without replacement; they may overlap, and extend over the end of an episode, as a rollout does.
+    A window that ends within an episode is bootstrapped from the next observation, so advantages look ahead only to
+    its end. A rollout with fewer steps or windows is used whole.
+
+    Args:
+        batch_size: steps of an update step, a multiple of `sub_traj_len`; the trainer divides them into minibatches.
+        sub_traj_len: steps of a window.
+        seed: of the draws; None takes the trainer's.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or the algorithm is not on policy, or a collection step has
+            fewer steps of each env than a window.
+    """
+
+    def __init__(self, batch_size: int, sub_traj_len: int, seed: int | None = None) -> None:
+        owner = "BatchSubSampler"
+        self.batch_size = checked(owner, "batch_size", batch_size, PositiveInt)
+        self.sub_traj_len = checked(owner, "sub_traj_len", sub_traj_len, PositiveInt)
+        if batch_size % sub_traj_len:
+            rule = f"must be a multiple of sub_traj_len, {sub_traj_len}"
+            raise ParamsError(field_error_text(owner, "batch_size", rule, batch_size))
+        self._own_seed = checked(owner, "seed", seed, NonNegativeInt | None)
+        self._generator = make_generator(self._own_seed)
+
+    def setup(self, ctx: TrainerContext) -> None:
+        """Check that there are rollouts, and windows in them."""
+        if not isinstance(ctx.algorithm, OnPolicyAlgorithm):
+            rule = "must be on policy"
+            hint = "A replay buffer samples by itself: sample_sequences draws windows."
+            raise ParamsError(field_error_text("BatchSubSampler", "algorithm", rule, ctx.algorithm, hint))
+        num_steps, num_envs = ctx.params.collection_step_num_env_steps, ctx.params.training_collector.num_envs
+        num_rows = None if num_steps is None else -(-num_steps // num_envs)
+        if num_rows is not None and self.sub_traj_len > num_rows:
+            rule = f"must be at most {num_rows}, the steps of each env in a collection step"
+            raise ParamsError(field_error_text("BatchSubSampler", "sub_traj_len", rule, self.sub_traj_len))
+
+    def batch_process(self, ctx: TrainerContext, batch: Rollout) -> Rollout:
+        """Return the windows [L, W]."""
+        num_rows = len(batch.valid)
+        length = min(self.sub_traj_len, num_rows)
+        # A window begins with a valid step, if there are any; its position is t * N + n.
+        starts = batch.valid[: num_rows - length + 1].flatten().cpu()
+        starts = starts.nonzero().squeeze(1) if starts.any() else torch.arange(len(starts))
+        chosen = torch.randperm(len(starts), generator=self._generator)[: self.batch_size // self.sub_traj_len]
+        return windows(batch, starts[chosen].to(batch.valid.device), length)
+
+    def seed(self, seed: int) -> None:
+        """Seed the draws, unless it has a seed of its own."""
+        reseed(self._generator, "BatchSubSampler", seed if self._own_seed is None else self._own_seed)
+
+    # The state of a generator lies in the generator: it is read and restored through its own state's dataclass.
+    state_class = BatchSubSamplerState
+
+    def reset(self) -> None:
+        """Keep the generator, which the trainer seeds."""
+
+    @property
+    def state(self) -> BatchSubSamplerState:
+        """The state of the generator."""
+        return BatchSubSamplerState(self._generator.get_state())
+
+    @state.setter
+    def state(self, state: BatchSubSamplerState) -> None:
+        set_generator(self._generator, state.generator)
+
+
+def windows(rollout: Rollout, first: Tensor, length: int) -> Rollout:
+    """Return windows of a rollout [T, N] as a rollout [length, W].
+
+    Args:
+        rollout: a whole one.
+        first: [W] int64, the position t * N + n of the first step of each window; t <= T - length.
+        length: steps of a window.
+    """
+    num_rows, num_envs = rollout.valid.shape
+    steps = torch.arange(length, device=first.device)
+    positions = first + num_envs * steps.unsqueeze(1)  # [L, W]
+
+    def take(tree: Tree) -> Tree:
+        return map_tree(lambda x: x.flatten(0, 1)[positions], tree)
+
+    after = positions[-1] + num_envs
+    is_last, inside = after >= num_rows * num_envs, after.clamp(max=num_rows * num_envs - 1)
+
+    def follow(here: Tensor, last: Tensor) -> Tensor:
+        found = here.flatten(0, 1)[inside]
+        found[is_last] = last[after[is_last] % num_envs]
+        return found
+
+    # The entry of `final_obs` that belongs to each step of the rollout; -1 where there is none.
+    entry = torch.full((num_rows * num_envs,), -1, device=first.device)
+    entry[rollout.final_index] = torch.arange(len(rollout.final_index), device=first.device)
+    entry = entry[positions].flatten()
+    final_index = (entry >= 0).nonzero().squeeze(1)
+    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "extra")
+    return Rollout(
+        **{name: take(getattr(rollout, name)) for name in names},
+        last_obs=map_tree(follow, rollout.obs, rollout.last_obs),
+        final_obs=map_tree(lambda x: x[entry[final_index]], rollout.final_obs),
+        final_index=final_index,
+        starts=torch.ones(len(first), dtype=torch.bool, device=first.device),
+    )
