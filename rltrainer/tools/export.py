@@ -218,11 +218,7 @@ def _zeros(space: Any) -> Tensor:
 
 
 def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:
-    """Return the graph of the greedy policy for any batch size; errors begin with `owner`.
-
-    Raises:
-        ExportError: a module's code is more than a graph of tensors, or an observation's key cannot name an input.
-    """
+    """Return the graph of the greedy policy for any batch size; errors begin with `owner`."""
     _check_names(owner, policy.observation_space)
     # Two observations: PyTorch would take a batch size of 0 or 1 for a constant.
     args = (to_tensors(draw_observations(policy, 2)), *map(torch.from_numpy, draw_state(policy, 2)))

@@ -18,9 +18,6 @@ def env_named(name: str) -> str | Callable[[], Any]:
     """Return the env of a name: a factory for `my_package:MyEnv`, whose module is imported; else the id.
 
     A name comes from the user's command, never from a file. The current folder is looked in first.
-
-    Raises:
-        BadParameter: gymnasium knows no such id, there is no such module, or nothing of that name in it.
     """
     attribute = name.partition(":")[2]
     if not attribute or (gym.envs.registration.ENV_ID_RE.fullmatch(attribute) and "-v" in attribute):

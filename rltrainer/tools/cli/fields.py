@@ -100,10 +100,6 @@ def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, di
     Args:
         recipe: the training.
         given: words by the keys of options.
-
-    Raises:
-        ParamsError: a value breaks its field's rule.
-        ValueError: a word begins as a schedule or an interval does, and is none.
     """
     groups: dict[str, dict[str, Any]] = {}
     for key, text in given.items():

@@ -27,10 +27,6 @@ def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None
     Args:
         is_drawn: whether there will be pictures.
         filmed_env: what makes the env of a film; None without one.
-
-    Raises:
-        MissingExtraError: what draws or films is not installed.
-        ParamsError: the env renders no frames.
     """
     if is_drawn:
         from rltrainer.tools.plots.figures import drawing

@@ -251,11 +251,7 @@ def _checkpoint(folder: RunFolder, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
-    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are.
-
-    Raises:
-        UsageError: an algorithm or a recipe is misspelt, or they contradict each other.
-    """
+    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are."""
     try:
         return _recipe_of(args)
     except ParamsError as error:

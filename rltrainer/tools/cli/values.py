@@ -25,11 +25,7 @@ RANGES = (
 
 
 def read_value(text: str) -> Any:
-    """Return what a word stands for; text that is nothing else, as it is.
-
-    Raises:
-        ValueError: it begins as a schedule or an interval does, and is none.
-    """
+    """Return what a word stands for; text that is nothing else, as it is."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if "," in text:
@@ -51,11 +47,7 @@ def read_value(text: str) -> Any:
 
 
 def read_range(text: str) -> Range | None:
-    """Return the range that a word stands for; None if it is a value.
-
-    Raises:
-        ValueError: it is a range wrongly written, or of numbers that are none of one.
-    """
+    """Return the range that a word stands for; None if it is a value."""
     name, *bounds = text.split(":")
     if name in _RANGES:
         try:
@@ -69,11 +61,7 @@ def read_range(text: str) -> Range | None:
 
 
 def read_seeds(text: str) -> list[int]:
-    """Return the seeds of `3`, `1..5` or `1,2,7`.
-
-    Raises:
-        ValueError: it is none of these.
-    """
+    """Return the seeds of `3`, `1..5` or `1,2,7`."""
     if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
         seeds = list(range(int(match[1]), int(match[2]) + 1))
     else:

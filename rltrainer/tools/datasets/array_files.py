@@ -142,11 +142,7 @@ def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
 
 
 def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py object of members and of the members of groups.
-
-    Raises:
-        ReplayBufferError: one lies in another file or needs a plugin; a group holds itself or is nested too deep.
-    """
+    """Yield name and h5py object of members and of the members of groups."""
     import h5py
 
     waiting = [(file, key, key, 1) for key in names[::-1]]

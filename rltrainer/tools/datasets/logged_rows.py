@@ -267,9 +267,6 @@ def infer_observation_space(values: Tree, num_bytes: int) -> gym.Space[Any]:
     """Return a space that holds observations [M, ...] of files of `num_bytes`.
 
     Floats give a Box without bounds, bytes an image's Box, single integers from 0 on a Discrete.
-
-    Raises:
-        SpaceError: the numbers are of another kind, or a row has more of them than the files can hold.
     """
     # A Box takes memory for a row even where there are no rows: a damaged file could claim any shape.
     check_claims([_box(leaf) for leaf in leaves(values)], num_bytes)

@@ -133,11 +133,7 @@ def parquet_files(origin: str, path: Path, folder: Path) -> list[Path]:
 
 
 def read_columns(owner: str, files: list[Path], is_wanted: Callable[[str], bool]) -> dict[str, Array]:
-    """Return the wanted columns of Parquet files, concatenated; errors begin with `owner`, the reader.
-
-    Raises:
-        ReplayBufferError: a file is damaged, or has other columns than the first.
-    """
+    """Return the wanted columns of Parquet files, concatenated; errors begin with `owner`, the reader."""
 
     def shapes(columns: dict[str, Array]) -> dict[str, tuple[int, ...]]:
         return {name: tuple(array.shape[1:]) for name, array in sorted(columns.items())}

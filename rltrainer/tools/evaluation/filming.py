@@ -115,12 +115,7 @@ class VideoFile:
         self._shape: tuple[int, ...] = ()
 
     def add(self, frame: Any) -> None:
-        """Write a frame: uint8 [H, W, 3], or floats in [0, 1], as MinAtar renders.
-
-        Raises:
-            EnvError: it is none, or of another size than the first.
-            RLTrainerError: ffmpeg failed.
-        """
+        """Write a frame: uint8 [H, W, 3], or floats in [0, 1], as MinAtar renders."""
         frame = _as_shown(frame)
         is_frame = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
         if not is_frame or frame.shape != (self._shape or frame.shape):

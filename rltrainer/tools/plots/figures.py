@@ -67,11 +67,7 @@ def line(index: int) -> Line:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw in our style within a `with` block.
-
-    Raises:
-        MissingExtraError: Matplotlib is not installed.
-    """
+    """Draw in our style within a `with` block."""
     try:
         import matplotlib
     except ImportError as error:

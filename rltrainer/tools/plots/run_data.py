@@ -79,11 +79,7 @@ def _curve(step: NDArray[np.int64], values: Array) -> Curve | None:
 
 
 def needed_curve(owner: str, run: Run, value: str) -> Curve:
-    """Return the curve of a number.
-
-    Raises:
-        ParamsError: the log has none of it.
-    """
+    """Return the curve of a number."""
     found = curve(run, value)
     if found is None:
         names = [f"{kind}/{name}" for kind in run.kinds for name in run.rows(kind) if name != "step"]
@@ -117,9 +113,6 @@ def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
 
     Runs that are not in groups yet are grouped by algorithm, env and params, all but the seed; a group's name is that
     of its algorithm, with what tells it from the others of this algorithm.
-
-    Raises:
-        ParamsError: there is no run, or a group without one.
     """
     if isinstance(runs, Mapping):
         groups = {str(name): as_runs(of_name) for name, of_name in runs.items()}

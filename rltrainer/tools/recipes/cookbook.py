@@ -68,11 +68,7 @@ def find(env: str, algorithm: str | None = None) -> Recipe | None:
 
 
 def read_recipe(algorithm: str, env: str, table: Mapping[str, Any]) -> Recipe:
-    """Return the recipe in a table of a file.
-
-    Raises:
-        ParamsError: it has a field that is none, or a value breaks its field's rule.
-    """
+    """Return the recipe in a table of a file."""
     reader = PlainReader({}, _refuse)
     fields = {name: _read(value, reader, f"{algorithm}/{env}.{name}") for name, value in table.items()}
     params = algorithm_named("recipes", algorithm).params_class(**fields.pop("params", {}))

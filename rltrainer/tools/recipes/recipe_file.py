@@ -17,11 +17,7 @@ START = "start.safetensors"
 
 
 def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
-    """Write the recipe of a run that begins; one that goes on keeps its own.
-
-    Raises:
-        CheckpointError: it cannot be written, or the folder holds links through which a run would write.
-    """
+    """Write the recipe of a run that begins; one that goes on keeps its own."""
     path = folder.path / NAME
     folder.refuse_links()
     if path.exists():

@@ -164,11 +164,7 @@ class Bar:
 
 
 def check_program(owner: str, make: object) -> None:
-    """Check that this is no process that imports the program, and that `make` can travel to one.
-
-    Raises:
-        ParamsError: it is, or it cannot.
-    """
+    """Check that this is no process that imports the program, and that `make` can travel to one."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         hint = 'Call it under `if __name__ == "__main__":`.'
         raise ParamsError(f"{owner}: was called while one of its processes imports the program. {hint}")

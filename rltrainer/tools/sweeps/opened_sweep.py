@@ -76,12 +76,7 @@ def run_paths(folder: Path, number: int, seeds: range) -> dict[int, Path]:
 
 
 def read_described(path: Path) -> Any:
-    """Return what a sweep is, as its file says.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CheckpointError: it cannot be read, or is no JSON.
-    """
+    """Return what a sweep is, as its file says."""
     try:
         with open_regular(path) as file:
             return read_json(read_text(file))

@@ -24,9 +24,6 @@ class SearchSpace:
     Args:
         make: a recipe, or a function that makes a trainer of a seed and of these fields.
         space: ranges by the names of fields, or a function of a trial.
-
-    Raises:
-        ParamsError: a name is none of a field, or a range has a value that its field does not take.
     """
 
     def __init__(self, make: Make, space: Space) -> None:
@@ -43,11 +40,7 @@ class SearchSpace:
                 self._check_value(name, value)
 
     def draw(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
-        """Return the fields of a trial by name.
-
-        Raises:
-            ParamsError: a function of the user's returned no fields, or names that are none.
-        """
+        """Return the fields of a trial by name."""
         if not callable(self._space):
             return {name: draw(trial, name, values) for name, values in self._space.items()}
         fields = self._space(trial)

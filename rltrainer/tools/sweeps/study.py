@@ -42,10 +42,6 @@ class Study:
         pruner: one of Optuna's; None takes its median pruner.
         seed: of the sampler. Each trial has a sampler of its own, seeded by its number, so that what it draws depends
             on nothing but the trials that are over, also after a kill.
-
-    Raises:
-        CheckpointError: the file is damaged.
-        ParamsError: `sampler` is none, or one that keeps pickles in the file.
     """
 
     def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
@@ -132,12 +128,7 @@ class Study:
 
 @contextlib.contextmanager
 def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> Iterator[Study]:
-    """Open the study in a folder, alone, and without a word of Optuna's.
-
-    Raises:
-        MissingExtraError: Optuna is not installed.
-        CheckpointError: another process has it, or it is damaged, or cannot be written.
-    """
+    """Open the study in a folder, alone, and without a word of Optuna's."""
     require_optuna()
     import optuna
 
@@ -159,12 +150,7 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
 
 
 def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
-    """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CheckpointError: it is damaged.
-    """
+    """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it."""
     import optuna
 
     try:
@@ -197,11 +183,7 @@ class _NoLock:
 
 
 def _load(path: Path, load: Callable[..., Any]) -> Any:
-    """Return the study in a file, as a function of Optuna's loads it.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """Return the study in a file, as a function of Optuna's loads it."""
     import optuna
 
     try:

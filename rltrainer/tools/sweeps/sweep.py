@@ -139,11 +139,7 @@ class _Trials:
         return self._study.is_pruned(self._running[number], step, question.score, num_tests)
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
-        """Note the score of a trial, or why it has none.
-
-        Raises:
-            CheckpointError: the disk ended it. Nothing is noted, so that the next call takes it up again.
-        """
+        """Note the score of a trial, or why it has none."""
         if isinstance(result, DiskRefusal):
             text = f"the disk ended trial {number} ({result.cause})"
             hint = "The same call takes it up again, with those that were running, when the disk can be written"
@@ -201,11 +197,7 @@ def _described(make: Make, space: SearchSpace, num_seeds: int, seed: int) -> dic
 
 
 def _check_same(path: Path, described: dict[str, Any]) -> None:
-    """Write what a sweep is; or compare it with what its folder was made for.
-
-    Raises:
-        CheckpointError: it is another sweep's, or damaged; the text names what differs.
-    """
+    """Write what a sweep is; or compare it with what its folder was made for."""
     try:
         found = read_described(path)
     except FileNotFoundError:
@@ -265,11 +257,7 @@ DEFAULT_RANGES: dict[str, dict[str, Range]] = {
 
 
 def default_ranges(make: Make) -> Mapping[str, Range]:
-    """Return the ranges for a recipe's algorithm.
-
-    Raises:
-        ParamsError: there are none.
-    """
+    """Return the ranges for a recipe's algorithm."""
     if not isinstance(make, AnyRecipe) or make.algorithm not in DEFAULT_RANGES:
         who = make.algorithm if isinstance(make, AnyRecipe) else "a function"
         hint = f"Usual ranges are there for {', '.join(DEFAULT_RANGES)}"

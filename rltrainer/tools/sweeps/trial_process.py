@@ -168,11 +168,7 @@ def _of_the_disk(error: BaseException) -> OSError | None:
 
 
 def _checked_score(score: Any) -> float:
-    """Return a score as a finite number.
-
-    Raises:
-        ParamsError: it is none.
-    """
+    """Return a score as a finite number."""
     value = as_python(score)
     if not is_int(value) and not isinstance(value, float):
         rule = "must return a trainer, or a score"
@@ -183,11 +179,7 @@ def _checked_score(score: Any) -> float:
 
 
 def _take_folder(folder: Path) -> DirectoryLock:
-    """Take the folder of a trial; the process of a sweep that was killed may still be saving there.
-
-    Raises:
-        CheckpointError: it does not end.
-    """
+    """Take the folder of a trial; the process of a sweep that was killed may still be saving there."""
     folder.mkdir(parents=True, exist_ok=True)
     lock, deadline = DirectoryLock(folder), time.monotonic() + 2 * SECONDS_TO_END
     while True:
