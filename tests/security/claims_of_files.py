@@ -17,7 +17,7 @@ import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint
 from rltrainer.loggers import RunFolder
 from rltrainer.loggers.json_lines import read_log
-from rltrainer.tools.recipes.recipe_file import recipe_of
+from rltrainer.tools.recipes.cookbook import recipe_of
 
 WIDE, LONG = 20_000_000, 10**10
 """Numbers in a row, of which there is none or one; bytes of a file with a hole, which takes no disk."""

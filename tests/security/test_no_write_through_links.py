@@ -11,7 +11,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.loggers.run_folder import WRITTEN
 from rltrainer.tools.cli.pictures import film
-from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.resume.runs import build
 from tests.unit.tools.sweeps.sweep_programs import score
 

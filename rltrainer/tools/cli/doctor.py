@@ -21,7 +21,7 @@ from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import RLTrainerError, readable
 from rltrainer.nets import ActorCritic
-from rltrainer.tools.cli.env_names import env_named
+from rltrainer.tools.cli.values import env_named
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithms_for
 
 EXTRAS = {

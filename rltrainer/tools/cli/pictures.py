@@ -15,7 +15,7 @@ from rltrainer.tools.evaluation.filming import require_encoder, require_frames
 from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.opened_run import run_of
 from rltrainer.tools.sweeps import open_sweep
-from rltrainer.tools.sweeps.opened_sweep import DESCRIBED
+from rltrainer.tools.sweeps.result import DESCRIBED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,19 +9,19 @@ import click
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import CheckpointError
 from rltrainer.loggers import RunFolder
-from rltrainer.tools.cli.env_names import env_named
 from rltrainer.tools.cli.pictures import draw, film
 from rltrainer.tools.cli.train_command import train_in
+from rltrainer.tools.cli.values import env_named
 from rltrainer.tools.evaluation import evaluate_policy
 from rltrainer.tools.evaluation import watch as watch_policy
 from rltrainer.tools.export import export_onnx
 from rltrainer.tools.plots import table
 from rltrainer.tools.plots.run_data import curve
 from rltrainer.tools.recipes import AnyRecipe, recipe_of
-from rltrainer.tools.recipes.recipe_file import NAME as RECIPE
+from rltrainer.tools.recipes.cookbook import NAME as RECIPE
 from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.opened_run import run_of, runs_in
-from rltrainer.tools.sweeps.opened_sweep import DESCRIBED
+from rltrainer.tools.sweeps.result import DESCRIBED
 
 ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
 RUN = click.argument("run", type=click.Path(path_type=Path))

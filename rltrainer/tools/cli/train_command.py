@@ -16,13 +16,12 @@ from rltrainer.algorithms import load
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import RunFolder
-from rltrainer.tools.cli.env_names import env_named
 from rltrainer.tools.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
 from rltrainer.tools.cli.pictures import draw, film, require_extras
-from rltrainer.tools.cli.values import SYNTAX, read_seeds
+from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
-from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.cookbook import write_recipe
 from rltrainer.tools.recipes.training import choose_recipe
 from rltrainer.tools.runs import open_run, run_seeds
 from rltrainer.validation.hints import ARGUMENTS

@@ -1,13 +1,23 @@
 """The words of a command as values of fields; whether a field takes them, its own rule says."""
 
+import inspect
+import os
+import pkgutil
 import re
+import sys
+from collections.abc import Callable
 from typing import Any, get_args
 
+import click
+import gymnasium as gym
+
+from rltrainer.envs.make_vec import spec_of
+from rltrainer.errors import EnvError
 from rltrainer.interval import Every, Unit
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.state import registry
 from rltrainer.tools.sweeps import LogUniform, Uniform
-from rltrainer.tools.sweeps.ranges import Range
+from rltrainer.tools.sweeps.search_space import Range
 from rltrainer.validation.suggestions import did_you_mean
 
 _SCHEDULES = {"linear": LinearSchedule, "cosine": CosineSchedule}
@@ -81,3 +91,26 @@ def _number(text: str) -> Any:
         is_whole = isinstance(number, float) and "e" in text.lower() and number.is_integer()
         return int(number) if is_whole else number
     return text
+
+
+def env_named(name: str) -> str | Callable[[], Any]:
+    """Return the env of a name: a factory for `my_package:MyEnv`, whose module is imported; else the id.
+
+    A name comes from the user's command, never from a file. The current folder is looked in first.
+    """
+    attribute = name.partition(":")[2]
+    if not attribute or (gym.envs.registration.ENV_ID_RE.fullmatch(attribute) and "-v" in attribute):
+        try:
+            spec_of(name)
+        except EnvError as error:
+            raise click.BadParameter(str(error).removeprefix("make_vec.env: "), param_hint="--env") from error
+        return name
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.BadParameter(f"{name!r}: {error}", param_hint="--env") from error
+    if not callable(found) or (inspect.isclass(found) and not issubclass(found, gym.Env)):
+        raise click.BadParameter(f"{name!r} is no env, and makes none", param_hint="--env")
+    return found  # type: ignore[no-any-return]  # callable, as looked at

@@ -17,9 +17,8 @@ import numpy as np
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import replaced_file
 from rltrainer.state.state_file import read_state
-from rltrainer.tools.plots.curves import learning_curve
+from rltrainer.tools.plots.curves import draw_panels, learning_curve
 from rltrainer.tools.plots.figures import drawing
-from rltrainer.tools.plots.metric_panels import draw_panels
 from rltrainer.tools.plots.run_data import (
     AnyRun,
     Curve,

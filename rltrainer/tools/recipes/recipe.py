@@ -2,16 +2,329 @@
 
 import dataclasses
 import math
-from typing import Any
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self, cast
 
-from rltrainer.algorithms import OnPolicyAlgorithm
+import gymnasium as gym
+
+from rltrainer.algorithms import Algorithm, AlgorithmParams, OffPolicyAlgorithm, OnPolicyAlgorithm, load
 from rltrainer.collect import Collector
+from rltrainer.collect.episode_infos import Keys, checked_keys
 from rltrainer.data import ReplayBuffer
+from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env
+from rltrainer.envs.wrappers import wrappers_named
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import Policy
-from rltrainer.tools.recipes.algorithms import OFFLINE
-from rltrainer.tools.recipes.any_recipe import AnyEnv, AnyRecipe, whole_epochs
-from rltrainer.trainers import OffPolicyTrainerParams, OnlineTrainerParams, OnPolicyTrainerParams
-from rltrainer.validation.field_rules import PositiveInt
+from rltrainer.seeding import seed as seed_everything
+from rltrainer.state.params import Params
+from rltrainer.tools.datasets import load as load_data
+from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, algorithms_for, policy_of
+from rltrainer.trainers import (
+    OfflineTrainerParams,
+    OffPolicyTrainerParams,
+    OnlineTrainerParams,
+    OnPolicyTrainerParams,
+    Trainer,
+    TrainerParams,
+)
+from rltrainer.validation.field_rules import (
+    AnyPath,
+    AnyText,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Rule,
+    checked,
+    field_hints,
+    instance_of,
+)
+from rltrainer.validation.suggestions import argument_names, did_you_mean, nearest
+
+AnyEnv = Annotated[
+    str | Callable[[], gym.Env[Any, Any]],
+    Rule(
+        "a gymnasium id or a factory of envs",
+        lambda v: callable(v) or (isinstance(v, str) and v.strip() != ""),
+        lambda v: env_remedy(v),
+    ),
+]
+Options = Annotated[
+    Mapping[str, Any],
+    Rule("a dict of options by name", lambda v: isinstance(v, dict) and all(isinstance(name, str) for name in v)),
+]
+Wrappers = Annotated[
+    Sequence[str | Mapping[str, Any]],
+    Rule(
+        "a sequence of names of wrappers, or of dicts of a name as 'wrapper' and its arguments",
+        lambda v: isinstance(v, tuple | list) and all(isinstance(each, str | dict) for each in v),
+    ),
+]
+"""Names of wrappers, or dicts of a name as `wrapper` and its arguments; the first one is innermost."""
+
+OF_TRAIN = ("data", "directory")
+"""Arguments of `rl.train` that are no fields."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AnyRecipe(Params):
+    """All that makes a training, as data: `recipe.make_trainer().run()`. A child says in an env, or from logged data.
+
+    Raises:
+        ParamsError: a value breaks its field's rule, or an option is none of the policy's or trainer's.
+    """
+
+    algorithm: str
+    """Name of the algorithm, such as "ppo"."""
+    env: AnyEnv | None
+    """The env: a gymnasium id, or a factory."""
+    env_kwargs: Options = dataclasses.field(default_factory=dict)
+    """Arguments of the env; only with an id."""
+    backend: Backend = "auto"
+    """The way envs are stepped; see `make_vec`."""
+    wrappers: Wrappers = ()
+    """Wrappers of each env, by name: `["FlattenObservation", {"wrapper": "TimeLimit", "max_episode_steps": 100}]`."""
+    test_wrappers: Wrappers | None = None
+    """Wrappers of the envs of test steps, in place of `wrappers`; None takes those too."""
+    info_keys: Keys | AnyText = ()
+    """Keys of the infos with which episodes end, whose means are logged beside returns, such as `("is_success",)`."""
+    max_epochs: PositiveInt = 20
+    """Number of epochs, each of which ends with a test step: as near to it as epochs of equally many whole collections
+    come."""
+    test_step_num_episodes: PositiveInt = 10
+    """Episodes of a test step, each in an env of its own."""
+    params: Annotated[
+        AlgorithmParams, instance_of(AlgorithmParams, hint="Write PPOParams(...), or those of your algorithm.")
+    ]
+    """Hyperparameters of the algorithm."""
+    policy: Options = dataclasses.field(default_factory=dict)
+    """Options of the policy, as its class's `for_envs` takes them."""
+    start: AnyPath | None = None
+    """A saved algorithm to go on with: its networks, statistics and optimizers stand in place of new ones.
+
+    A file, a checkpoint, or the folder of a run, whose best algorithm is meant."""
+    trainer: Options = dataclasses.field(default_factory=dict)
+    """Fields of the trainer's params; epochs follow from the length of the training and `max_epochs`. `initial_test` is
+    False without `start`, so that an untrained network is never the best."""
+    seed: NonNegativeInt = 0
+    """Seed of networks, envs and all that is drawn."""
+    source: AnyText = "own"
+    """Origin of the settings."""
+    published_score: FiniteFloat | None = None
+    """Mean return that the source reports; None where it does not."""
+    published_as: str = ""
+    """Conditions of the published score: the env's version, runs, steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cls = self._algorithm_class()
+        for field in ("wrappers", "test_wrappers"):
+            if (data := getattr(self, field)) is not None:
+                wrappers_named(type(self).__name__, field, data)
+                object.__setattr__(self, field, tuple(data))  # frozen, and equal to what a file brings back
+        if taken := sorted(self.env_kwargs.keys() & {"env", "num_envs", "backend", "seed", "wrappers"}):
+            hint = f"The recipe has a field for it: {taken[0]}=..." if hasattr(self, taken[0]) else ""
+            self.raise_invalid("env_kwargs", f"must be arguments of the env, and have no {taken[0]!r}", hint)
+        keys = (self.info_keys,) if isinstance(self.info_keys, str) else self.info_keys
+        object.__setattr__(self, "info_keys", checked_keys(type(self).__name__, keys))
+        if self.start is not None:
+            object.__setattr__(self, "start", os.fspath(self.start))
+            if self.policy:
+                self.raise_invalid("policy", "must have no options where a saved algorithm goes on")
+        if type(self.params) is not cls.params_class:
+            self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
+        for field, known in (("policy", self.policy_names()), ("trainer", list(self.trainer_fields()))):
+            for name in getattr(self, field):
+                if name not in known:
+                    self.raise_invalid(field, f"has no option {name!r}", did_you_mean(name, known).strip())
+        for name, value in self.trainer.items():
+            params_class: Any = self.trainer_params_class
+            checked(params_class.__name__, name, value, field_hints(params_class)[name])
+
+    @classmethod
+    def from_json(cls, text: str, **live: Any) -> Self:
+        """Rebuild a recipe from `to_json` text; see `Params.from_json`.
+
+        An env of the text is one that gymnasium, or a package that has registered itself, knows by its id: a module
+        that the text names (`my_package:MyEnv-v0`) would be imported, so whoever means it passes `env` instead.
+        """
+        recipe = super().from_json(text, **live)
+        if "env" not in live and ":" in recipe.env_name:
+            recipe.raise_invalid("env", "must name no module in text that is read", "Pass it: env=...")
+        return recipe
+
+    @property
+    def name(self) -> str:
+        """The name of the recipe, such as "ppo/CartPole-v1"."""
+        return f"{self.algorithm}/{self.env_name}"
+
+    @property
+    def env_name(self) -> str:
+        """The env's id, or the name of its factory."""
+        return self.env if isinstance(self.env, str) else getattr(self.env, "__name__", type(self.env).__name__)
+
+    @property
+    @abstractmethod
+    def trainer_params_class(self) -> type[TrainerParams]:
+        """The class of the trainer's params."""
+
+    @property
+    @abstractmethod
+    def length(self) -> str:
+        """The length of the training in words: of the whole epochs that it comes to."""
+
+    def with_fields(self, **fields: Any) -> Self:
+        """Return a copy in which fields differ: the recipe's own, the algorithm's, the trainer's, the policy's.
+
+        Args:
+            fields: each by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`.
+
+        Raises:
+            ParamsError: a name is none of these, or a value breaks its field's rule.
+        """
+        changes: dict[str, dict[str, Any]] = {"": {}, "params": {}, "trainer": {}, "policy": {}}
+        for name, value in fields.items():
+            changes[self._owner_of(name)][name] = value
+        own_policy = {} if changes[""].get("start") is not None else self.policy  # the file's networks are as they are
+        return dataclasses.replace(
+            self,
+            params=dataclasses.replace(self.params, **changes["params"]),
+            trainer={**self.trainer, **changes["trainer"]},
+            policy={**own_policy, **changes["policy"]},
+            **changes[""],
+        )
+
+    def make_trainer(self, **live: Any) -> Trainer[Any, Any]:
+        """Return the trainer of this training, with networks and envs from its seed.
+
+        Args:
+            live: further fields of the trainer's params: `run_folder`, `logger`, `hooks`, callbacks.
+        """
+        seed_everything(self.seed)
+        policy, fields = self._parts()
+        shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
+        shared["initial_test"] = self.start is not None  # an untrained network is never the best
+        params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
+        algorithm: Algorithm = cast(Any, self._algorithm_class())(policy, self.params)
+        if self.start is not None:
+            algorithm.load_state_dict(self._saved(self.start).state_dict())
+        trainer: Trainer[Any, Any] = params.create_trainer(algorithm)
+        return trainer
+
+    @abstractmethod
+    def _parts(self) -> tuple[Policy, dict[str, Any]]:
+        """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs."""
+
+    def _make_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
+        """Return the policy with the recipe's options, or of the file that goes on.
+
+        An error says which algorithms take such spaces.
+        """
+        if self.start is not None:
+            return self._saved(self.start).policy
+        try:
+            policy: Policy = cast(Any, policy_of(self.algorithm)).for_spaces(
+                observation_space, action_space, **self.policy
+            )
+        except SpaceError as error:
+            others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
+            raise SpaceError(
+                f"{str(error).removesuffix('.')}. Of the algorithms, these spaces are taken by: {others}."
+            ) from error
+        return policy
+
+    def _saved(self, path: str | os.PathLike[str]) -> Algorithm:
+        """Return the saved algorithm that goes on."""
+        saved, cls = load(Path(path)), self._algorithm_class()
+        if not isinstance(saved, cls):
+            hint = f"It is a {type(saved).__name__}: name that."
+            self.raise_invalid("start", f"must be a saved {cls.__name__}", hint)
+        return saved
+
+    def _algorithm_class(self) -> type[Algorithm]:
+        return algorithm_named(type(self).__name__, self.algorithm)
+
+    def make_envs(self, num_envs: int, *, for_tests: bool = False, seed: int | None = None) -> Any:
+        """Return a vector env of training, or of test steps."""
+        make: Any = make_vec
+        wrappers = self._wrappers(for_tests)
+        return make(self.env, num_envs, backend=self.backend, seed=seed, wrappers=wrappers, **self.env_kwargs)
+
+    def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:
+        """Return one env as those of test steps are, with further arguments, such as `render_mode="rgb_array"`."""
+        return single_env(cast(Any, self.env), self._wrappers(for_tests=True), **{**self.env_kwargs, **env_kwargs})
+
+    def _wrappers(self, for_tests: bool) -> list[Any]:
+        is_other = for_tests and self.test_wrappers is not None
+        return wrappers_named(
+            type(self).__name__, "wrappers", cast(Any, self.test_wrappers if is_other else self.wrappers)
+        )
+
+    def field_names(self) -> list[str]:
+        """Return the names that `with_fields` takes."""
+        return sorted(set().union(*self._known().values()))
+
+    def _owner_of(self, name: str) -> str:
+        """Return the field that an option is in; "" for fields of the recipe."""
+        for owner, names in self._known().items():
+            if name in names:
+                return owner
+        hint = did_you_mean(name, self.field_names())
+        if not hint and (meant := nearest(name, {*live_fields(self), *OF_TRAIN})) is not None:
+            also = "make_trainer, and of rl.train" if meant not in OF_TRAIN else "rl.train"
+            hint = f"{f' Did you mean {meant!r}?' * (meant != name)} It is an argument of {also}."
+        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{hint}")
+
+    def _known(self) -> dict[str, set[str]]:
+        return {
+            "": {field.name for field in dataclasses.fields(self)} - {"params", "policy", "trainer"},
+            "params": {field.name for field in dataclasses.fields(self.params)},
+            "trainer": set(self.trainer_fields()),
+            "policy": set(self.policy_names()),
+        }
+
+    def policy_names(self) -> list[str]:
+        """Return the names of the policy's options."""
+        cls = policy_of(self.algorithm)
+        return [name for name in argument_names(cls)[0] if name not in ("observation_space", "action_space")]
+
+    def trainer_fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """Return the fields of the trainer's params that are data, and not given otherwise."""
+        given = ("seed", "max_epochs", "test_step_num_episodes", "checkpoint")
+        fields = dataclasses.fields(self.trainer_params_class)
+        return {field.name: field for field in fields if field.compare and field.name not in given}
+
+
+def live_fields(recipe: AnyRecipe) -> set[str]:
+    """Return the names of the trainer's fields that are no data: callbacks, hooks, logger, checkpoints."""
+    made = {
+        "training_collector",
+        "test_collector",
+        "buffer",
+        "max_epochs",
+        "test_step_num_episodes",
+        "seed",
+        "run_folder",
+    }
+    every = {field.name for field in dataclasses.fields(recipe.trainer_params_class)}
+    return every - set(recipe.trainer_fields()) - made
+
+
+def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
+    """Return the epochs of a training: all alike, at least so many units in all, in number as near as can be.
+
+    Args:
+        num_units: units of the whole training, such as collections.
+        wanted: the number of epochs that the recipe asks for.
+        unit: steps of a unit.
+    """
+    fewer = num_units // wanted  # one more makes at most `wanted`, and fewer units make more epochs
+    candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
+    count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
+    return {"max_epochs": count, "epoch_num_steps": size * unit}
+
 
 MAX_CAPACITY = 1_000_000
 
@@ -80,3 +393,71 @@ class Recipe(AnyRecipe):
         fields = {field.name: field.default for field in dataclasses.fields(self.trainer_params_class)}
         num_steps = {**fields, **self.trainer}["collection_step_num_env_steps"]
         return None if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs
+
+
+Data = Annotated[
+    str | os.PathLike[str] | ReplayBuffer,
+    Rule(
+        "a file or folder of data, the name of a Minari data set, or a ReplayBuffer",
+        lambda v: isinstance(v, ReplayBuffer | os.PathLike) or (isinstance(v, str) and v.strip() != ""),
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class OfflineRecipe(AnyRecipe):
+    """All that makes a training from logged data, as data: `recipe.make_trainer().run()`.
+
+    Raises:
+        ParamsError: a value breaks its field's rule, or an option is none of the policy's or trainer's.
+    """
+
+    env: AnyEnv | None = None
+    """The env of test steps: a gymnasium id, or a factory. None makes no test steps, so that no algorithm is best."""
+    data: Data
+    """The data: a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a buffer."""
+    num_gradient_steps: PositiveInt = 100_000
+    """Gradient steps of the whole training, rounded up to whole epochs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.data, os.PathLike):
+            object.__setattr__(self, "data", os.fspath(self.data))  # frozen, and equal to what a file brings back
+        if not issubclass(self._algorithm_class(), OffPolicyAlgorithm):
+            hint = "It learns from its own steps only. Take sac, td3bc, iql, discrete_cql or another off-policy one."
+            self.raise_invalid("algorithm", "must be one that learns from data", hint)
+
+    @property
+    def env_name(self) -> str:
+        """The env's id, or the name of its factory; without an env that of the data."""
+        if self.env is not None:
+            return super().env_name
+        return "buffer" if isinstance(self.data, ReplayBuffer) else Path(self.data).stem
+
+    @property
+    def trainer_params_class(self) -> type[OfflineTrainerParams]:
+        """The class of the trainer's params."""
+        return OfflineTrainerParams
+
+    @property
+    def length(self) -> str:
+        """The length of the training in words: of the whole epochs that it comes to."""
+        epochs = {**self._epochs(), **self.trainer}
+        return f"{epochs['max_epochs'] * epochs['epoch_num_steps']:,} gradient steps"
+
+    def _parts(self) -> tuple[Policy, dict[str, Any]]:
+        test_envs = None if self.env is None else self.make_envs(self.test_step_num_episodes, for_tests=True)
+        buffer = self.data if isinstance(self.data, ReplayBuffer) else load_data(self.data, **_spaces_of(test_envs))
+        policy = self._make_policy(buffer.observation_space, buffer.action_space)
+        tests = {} if test_envs is None else {"test_collector": Collector(policy, test_envs, info_keys=self.info_keys)}
+        return policy, {"buffer": buffer, **tests, **self._epochs()}
+
+    def _epochs(self) -> dict[str, int]:
+        return whole_epochs(self.num_gradient_steps, self.max_epochs)
+
+
+def _spaces_of(envs: Any) -> dict[str, gym.Space[Any]]:
+    """Return the spaces of test envs, by which data is read that says less of them; nothing without envs."""
+    if envs is None:
+        return {}
+    return {"observation_space": envs.single_observation_space, "action_space": envs.single_action_space}

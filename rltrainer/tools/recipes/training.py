@@ -22,10 +22,8 @@ from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
-from rltrainer.tools.recipes.any_recipe import AnyEnv, AnyRecipe, Wrappers, live_fields
-from rltrainer.tools.recipes.offline_recipe import Data, OfflineRecipe
-from rltrainer.tools.recipes.recipe import Recipe
-from rltrainer.tools.recipes.recipe_file import START, write_recipe
+from rltrainer.tools.recipes.cookbook import START, write_recipe
+from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe, Wrappers, live_fields
 from rltrainer.trainers import InfoStats
 from rltrainer.validation.field_rules import AnyPath, checked
 

@@ -1,13 +1,26 @@
 """The outcome of a sweep: its trials, and the best of them."""
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rltrainer.errors import ParamsError, RLTrainerError
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, readable
+from rltrainer.files.json_text import check_depth, read_json
+from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
 from rltrainer.loggers import RunFolder
-from rltrainer.tools.recipes import AnyRecipe
+from rltrainer.spaces import check_claims
+from rltrainer.state.plain_values import PlainReader
+from rltrainer.state.registry import value_named
+from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
+from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna
+from rltrainer.validation.field_rules import AnyPath, checked
+
+if TYPE_CHECKING:
+    import optuna
+
 
 State = Literal["complete", "pruned", "failed"]
 
@@ -77,3 +90,115 @@ class SweepResult:
             hint = "Call your function, or your recipe's with_fields, with **result.best.fields."
             raise ParamsError(f"SweepResult.recipe: {made}. {hint}")
         return self.swept.with_fields(**self.best.fields)
+
+
+DESCRIBED = "sweep.json"
+"""The file of what a sweep varies, and of its seeds."""
+MAX_SEEDS = 10_000
+"""Seeds of a trial that a file may claim."""
+STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+
+
+def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
+    """Return the sweep in a folder as `rl.sweep` returned it, or as far as it has come: it may be running still.
+
+    Trials that are not over are left out. Of a class or function that varies, such as a class of yours, the name is
+    returned.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        CheckpointError: there is none, or it is no sweep's, or damaged.
+        MissingExtraError: Optuna is not installed.
+    """
+    require_optuna("rl.open_sweep")
+    folder = Path(checked("open_sweep", "path", path, AnyPath))
+    try:
+        described, found = read_described(folder / DESCRIBED), read_trials(folder / STUDY)
+    except FileNotFoundError as error:
+        missing = (
+            f"holds no {Path(error.filename).name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
+        )
+        text = f"{folder}: expected the folder of a sweep, as rl.sweep makes it; it {missing}"
+        raise CheckpointError(text) from error
+    match described:
+        case {"make": dict(make), "seed": int(seed), "num_seeds": int(num_seeds)} if 0 < num_seeds <= MAX_SEEDS:
+            seeds = range(seed, seed + num_seeds)
+        case _:
+            raise CheckpointError(f"{folder / DESCRIBED}: expected what a sweep varies, found {readable(described)}")
+    trials = [as_trial(each, _fields(folder, each), folder, seeds) for each in found if each.state.is_finished()]
+    return SweepResult(folder, tuple(trials), _recipe(make))
+
+
+def as_trial(trial: "optuna.trial.FrozenTrial", fields: Mapping[str, Any], folder: Path, seeds: range) -> SweepTrial:
+    """Return a trial of a study that is over."""
+    error = trial.user_attrs.get("error")
+    return SweepTrial(
+        trial.number, STATES[trial.state.name], fields, trial.value, dict(sorted(trial.intermediate_values.items())),
+        {seed: RunFolder(path) for seed, path in run_paths(folder, trial.number, seeds).items()},
+        error if isinstance(error, str) else None,
+    )  # fmt: skip
+
+
+def run_paths(folder: Path, number: int, seeds: range) -> dict[int, Path]:
+    """Return the folders of a trial's runs by their seeds."""
+    return {seed: folder / f"trial-{number:03}" / f"seed-{seed}" for seed in seeds}
+
+
+def read_described(path: Path) -> Any:
+    """Return what a sweep is, as its file says."""
+    try:
+        with open_regular(path) as file:
+            return read_json(read_text(file))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: expected what a sweep varies, as JSON ({error})") from error
+
+
+def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
+    """Return the fields of a trial; what was drawn for it, if it ended before they were noted."""
+    if (plain := trial.user_attrs.get(FIELDS)) is None:
+        return dict(trial.params)
+    where = f"{folder / STUDY}: the fields of trial {trial.number}"
+    try:
+        check_depth(plain)
+        check_claims(plain, 0)
+        fields = PlainReader({}, _no_such).read(_with_names(plain), where)
+    except ValueError as error:  # or what is one: a ParamsError, a SpaceError
+        raise CheckpointError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from error
+    if not isinstance(fields, dict):
+        raise CheckpointError(f"{where}: expected values by name, found {readable(plain)}")
+    return fields
+
+
+def _no_such(path: str, name: str) -> str:
+    return f"{readable(name)} is none of rltrainer's"
+
+
+def _with_names(plain: Any) -> Any:
+    """Return plain data with names, as texts, in place of what a reader makes only of what it is given."""
+    match plain:
+        case {"live": str(name)} | {"params": str(name), "own": _}:
+            return name
+        case {"known": str(name)} if value_named(name) is None:
+            return name
+        case {"built": built}:
+            return _with_names(built)
+        case dict():
+            return {key: _with_names(value) for key, value in plain.items()}
+        case list():
+            return [_with_names(value) for value in plain]
+    return plain
+
+
+def _recipe(make: Mapping[str, Any]) -> AnyRecipe | None:
+    """Return the recipe of a sweep; None if a function made its trainers, or its file holds only names of it."""
+    try:
+        cls = OfflineRecipe if "data" in make else Recipe
+        return cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))
+    except ParamsError:
+        return None

@@ -19,10 +19,8 @@ from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.runs.job_process import Job
 from rltrainer.tools.runs.processes import Bar, Processes, check_program
-from rltrainer.tools.sweeps.opened_sweep import DESCRIBED, as_trial, read_described, run_paths
-from rltrainer.tools.sweeps.ranges import LogUniform, Range, Uniform
-from rltrainer.tools.sweeps.result import SweepResult, SweepTrial
-from rltrainer.tools.sweeps.search_space import OWNER, Make, SearchSpace, Space
+from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, read_described, run_paths
+from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
 from rltrainer.tools.sweeps.study import Study, open_study, require_optuna
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked

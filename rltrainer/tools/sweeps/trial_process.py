@@ -18,7 +18,7 @@ from rltrainer.hooks import TrainerContext, TrainerHook
 from rltrainer.loggers import RunFolder
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.tools.recipes import AnyRecipe
-from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.cookbook import write_recipe
 from rltrainer.tools.runs.job_process import OVER, SECONDS_TO_END, Parent
 from rltrainer.tools.sweeps.search_space import Make
 from rltrainer.trainers import Trainer

@@ -17,15 +17,15 @@ from rltrainer.functional import scores as scores_of
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
 from rltrainer.tools.plots import (
     aggregate_scores,
+    curves,
     learning_curve,
     learning_curves,
-    metric_panels,
     metrics,
     performance_profiles,
     probability_of_improvement,
 )
 from rltrainer.tools.plots.figures import COLORS, label
-from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.unit.tools.plots.conftest import MakeRun, returns
 
 
@@ -217,7 +217,7 @@ def test_long_logs_are_drawn_by_means_of_parts(make_run: MakeRun) -> None:
 
 
 def test_many_names_are_drawn_up_to_a_number(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_panels, "MAX_PANELS", 2)
+    monkeypatch.setattr(curves, "MAX_PANELS", 2)
     figure = metrics(make_run({"update": [(0, {"a": 1.0, "b": 1.0, "c": 1.0})]}))
     assert len(figure.axes) == 2
 

@@ -7,7 +7,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.tools.cli import main
-from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.unit.tools.plots.conftest import MakeRun, returns
 
 

@@ -19,7 +19,7 @@ from rltrainer.tools.plots.run_data import (
     run_scores,
     step_unit,
 )
-from rltrainer.tools.recipes.recipe_file import write_recipe
+from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.unit.tools.plots.conftest import MakeRun, returns
 
 
