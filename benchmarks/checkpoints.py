@@ -97,14 +97,14 @@ def add(buffer: Any, num_transitions: int) -> None:
 
 def cost(store: CheckpointStore, capture: Callable[[], State], step: int) -> Cost:
     """Save once, and return what it took."""
-    before = files(store.directory)
+    before = files(store.folder)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     resident = memory("VmRSS")
     started = time.perf_counter()
     store.save(capture(), step, None)
     seconds = time.perf_counter() - started
     peak = memory("VmHWM")
-    nbytes = sum(size for path, size in files(store.directory).items() if path not in before)
+    nbytes = sum(size for path, size in files(store.folder).items() if path not in before)
     return Cost(nbytes, seconds, max(peak - resident, 0))
 
 

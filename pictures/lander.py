@@ -35,7 +35,7 @@ def main() -> None:
 
 def train(folder: Path) -> Path:
     """Train, and return the folder of the run."""
-    training = rl.train(ENV, directory=folder, stop_fn=lambda score: score >= 230, max_epochs=50, seed=1)
+    training = rl.train(ENV, folder=folder, stop_fn=lambda score: score >= 230, max_epochs=50, seed=1)
     return training.folder.path
 
 

@@ -37,7 +37,7 @@ class CheckpointParams(Params):
         ParamsError: a value breaks its field's rule.
     """
 
-    directory: Folder = field(kw_only=False)
+    folder: Folder = field(kw_only=False)
     """Folder of the checkpoints of this run, and of no other: `RunFolder("runs/cartpole").checkpoints`. It is
     made with the first one. One process at a time writes there."""
     every: Interval = Every(1, "epoch")
@@ -49,10 +49,10 @@ class CheckpointParams(Params):
     """Number of those with the highest scores of test steps that stay too. A test step that is the best of the run so
     far is saved though nothing is due; 0 leaves that out. NaN is never best."""
     resume: Resume = "auto"
-    """Beginning of `run` and `execute_epoch`. "auto" takes the newest checkpoint in `directory` that is whole, with a
+    """Beginning of `run` and `execute_epoch`. "auto" takes the newest checkpoint in `folder` that is whole, with a
     warning of each damaged one that is newer; it is an error if all are damaged, and a run begins anew if there are
     none. A path takes that checkpoint and no other. "never" begins anew, as `Trainer.reset` does; both are an error if
-    `directory` has any."""
+    `folder` has any."""
     signals: Flag = True
     """End at the first SIGTERM or SIGINT (Ctrl-C) after the training step under way, saved: with `SystemExit(143)` or
     `KeyboardInterrupt`. A test step is broken off, and repeated later. A second signal ends at once. SIGUSR1 saves and
@@ -62,12 +62,12 @@ class CheckpointParams(Params):
     error, or goes on with a warning and tries again when the next one is due."""
 
     record_episodes: Flag = False
-    """Record seed and actions of each training episode in `directory/episodes`, a few bytes for each env step, so that
-    `rl.replay_episode(directory, env, episode, make_env)` steps through it again. It needs envs whose episodes follow
+    """Record seed and actions of each training episode in `folder/episodes`, a few bytes for each env step, so that
+    `rl.replay_episode(folder, env, episode, make_env)` steps through it again. It needs envs whose episodes follow
     from these, such as those of `make_vec(..., backend="sync")`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "directory", str(Path(self.directory)))  # frozen; JSON has no paths
+        object.__setattr__(self, "folder", str(Path(self.folder)))  # frozen; JSON has no paths
         if self.resume not in ("auto", "never"):
             object.__setattr__(self, "resume", str(Path(self.resume)))

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: committed one after another into one directory, and the newest whole one found again.
+"""The checkpoints of a run: committed one after another into one folder, and the newest whole one found again.
 
     checkpoint-000000020000/                         manifest.json, one state file per part; complete, or not there
     rows/buffer-000000000000-000000019990.safetensors  rows of the buffer by their numbers, which checkpoints share
@@ -29,39 +29,39 @@ from rltrainer.types import State
 
 
 class CheckpointStore:
-    """Writes the checkpoints of a run into `directory/checkpoint-<step>`.
+    """Writes the checkpoints of a run into `folder/checkpoint-<step>`.
 
     Args:
-        directory: where they lie; made if it is not there.
+        folder: where they lie; made if it is not there.
         keep_last: how many of the newest stay; None keeps all.
         keep_best: how many of those with the highest scores stay too; None keeps all that have one.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep_last: int | None, keep_best: int | None) -> None:
-        self.directory = Path(os.path.abspath(directory))
+    def __init__(self, folder: str | os.PathLike[str], keep_last: int | None, keep_best: int | None) -> None:
+        self.folder = Path(os.path.abspath(folder))
         self.keep_last, self.keep_best = keep_last, keep_best
-        self._lock = DirectoryLock(self.directory)
-        self._rows = self.directory / ROWS
+        self._lock = DirectoryLock(self.folder)
+        self._rows = self.folder / ROWS
         self._whole: dict[str, FileEntry] = {}  # files of rows that this process has written or compared
         self._committed: dict[Path, Manifest] = {}  # the oldest first
         self._spared: set[str] = set()  # files of rows that a checkpoint with a damaged manifest may list
 
     def open(self) -> None:
-        """Take the lock of the directory, and remove what killed saves left behind.
+        """Take the lock of the folder, and remove what killed saves left behind.
 
         Raises:
             CheckpointError: another process writes there, which the text names; or nothing can be written.
         """
         if self._lock.is_held:
             return
-        if os.path.lexists(self.directory / MANIFEST):
-            text = f"{self.directory}: is a checkpoint, and cannot hold those of a run. Give the directory around it."
+        if os.path.lexists(self.folder / MANIFEST):
+            text = f"{self.folder}: is a checkpoint, and cannot hold those of a run. Give the folder around it."
             raise CheckpointError(text)
-        with write_errors(self.directory, CheckpointError):
+        with write_errors(self.folder, CheckpointError):
             make_folder(self._rows)
             self._lock.acquire()
             try:
-                found = checkpoints_in(self.directory)
+                found = checkpoints_in(self.folder)
                 self._committed = {each.path: each.manifest for each in reversed(found) if each.manifest is not None}
                 is_known = len(self._committed) == len(found)
                 self._spared = set() if is_known else set(os.listdir(self._rows)) - self._listed()
@@ -87,7 +87,7 @@ class CheckpointStore:
             TypeError: something in a state cannot be saved; the text names it.
         """
         if not self._lock.is_held:
-            raise CheckpointError(f"{self.directory}: is not open for writing. Call open() first.")
+            raise CheckpointError(f"{self.folder}: is not open for writing. Call open() first.")
         logs = {part: state[ROWS] for part, state in parts.items() if isinstance(state.get(ROWS), RowLog)}
         tails = {part: {ROWS: [log.tail()]} for part, log in logs.items()}
         packed = {part: pack_state(part, state | tails.get(part, {})) for part, state in parts.items()}
@@ -98,7 +98,7 @@ class CheckpointStore:
             newest = next(reversed(self._committed), None)
             rest = "There is none before it." if newest is None else f"The newest one is {newest}."
             text = cause if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
-            raise CheckpointError(f"{self.directory}: step {step} could not be saved ({text}). {rest}") from cause
+            raise CheckpointError(f"{self.folder}: step {step} could not be saved ({text}). {rest}") from cause
         finally:
             with contextlib.suppress(OSError):
                 self._clean()
@@ -111,11 +111,11 @@ class CheckpointStore:
         Raises:
             CheckpointError: there are checkpoints, and all are damaged.
         """
-        return newest_intact(self.directory)
+        return newest_intact(self.folder)
 
     def _commit(self, parts: dict[str, PackedState], logs: dict[str, RowLog], step: int, score: float | None) -> None:
         self._lock.check()
-        path = free_path(self.directory, step)
+        path = free_path(self.folder, step)
         temporary = hidden_name(path, "new")
         serial = 1 + max((manifest.serial for manifest in self._committed.values()), default=0)
         score = None if score is None or math.isnan(score) else float(score)
@@ -133,7 +133,7 @@ class CheckpointStore:
                 self._committed.pop(path, None)
         for part, log in logs.items():
             log.saved(files[part])
-        sync_directory(self.directory)
+        sync_directory(self.folder)
 
     def _append(self, part: str, log: RowLog) -> dict[RowFile, Array]:
         """Write the rows that are new; return the files that hold all of a buffer's rows but the newest."""
@@ -170,12 +170,12 @@ class CheckpointStore:
                     os.replace(path, hidden_name(path, "gone"))
                 del self._committed[path]
         except OSError as error:
-            logging.getLogger("rltrainer").warning("%s: could not remove old checkpoints (%s)", self.directory, error)
+            logging.getLogger("rltrainer").warning("%s: could not remove old checkpoints (%s)", self.folder, error)
 
     def _clean(self) -> None:
         """Remove what nothing lists: half a checkpoint, removed ones, and files of rows."""
         listed = self._listed()
-        for path in leftovers_in(self.directory):
+        for path in leftovers_in(self.folder):
             remove(path)
         for name in set(os.listdir(self._rows)) - listed - self._spared:
             if ROW_FILE.fullmatch(name):

@@ -25,25 +25,25 @@ _NUMBERS = itertools.count()
 
 
 class TensorBoardLogger(FileLogger):
-    """Write scalars for TensorBoard; look at them with `tensorboard --logdir <path>`.
+    """Write scalars for TensorBoard; look at them with `tensorboard --logdir <folder>`.
 
     A log is continued in a new event file, with the counters that `resume_from_log` reads in
     `tensorboard.progress.json` beside it. The params of the run are among the texts.
 
     Args:
-        path: the folder of event files; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
+        folder: where the event files are; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:
         ParamsError: the path is a file, or an option breaks its rule.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be the path of a folder", path))
-        if Path(path).is_file():
-            raise ParamsError(field_error_text("TensorBoardLogger", "path", "must be a folder, not a file", path))
-        super().__init__(Path(path), "", **options)
+    def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            raise ParamsError(field_error_text("TensorBoardLogger", "folder", "must be the path of a folder", folder))
+        if Path(folder).is_file():
+            raise ParamsError(field_error_text("TensorBoardLogger", "folder", "must be a folder, not a file", folder))
+        super().__init__(Path(folder), "", **options)
         self._hiding = b""  # an event that hides rows of earlier files, written before the next piece
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:

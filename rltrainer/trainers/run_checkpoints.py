@@ -135,7 +135,7 @@ def _check_runtime(found: RuntimeParams, asked: RuntimeParams) -> None:
 class RunCheckpoints:
     """Saves a run as `TrainerParams.checkpoint` says; without it, does nothing.
 
-    Its context is open while anything trains: it holds the directory and the signals. `unit` is the number in the
+    Its context is open while anything trains: it holds the folder and the signals. `unit` is the number in the
     names of checkpoints.
     """
 
@@ -144,7 +144,7 @@ class RunCheckpoints:
         self._params = chosen = params.checkpoint or CheckpointParams("unused")
         self._parts_of = partial(run_parts, params=params, algorithm=algorithm)
         self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
-        self._store = CheckpointStore(chosen.directory, chosen.keep_last, chosen.keep_best)
+        self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best)
         self._signals, self._num_entered = RunSignals(), 0
         self._source = params.collectors().get("training_collector") if chosen.record_episodes else None
         self._episodes: EpisodeWriter | None = None
@@ -162,7 +162,7 @@ class RunCheckpoints:
                 self._store.open()
                 opened.enter_context(at_the_end(self._store.close))
                 if self._source is not None:
-                    self._episodes = self._source.record_episodes(Path(self._params.directory) / "episodes")
+                    self._episodes = self._source.record_episodes(Path(self._params.folder) / "episodes")
                     opened.enter_context(at_the_end(partial(self._attempt, self._episodes.close)))
                 self._opened = opened.pop_all()
         self._num_entered += 1
@@ -181,10 +181,10 @@ class RunCheckpoints:
 
     def require_empty(self) -> None:
         """Raise a `CheckpointError` if there are checkpoints, with which those of a new run would mix."""
-        if self.is_on and (found := checkpoints_in(self._store.directory)):
+        if self.is_on and (found := checkpoints_in(self._store.folder)):
             text = f"it holds checkpoints, the newest is {found[0].path.name}, and a new run would mix with them"
-            hint = 'resume="auto" continues from there; a new run takes a directory of its own, as RunFolder.new makes.'
-            raise CheckpointError(f"CheckpointParams.directory {self._params.directory!r}: {text}. {hint}")
+            hint = 'resume="auto" continues from there; a new run takes a folder of its own, as RunFolder.new makes.'
+            raise CheckpointError(f"CheckpointParams.folder {self._params.folder!r}: {text}. {hint}")
 
     def end_training_step(self, is_last: bool) -> None:
         """Stop on a signal, save if that is due; the last step of an epoch is saved with its test step."""
@@ -229,10 +229,10 @@ class RunCheckpoints:
                 self.require_empty()
                 return None
             case path:
-                found = [each.path for each in checkpoints_in(self._store.directory) if each.manifest is not None]
+                found = [each.path for each in checkpoints_in(self._store.folder) if each.manifest is not None]
                 if found and found[0] != Path(os.path.abspath(path)):
                     text = f"the run goes back to {path}, though {found[0]} was saved later"
-                    hint = 'resume="auto" continues from that; a branch takes a directory of its own.'
+                    hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
                     warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=5)
                 return Path(path)
 
@@ -262,7 +262,7 @@ class RunCheckpoints:
         finally:
             state.stop_reason = before  # a caller that catches the exception may continue the run
         text = "signal %d: the run was saved to %s, and can be continued from there"
-        logging.getLogger("rltrainer").info(text, self._signals.stopped_by, self._params.directory)
+        logging.getLogger("rltrainer").info(text, self._signals.stopped_by, self._params.folder)
 
     def _save(self, score: float | None = None) -> None:
         step = getattr(self._state.counters, self._unit)

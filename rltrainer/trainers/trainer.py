@@ -182,7 +182,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             return stats
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write a checkpoint: a directory from which `restore` continues this run.
+        """Write a checkpoint: a folder from which `restore` continues this run.
 
         Raises:
             CheckpointError: it could not be written, or exists, and is no checkpoint that `overwrite` replaces.

@@ -161,7 +161,7 @@ class TrainerParams(Params):
 
     def require_copyable(self) -> None:
         """Raise a `ParamsError` if a copy of the trainer would write to the same log or checkpoints."""
-        for field, place in {"logger": "log", "checkpoint": "directory"}.items():
+        for field, place in {"logger": "log", "checkpoint": "folder"}.items():
             if getattr(self, field) is not None:
                 rule, hint = "must be None in a trainer that is copied", f"Two runs cannot write one {place}."
                 self.raise_invalid(field, rule, hint)

@@ -68,7 +68,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         folder = tmp_path_factory.mktemp("runs")
         warmup = {} if algorithm in ("PPO", "A2C", "IMPALA") else {"warmup_num_env_steps": 20, "batch_size": 8}
         rl.train(
-            env, algorithm.lower(), directory=folder, max_epochs=1, test_step_num_episodes=1, num_env_steps=600,
+            env, algorithm.lower(), folder=folder, max_epochs=1, test_step_num_episodes=1, num_env_steps=600,
             hidden_sizes=(8,), logger=rl.RunFolder(folder).logger("jsonl", training_interval=100), verbose=False,
             show_progress=False, runtime=rl.RuntimeParams(compile=False), **warmup,
         )  # fmt: skip

@@ -105,7 +105,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     rl.Every: {"n": 3, "unit": "env_step"},
     rl.CSVLogger: {"path": "log.csv", **INTERVALS},
     rl.JSONLinesLogger: {"path": "log.jsonl", **INTERVALS},
-    rl.TensorBoardLogger: {"path": "runs", **INTERVALS},
+    rl.TensorBoardLogger: {"folder": "runs", **INTERVALS},
     rl.ConsoleLogger: INTERVALS,
     rl.ActorCritic.for_envs: {"envs": ENVS},
     rl.NetParams: defaults(rl.NetParams),

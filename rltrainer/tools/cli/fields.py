@@ -26,7 +26,7 @@ OF_COMMAND = {
     "source",
 }  # fmt: skip
 """Fields of a recipe that the command names itself, or that are none of a user's."""
-NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "directory"}
+NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "folder"}
 """Fields whose values no words can say."""
 
 

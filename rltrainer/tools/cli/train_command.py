@@ -139,16 +139,14 @@ HELP_ALL = click.option(
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
 )
-@click.option(
-    "--directory", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True
-)
+@click.option("--folder", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True)
 @click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
 @click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
 @EXPLAIN
 @HELP_ALL
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
-          seed: str, directory: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
+          seed: str, folder: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
     The best recipe for the env is taken, or else recommended settings. A run has a folder with its log, best algorithm
@@ -172,13 +170,13 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {words}; {made.length}")
     if len(seeds) > 1:
-        runs = _train_seeds(made, seeds, directory, checkpoint)
-        picture = Path(directory) / f"{made.name.replace('/', '_')}.png"
+        runs = _train_seeds(made, seeds, folder, checkpoint)
+        picture = Path(folder) / f"{made.name.replace('/', '_')}.png"
     else:
         made = dataclasses.replace(made, seed=seeds[0])
-        folder = RunFolder.new(made.name.replace("/", "_"), directory)
-        train_in(folder, made, checkpoint)
-        runs, picture = [folder.path], folder.path / "learning_curve.png"
+        run_folder = RunFolder.new(made.name.replace("/", "_"), folder)
+        train_in(run_folder, made, checkpoint)
+        runs, picture = [run_folder.path], run_folder.path / "learning_curve.png"
     if filmed_env is not None:
         for run in runs:
             film(run, filmed_env)
@@ -206,24 +204,24 @@ def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -
     click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
 
 
-def _train_seeds(recipe: AnyRecipe, seeds: list[int], directory: str, checkpoint: dict[str, Any]) -> list[Path]:
+def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: dict[str, Any]) -> list[Path]:
     """Train several seeds at once, and return the folders of those that did not fail."""
     name = recipe.name.replace("/", "_")
-    folders = {seed: RunFolder.new(f"{name}_seed{seed}", directory) for seed in seeds}
+    run_folders = {seed: RunFolder.new(f"{name}_seed{seed}", folder) for seed in seeds}
     make = functools.partial(
-        make_trainer, recipe, {seed: str(folder.path) for seed, folder in folders.items()}, checkpoint
+        make_trainer, recipe, {seed: str(run_folder.path) for seed, run_folder in run_folders.items()}, checkpoint
     )
     try:
         ended = run_seeds(make, seeds)
     except KeyboardInterrupt:
-        _say_what_is_saved(folders.values())
+        _say_what_is_saved(run_folders.values())
         raise
     for run in ended:
         if recipe.env is None and run.result is not None:
-            keep_last(folders[run.seed])
+            keep_last(run_folders[run.seed])
         score = "failed" if run.result is None else f"best score {run.result.best_score}"
-        click.echo(f"seed {run.seed}: {score}, {folders[run.seed].path}")
-    return [folders[run.seed].path for run in ended if run.result is not None]
+        click.echo(f"seed {run.seed}: {score}, {run_folders[run.seed].path}")
+    return [run_folders[run.seed].path for run in ended if run.result is not None]
 
 
 def keep_last(folder: RunFolder) -> None:

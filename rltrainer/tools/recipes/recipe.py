@@ -64,7 +64,7 @@ Wrappers = Annotated[
 ]
 """Names of wrappers, or dicts of a name as `wrapper` and its arguments; the first one is innermost."""
 
-OF_TRAIN = ("data", "directory")
+OF_TRAIN = ("data", "folder")
 """Arguments of `rl.train` that are no fields."""
 
 

@@ -53,7 +53,7 @@ def train(
     algorithm: str | Algorithm | None = None,
     *,
     data: str | os.PathLike[str] | ReplayBuffer | None = None,
-    directory: str | os.PathLike[str] = "runs",
+    folder: str | os.PathLike[str] = "runs",
     **fields: Any,
 ) -> Training:
     """Train an agent in an env by the best recipe that there is for it, in a numbered folder of its own.
@@ -68,7 +68,7 @@ def train(
             optimizers and params, such as `result.algorithm` of a training on data; it stays as it is.
         data: train offline, from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
-        directory: where the folder is made.
+        folder: where the folder is made.
         fields: what shall be otherwise, each by its own name: of `Recipe` (`num_env_steps`, `num_envs`, `seed`), of the
             algorithm's params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy
             (`hidden_sizes`).
@@ -81,7 +81,7 @@ def train(
     """
     env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
     data = checked("train", "data", data, Data | None)
-    directory = checked("train", "directory", directory, AnyPath)
+    folder = checked("train", "folder", folder, AnyPath)
     verbose = fields.get("verbose", True)
     shape = {name: fields[name] for name in SHAPES & fields.keys()}
     start = algorithm if isinstance(algorithm, Algorithm) else None
@@ -91,12 +91,12 @@ def train(
         words = f"{recipe.algorithm} goes on; {words}"
     live = {name: fields.pop(name) for name in list(fields) if name in live_fields(recipe)}
     recipe = recipe.with_fields(**fields)
-    folder = RunFolder.new(recipe.name.replace("/", "_"), directory)
+    run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
     if verbose:
-        print(f"rl.train: {words}; {recipe.length}, to {folder.path}")
+        print(f"rl.train: {words}; {recipe.length}, to {run_folder.path}")
     if start is not None:
-        recipe = recipe.with_fields(start=folder.path / START)
-    return run_recipe(recipe, folder, start, **live)
+        recipe = recipe.with_fields(start=run_folder.path / START)
+    return run_recipe(recipe, run_folder, start, **live)
 
 
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:

@@ -12,7 +12,7 @@ from rltrainer.errors import ParamsError
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 RULES = {
-    "directory": "must be the path of a folder",
+    "folder": "must be the path of a folder",
     "every": "must be a positive integer, or an Every",
     "keep_last": "must be a positive integer or None",
     "keep_best": "must be a non-negative integer",
@@ -33,15 +33,15 @@ CASES = [
 @pytest.mark.parametrize(("field", "value"), CASES)
 def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ParamsError) as caught:
-        rl.CheckpointParams(**({"directory": "runs"} | {field: value}))
+        rl.CheckpointParams(**({"folder": "runs"} | {field: value}))
     text = f"CheckpointParams.{field}: {RULES[field]}; got {value!r} ({type(value).__name__})"
-    text += '. Write rl.Every(600, "second"), or a number of env steps.' * (field == "every")
+    text += '. Write rl.Every(600, "second"), or a number of training steps.' * (field == "every")
     assert str(caught.value) == text
 
 
 def test_the_defaults() -> None:
     params = rl.CheckpointParams("runs/cartpole/checkpoints")
-    assert params == rl.CheckpointParams(directory=Path("runs/cartpole/checkpoints"))
+    assert params == rl.CheckpointParams(folder=Path("runs/cartpole/checkpoints"))
     found = params.every, params.keep_last, params.keep_best, params.resume, params.signals, params.on_save_error
     assert found == (rl.Every(1, "epoch"), 3, 1, "auto", True, "raise")
     assert params.record_episodes is False
@@ -63,4 +63,4 @@ def test_json_of_no_interval(every: Any) -> None:
 
 def test_an_unknown_field_suggests_the_nearest() -> None:
     with pytest.raises(ParamsError, match="CheckpointParams: unknown field 'keep'. Did you mean 'keep_"):
-        rl.CheckpointParams(directory="runs", keep=3)  # type: ignore[call-arg]  # what is tested
+        rl.CheckpointParams(folder="runs", keep=3)  # type: ignore[call-arg]  # what is tested

@@ -49,7 +49,7 @@ def test_a_checkpoint_holds_the_buffer_as_it_is(seed: int, tmp_path: Path, monke
     number = num_saves = 0
     for action in rng.choice(["add", "clear", "end", "go back", "save"], 30, p=[0.45, 0.05, 0.1, 0.1, 0.3]):
         store = stores[int(rng.integers(2))]
-        saved = sorted(store.directory.glob("checkpoint-*"))
+        saved = sorted(store.folder.glob("checkpoint-*"))
         if action == "add":
             for _ in range(int(rng.integers(1, 7))):
                 number += 1

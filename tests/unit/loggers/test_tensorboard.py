@@ -180,13 +180,13 @@ def test_a_name_in_a_state_reaches_event_files_of_the_folder_only(tmp_path: Path
 
 @pytest.mark.parametrize("path", ["", None, 3])
 def test_what_is_no_path(path: Any) -> None:
-    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.path: must be the path of a folder; got "):
+    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.folder: must be the path of a folder; got "):
         TensorBoardLogger(path)
 
 
 def test_a_file_as_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.path: must be a folder, not a file; got "):
+    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.folder: must be a folder, not a file; got "):
         TensorBoardLogger(tmp_path / "file")
 
 

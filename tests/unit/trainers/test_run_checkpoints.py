@@ -131,8 +131,8 @@ def test_epochs_by_hand_go_on_and_give_the_directory_back(tmp_path: Path) -> Non
 def test_what_begins_anew_is_not_mixed_with_what_is_there(tmp_path: Path) -> None:
     trained("ppo", tmp_path).run()
     text = (
-        rf"^CheckpointParams.directory '{tmp_path}': it holds checkpoints, the newest is checkpoint-\S+60\S*, and a "
-        'new run would mix with them. resume="auto" continues from there; a new run takes a directory of its own'
+        rf"^CheckpointParams.folder '{tmp_path}': it holds checkpoints, the newest is checkpoint-\S+60\S*, and a "
+        'new run would mix with them. resume="auto" continues from there; a new run takes a folder of its own'
     )
     for act in (trained("ppo", tmp_path).reset, trained("ppo", tmp_path, resume="never").run):
         with pytest.raises(CheckpointError, match=text):
@@ -209,7 +209,7 @@ def test_a_save_that_fails_is_a_warning_if_the_user_likes(tmp_path: Path, monkey
 
 
 def test_a_trainer_that_saves_cannot_be_copied(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match=r"checkpoint: must be None in a trainer that is copied; .*one directory\.$"):
+    with pytest.raises(ParamsError, match=r"checkpoint: must be None in a trainer that is copied; .*one folder\.$"):
         copy.deepcopy(trained("ppo", tmp_path))
 
 

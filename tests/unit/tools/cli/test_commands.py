@@ -73,7 +73,11 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
 @pytest.mark.parametrize(
     ("command", "status", "text"),
     [
-        ("train ppo --env CartPole-v1 --lrr 3", 2, "No such option '--lrr'. (Did you mean one of: '--lr', "),
+        (
+            "train ppo --env CartPole-v1 --lrr 3",
+            2,
+            "No such option '--lrr'. (Did you mean one of: '--folder', '--lr', ",
+        ),
         (
             "train ppo --env CartPole-v1 --batch-size 0",
             2,
@@ -103,7 +107,7 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
         ("evaluate .", 1, "expected the folder of a run"),
         ("train CartPole-v1", 2, "CartPole-v1 is no algorithm. Name an env by --env CartPole-v1"),
         ("train my_envs:Mine", 2, "my_envs:Mine is no algorithm. Name an env by --env my_envs:Mine"),
-        ("train ppo --env CartPole-v1 --directory /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
+        ("train ppo --env CartPole-v1 --folder /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
         (
             "doctor CartPole-v1",
             2,

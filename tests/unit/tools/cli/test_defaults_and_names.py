@@ -34,7 +34,7 @@ def test_defaults_are_those_that_the_help_shows() -> None:
         if getattr(option, "show_default", None)
     }
     assert found == {
-        "train --seed": "0", "train --directory": "runs",
+        "train --seed": "0", "train --folder": "runs",
         "sweep --trials": 20, "sweep --seeds": 1, "sweep --seed": 0,
         "evaluate --num-episodes": 20, "evaluate --seed": 10_001,
         "watch --num-episodes": 1, "watch --seed": 10_001,

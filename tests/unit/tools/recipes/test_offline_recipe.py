@@ -27,7 +27,7 @@ def logged(env: str = "Pendulum-v1") -> rl.ReplayBuffer:
 def test_a_file_trains_as_the_same_program_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logged().save(tmp_path / "log.safetensors")
     found = rl.train(
-        "Pendulum-v1", "td3bc", data=tmp_path / "log.safetensors", directory=tmp_path, seed=3, alpha=1.0,
+        "Pendulum-v1", "td3bc", data=tmp_path / "log.safetensors", folder=tmp_path, seed=3, alpha=1.0,
         hidden_sizes=(8,), **SHORT | {"verbose": True},
     )  # fmt: skip
     folder = tmp_path / "td3bc_Pendulum-v1"
@@ -53,29 +53,29 @@ def test_a_file_trains_as_the_same_program_does(tmp_path: Path, capsys: pytest.C
 
 
 def test_without_an_env_the_last_algorithm_is_kept(tmp_path: Path) -> None:
-    found = rl.train(data=logged(), directory=tmp_path, **SHORT)
+    found = rl.train(data=logged(), folder=tmp_path, **SHORT)
     assert found.recipe.name == "td3bc/buffer"
     assert found.info.best_score is None
     kept, obs = rl.load_policy(found.folder.best), np.ones((3, 3), np.float32)
     np.testing.assert_array_equal(kept.predict(obs), found.algorithm.policy.predict(obs))
     logged("CartPole-v1").save(tmp_path / "choices.safetensors")
-    found = rl.train(data=str(tmp_path / "choices.safetensors"), directory=tmp_path, **SHORT)
+    found = rl.train(data=str(tmp_path / "choices.safetensors"), folder=tmp_path, **SHORT)
     assert found.recipe.name == "discrete_cql/choices"
 
 
 def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
     logged().save(tmp_path / "log.safetensors")
-    short = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), directory=tmp_path, **SHORT)
+    short = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), folder=tmp_path, **SHORT)
     longer = rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4)
     again = rl.recipes.run_recipe(longer, short.folder)
-    whole = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), directory=tmp_path, max_epochs=4, **SHORT)
+    whole = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), folder=tmp_path, max_epochs=4, **SHORT)
     assert again.info.gradient_step == 40
     assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
 
 
 def test_a_recipe_of_a_buffer_needs_it_again(tmp_path: Path) -> None:
     log = logged()
-    found = rl.train("Pendulum-v1", "bc", data=log, directory=tmp_path, **SHORT)
+    found = rl.train("Pendulum-v1", "bc", data=log, folder=tmp_path, **SHORT)
     with pytest.raises(CheckpointError, match=r"recipe.json: OfflineRecipe.data: .* pass data=\.\.\."):
         rl.recipes.recipe_of(found.folder)
     assert rl.recipes.recipe_of(found.folder, data=log) == found.recipe
@@ -95,7 +95,7 @@ def test_a_recipe_of_a_buffer_needs_it_again(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_wrong_is_named_before_anything_is_made(fields: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(RLTrainerError) as caught:
-        rl.train(directory=tmp_path, **fields)
+        rl.train(folder=tmp_path, **fields)
     assert str(caught.value).startswith(text)
     assert list(tmp_path.iterdir()) == []
 
@@ -110,9 +110,9 @@ def weights(algorithm: rl.Algorithm) -> list[np.ndarray[Any, Any]]:
 
 
 def test_an_algorithm_goes_on_in_an_env_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    offline = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), lr=1e-3, **SHORT)
+    offline = rl.train(None, "sac", data=logged(), folder=tmp_path, hidden_sizes=(8,), lr=1e-3, **SHORT)
     sac, before = offline.algorithm, weights(offline.algorithm)
-    found = rl.train("Pendulum-v1", sac, directory=tmp_path, seed=5, **ONLINE | {"verbose": True})
+    found = rl.train("Pendulum-v1", sac, folder=tmp_path, seed=5, **ONLINE | {"verbose": True})
     folder = tmp_path / "sac_Pendulum-v1"
     words = f"rl.train: sac goes on; recipe sac/Pendulum-v1 (RL Zoo); 40 env steps, to {folder}"
     assert capsys.readouterr().out.splitlines()[0] == words
@@ -137,17 +137,17 @@ def test_an_algorithm_goes_on_in_an_env_as_it_is(tmp_path: Path, capsys: pytest.
 
 
 def test_a_run_that_went_on_is_resumed_by_its_recipe(tmp_path: Path) -> None:
-    sac = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), **SHORT).algorithm
-    short = rl.train("Pendulum-v1", sac, directory=tmp_path, **ONLINE)
+    sac = rl.train(None, "sac", data=logged(), folder=tmp_path, hidden_sizes=(8,), **SHORT).algorithm
+    short = rl.train("Pendulum-v1", sac, folder=tmp_path, **ONLINE)
     again = rl.recipes.run_recipe(rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4), short.folder)
-    whole = rl.train("Pendulum-v1", sac, directory=tmp_path, max_epochs=4, **ONLINE)
+    whole = rl.train("Pendulum-v1", sac, folder=tmp_path, max_epochs=4, **ONLINE)
     assert again.info.env_step == whole.info.env_step == 80
     assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
 
 
 def test_a_run_that_went_on_is_resumed_where_its_folder_was_moved_to(tmp_path: Path) -> None:
-    sac = rl.train(None, "sac", data=logged(), directory=tmp_path / "a", hidden_sizes=(8,), **SHORT).algorithm
-    run = rl.train("Pendulum-v1", sac, directory=tmp_path / "a", **ONLINE)
+    sac = rl.train(None, "sac", data=logged(), folder=tmp_path / "a", hidden_sizes=(8,), **SHORT).algorithm
+    run = rl.train("Pendulum-v1", sac, folder=tmp_path / "a", **ONLINE)
     moved = rl.RunFolder(run.folder.path.parent.rename(tmp_path / "b") / run.folder.path.name)
     recipe = rl.recipes.recipe_of(moved)
     assert recipe.start == str(moved.path / "start.safetensors")
@@ -161,13 +161,13 @@ def test_the_env_says_which_algorithm_suits_data_that_does_not(tmp_path: Path) -
         tmp_path / "log.npz", observations=np.zeros((20, 3), np.float32), actions=actions, rewards=np.zeros(20),
         terminals=np.arange(20) % 10 == 9, timeouts=np.zeros(20, bool),
     )  # fmt: skip
-    found = rl.train("Pendulum-v1", data=tmp_path / "log.npz", directory=tmp_path, **SHORT)
+    found = rl.train("Pendulum-v1", data=tmp_path / "log.npz", folder=tmp_path, **SHORT)
     assert found.recipe.name == "td3bc/Pendulum-v1"
     assert found.algorithm.policy.action_space == log.action_space
 
 
 def test_a_file_goes_on_with_other_params(tmp_path: Path) -> None:
-    first = rl.train(None, "sac", data=logged(), directory=tmp_path, hidden_sizes=(8,), **SHORT)
+    first = rl.train(None, "sac", data=logged(), folder=tmp_path, hidden_sizes=(8,), **SHORT)
     recipe = rl.recipes.get("sac/Pendulum-v1").with_fields(start=first.folder.path, lr=1e-5, **ONLINE)
     trainer: Any = recipe.make_trainer()
     assert trainer.algorithm.params.lr == 1e-5
@@ -186,19 +186,19 @@ class MySAC(rl.SAC):
 def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     envs = rl.make_vec("Pendulum-v1", 1)
     with pytest.raises(RLTrainerError, match=r"train.algorithm: must be one of a2c, .*, or made by their classes; got"):
-        rl.train("Pendulum-v1", MySAC(rl.SquashedActorCritic.for_envs(envs)), directory=tmp_path)
+        rl.train("Pendulum-v1", MySAC(rl.SquashedActorCritic.for_envs(envs)), folder=tmp_path)
     sac = rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,)))
     envs.close()
     with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm goes on"):
-        rl.train("Pendulum-v1", sac, directory=tmp_path, hidden_sizes=(8,))
+        rl.train("Pendulum-v1", sac, folder=tmp_path, hidden_sizes=(8,))
     sac.save(tmp_path / "sac.safetensors")
     with pytest.raises(RLTrainerError, match=r"Recipe.start: must be a saved PPO; .* It is a SAC: name that."):
-        rl.train("Pendulum-v1", "ppo", start=tmp_path / "sac.safetensors", directory=tmp_path)
+        rl.train("Pendulum-v1", "ppo", start=tmp_path / "sac.safetensors", folder=tmp_path)
     with pytest.raises(RLTrainerError, match=r"train.algorithm: must be .*\. A saved algorithm goes on by start="):
-        rl.train("Pendulum-v1", "sac.safetensors", directory=tmp_path)
+        rl.train("Pendulum-v1", "sac.safetensors", folder=tmp_path)
     (tmp_path / "sac.safetensors").unlink()
     with pytest.raises(RLTrainerError, match=r"Collector.policy.observation_space: expected Box"):
-        rl.train("MountainCarContinuous-v0", sac, directory=tmp_path, **ONLINE)
+        rl.train("MountainCarContinuous-v0", sac, folder=tmp_path, **ONLINE)
     with pytest.raises(RLTrainerError, match=r"nowhere.safetensors: "):
-        rl.train("Pendulum-v1", "sac", start="nowhere.safetensors", directory=tmp_path, **ONLINE)
+        rl.train("Pendulum-v1", "sac", start="nowhere.safetensors", folder=tmp_path, **ONLINE)
     assert list(tmp_path.iterdir()) == []

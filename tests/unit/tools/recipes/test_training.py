@@ -16,7 +16,7 @@ SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_
 
 
 def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = rl.train("CartPole-v1", directory=tmp_path, **SHORT)
+    result = rl.train("CartPole-v1", folder=tmp_path, **SHORT)
     first = capsys.readouterr().out.splitlines()[0]
     assert first == f"rl.train: recipe ppo/CartPole-v1 (RL Zoo); 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
     assert type(result.algorithm) is rl.PPO
@@ -28,7 +28,7 @@ def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.C
     assert run.stop_reason == "max_epochs"
     assert run.rows("test")["score"].max() == result.info.best_score
     assert rl.recipes.recipe_of(run.folder) == result.recipe
-    second = rl.train("CartPole-v1", directory=tmp_path, verbose=False, **SHORT)
+    second = rl.train("CartPole-v1", folder=tmp_path, verbose=False, **SHORT)
     assert second.folder.path.name == "ppo_CartPole-v1-2"
     assert second.info.best_score == result.info.best_score
     assert capsys.readouterr() == ("", "")
@@ -36,13 +36,13 @@ def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.C
 
 def test_a_run_has_json_lines_beside_a_logger_of_the_users_own(tmp_path: Path) -> None:
     logger = rl.CSVLogger(tmp_path / "log.csv")
-    result = rl.train("CartPole-v1", directory=tmp_path, verbose=False, logger=logger, **SHORT)
+    result = rl.train("CartPole-v1", folder=tmp_path, verbose=False, logger=logger, **SHORT)
     assert rl.open_run(result.folder.path).rows("test")["score"].max() == result.info.best_score
     assert "test/score" in logger.path.read_text()
 
 
 def test_the_algorithm_is_the_best_and_not_the_last(tmp_path: Path) -> None:
-    result = rl.train("CartPole-v1", directory=tmp_path, verbose=False, compute_score_fn=lambda stats: 0.0, **SHORT)
+    result = rl.train("CartPole-v1", folder=tmp_path, verbose=False, compute_score_fn=lambda stats: 0.0, **SHORT)
     assert result.info.best_epoch == 1  # none is strictly better than the first, which is of a trained network
     best, obs = rl.load(result.folder.best), np.ones((3, 4), np.float32)
     best.policy.eval()
@@ -55,7 +55,7 @@ def test_the_algorithm_is_the_best_and_not_the_last(tmp_path: Path) -> None:
 def test_fields_are_found_by_their_names(tmp_path: Path) -> None:
     seen: list[int] = []
     result = rl.train(
-        "CartPole-v1", "dqn", directory=tmp_path, verbose=False, seed=7, lr=1e-4, batch_size=16, hidden_sizes=(8,),
+        "CartPole-v1", "dqn", folder=tmp_path, verbose=False, seed=7, lr=1e-4, batch_size=16, hidden_sizes=(8,),
         training_fn=lambda epoch, env_step: seen.append(env_step), **SHORT | {"num_env_steps": 512},
     )  # fmt: skip
     assert isinstance(result.algorithm, rl.DQN)
@@ -87,13 +87,13 @@ class Walking(gym.Env[Any, Any]):
 
 def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = SHORT | {"num_env_steps": 2100, "warmup_num_env_steps": 2050}
-    result = rl.train(Walking, directory=tmp_path, **short)
+    result = rl.train(Walking, folder=tmp_path, **short)
     out = capsys.readouterr().out
     text = "rl.train: no recipe for Walking, so the recommended settings of sac; 2,100 env steps, to "
     assert out.startswith(text + str(tmp_path / "sac_Walking"))
     assert type(result.algorithm) is rl.SAC
     assert result.recipe.trainer["batch_size"] == 256
-    discrete = rl.train(CountingEnv, directory=tmp_path, num_envs=80, **SHORT | {"num_env_steps": 5120})
+    discrete = rl.train(CountingEnv, folder=tmp_path, num_envs=80, **SHORT | {"num_env_steps": 5120})
     assert type(discrete.algorithm) is rl.PPO
     envs = rl.make_vec(CountingEnv, 80)
     assert discrete.recipe.trainer.items() >= rl.PPO.recommended(envs).items()
@@ -119,7 +119,7 @@ def test_what_envs_tell_is_logged(keys: Any, tmp_path: Path) -> None:
         assert stats.success_rate is not None
         return stats.success_rate
 
-    result = rl.train(Arriving, directory=tmp_path, info_keys=keys, compute_score_fn=success, **SHORT)
+    result = rl.train(Arriving, folder=tmp_path, info_keys=keys, compute_score_fn=success, **SHORT)
     run = rl.open_run(result.folder.path)
     for kind in ("training", "test"):
         assert ((run.rows(kind)["is_success"] >= 0) & (run.rows(kind)["is_success"] <= 1)).all()
@@ -144,11 +144,11 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
             raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        rl.train("CartPole-v1", directory=tmp_path, verbose=False, training_fn=interrupt, **SHORT)
+        rl.train("CartPole-v1", folder=tmp_path, verbose=False, training_fn=interrupt, **SHORT)
     folder = rl.RunFolder(tmp_path / "ppo_CartPole-v1")
     assert not rl.open_run(folder.path).is_finished
     resumed = rl.recipes.run_recipe(rl.recipes.recipe_of(folder), folder)
-    whole = rl.train("CartPole-v1", directory=tmp_path / "whole", verbose=False, **SHORT)
+    whole = rl.train("CartPole-v1", folder=tmp_path / "whole", verbose=False, **SHORT)
     assert resumed.info.env_step == 1024
     for a, b in zip(resumed.algorithm.policy.parameters(), whole.algorithm.policy.parameters(), strict=True):
         assert (a == b).all()
@@ -178,12 +178,12 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
         (("CartPole-v1", "pppo"), {}, "train.algorithm: must be one of a2c, "),
         ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
         (("CartPole-v3",), {}, "make_vec.env: "),
-        (("CartPole-v1",), {"directory": 3}, "train.directory: must be a path; got 3 (int)"),
+        (("CartPole-v1",), {"folder": 3}, "train.folder: must be a path; got 3 (int)"),
     ],
 )
 def test_what_is_wrong_is_named_before_anything_is_made(args: Any, fields: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(RLTrainerError) as caught:
-        rl.train(*args, **{"directory": tmp_path} | fields)
+        rl.train(*args, **{"folder": tmp_path} | fields)
     assert str(caught.value).startswith(text)
     assert list(tmp_path.iterdir()) == []
 
