@@ -38,13 +38,9 @@ class Actor(Policy):
     Args:
         log_std_init: logarithm of the standard deviation that a Gaussian starts with.
         orthogonal_init: initialise orthogonally, which on-policy methods learn fastest from; False leaves torch's.
-        use_sde: explore a Box by noise that is a function of what is seen (gSDE), see `StateDependentHead`.
-        sde_sample_interval: steps for which that function is the same; None keeps it for an episode.
+        use_sde: explore a Box by noise that is a function of the observation (gSDE), see `StateDependentHead`.
+        sde_sample_interval: steps between two draws of that function; None keeps it for an episode.
         options: see `Policy`; networks are 64-64 and tanh by default.
-
-    Raises:
-        SpaceError: the action space is none of these.
-        ParamsError: an option breaks its rule, or is for Gaussians where actions are choices.
     """
 
     extra_specs = LOG_PROB
@@ -74,7 +70,7 @@ class Actor(Policy):
         self.actor = Chain(encoder, layers, self._initialized(head, 0.01))
 
     def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP]:
-        """Return a new encoder, or the one given, and hidden layers behind it."""
+        """Return a new encoder, or the given one, and hidden layers behind it."""
         if encoder is None:
             encoder = Encoder(self.observation_space, net)
             encoder = encoder.orthogonal_(SQRT_2) if self._is_orthogonal else encoder
@@ -84,11 +80,9 @@ class Actor(Policy):
         return orthogonal_(module, gain) if self._is_orthogonal else module
 
     def distribution(self, obs: Tree, features: Tensor | None = None) -> Distribution:
-        """Return the distribution over actions, those that are allowed.
+        """Return the distribution over the allowed actions for normalised observations [B, ...].
 
-        Args:
-            obs: normalised, [B, ...].
-            features: what the actor's encoder makes of them [B, F]; None asks it.
+        `features` [B, F] are the output of the actor's encoder, where it is known.
         """
         distribution: Any = self.actor(obs) if features is None else self.actor[1:](features)
         return distribution.masked(self.mask_of(obs)) if self.has_mask else distribution  # type: ignore[no-any-return]  # a head's
@@ -112,8 +106,7 @@ class ActorCritic(Actor):
     """An actor and a state-value critic, for on-policy algorithms.
 
     Args:
-        critic_net: the critic's network, where it is not to be as the actor's. Sizes, activation and encoder that it
-            leaves open are the actor's.
+        critic_net: the critic's network, if it differs. Sizes, activation and encoder that are None are the actor's.
         share_encoder: actor and critic share one encoder, as is usual for images.
         normalize_reward: divide rewards by the running standard deviation of the discounted return.
         options: see `Actor`.
@@ -141,19 +134,19 @@ class ActorCritic(Actor):
             self.reward_normalizer = RewardScaler()
 
     def shared_features(self, obs: Tree) -> tuple[Tensor, ...]:
-        """Return what an encoder that actor and critic share makes of observations [B, F]; nothing without one."""
-        is_shared = self._shares_encoder and self.actor[0] is self.critic[0]  # a look into a Sequential takes 2 us
+        """Return the output [B, F] of an encoder that actor and critic share; nothing without one."""
+        is_shared = self._shares_encoder and self.actor[0] is self.critic[0]  # indexing takes 2 us
         if not is_shared or any(hooks_of(self.actor) + hooks_of(self.critic)):
             return ()
         return (self.actor[0](obs),)
 
     def value(self, obs: Tree, features: Tensor | None = None) -> Tensor:
-        """Return the values [B] of normalised observations [B, ...], from shared features where they are given."""
+        """Return the values [B] of normalised observations [B, ...], from shared features if given."""
         value: Tensor = self.critic(obs) if features is None else self.critic[1:](features)
         return value.squeeze(-1)
 
     def evaluate(self, obs: Tree) -> tuple[Distribution, Tensor]:
-        """Return what `distribution` and `value` do; an encoder that both share is passed through once."""
+        """Return `distribution` and `value`, with one pass through a shared encoder."""
         features = self.shared_features(obs)
         return self.distribution(obs, *features), self.value(obs, *features)
 
@@ -167,9 +160,6 @@ class DiscreteActorCritic(Actor):
         critic_net: see `ActorCritic`.
         num_critics: E.
         options: see `Actor`; networks are 256-256 and ReLU by default.
-
-    Raises:
-        SpaceError: the action space is not Discrete, or has one choice only.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeGuard, Unpack, cast
+from typing import Any, ClassVar, TypeGuard, Unpack, cast
 
 import numpy as np
 import torch
@@ -31,22 +31,42 @@ from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
 
-class UnitBoxPolicy(Policy):
-    """Parent of policies whose networks act in (-1, 1)^A, the shape of squashed actions.
+class ContinuousOptions(PolicyOptions, total=False):
+    """Options of `ContinuousActorCritic` that its subclasses hand on."""
 
-    Raises:
-        SpaceError: the action space is not a bounded Box of floats of one axis with low < high.
+    critic_net: NetParams | None
+    num_critics: int
+    normalize_reward: bool
+
+
+class ContinuousActorCritic(Policy):
+    """An actor in (-1, 1)^A and an ensemble of critics; a subclass adds the actor's head. Actions are a bounded Box.
+
+    Args:
+        critic_net: see `ActorCritic`.
+        num_critics: E, members of the critic ensemble.
+        num_outputs: K outputs of each critic for an action, such as quantiles: `critic` returns [E, B, K].
+        normalize_reward: see `ActorCritic`; for training in envs.
+        options: see `Policy`; networks are 256-256 and ReLU by default.
     """
 
+    default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
     keeps_dtype = (*Policy.keeps_dtype, "action_low", "action_high")
     action_low: Tensor
     action_high: Tensor
+    has_value_network: ClassVar[bool] = False
+    """Whether there is a state-value network like the critics."""
 
     def __init__(
         self,
         observation_space: Space,
         action_space: Space,
         net: NetParams | None = None,
+        *,
+        critic_net: NetParams | None = None,
+        num_critics: int = 2,
+        num_outputs: int = 1,
+        normalize_reward: bool = False,
         **options: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(observation_space, action_space, net, **options)
@@ -58,9 +78,29 @@ class UnitBoxPolicy(Policy):
         require_floats(name, action_space)
         self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
         self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
+        self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
+        self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
+        if checked(name, "normalize_reward", normalize_reward, Flag):
+            self.reward_normalizer = RewardScaler()
+        net = self.net_params
+        encoder = Encoder(observation_space, net)
+        layers = net.hidden_layers(encoder.out_features)
+        self.actor = Chain(encoder, layers, self._make_head(layers.out_features, len(self.action_low)))
+        net = self.critic_net_params(critic_net)
+        self.critic = Critic(
+            observation_space, action_space, net, num_members=self.num_critics, num_outputs=self.num_outputs
+        )
+        if self.has_value_network:
+            encoder = Encoder(observation_space, net)
+            layers = net.hidden_layers(encoder.out_features)
+            self.value_network = Chain(encoder, layers, ValueHead(layers.out_features, 1))
+
+    @abstractmethod
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        """Return the last module of the actor."""
 
     def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
-        """Return a sentence if a state was saved by a policy with other bounds of actions, else None."""
+        """Return the text of an error if a saved state has other bounds of actions, else None."""
         for name in ("action_low", "action_high"):
             saved, own = state.get(prefix + name), getattr(self, name)
             if isinstance(saved, Tensor) and saved.tolist() != own.tolist():
@@ -68,7 +108,7 @@ class UnitBoxPolicy(Policy):
         return None
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Load no other bounds than those of the action space; the networks mean shares of them."""
+        """Refuse other bounds than those of the action space: the networks' outputs are shares of them."""
         problem = self.other_bounds(state_dict, prefix)
         if problem:
             raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
@@ -93,64 +133,11 @@ def _is_unit_box_like(space: Space) -> TypeGuard[spaces.Box]:
     return bool(((width > 0) & (width <= np.finfo(np.float32).max)).all())
 
 
-class ContinuousOptions(PolicyOptions, total=False):
-    """Options of `ContinuousActorCritic` that its subclasses hand on."""
-
-    critic_net: NetParams | None
-    num_critics: int
-    normalize_reward: bool
-
-
-class ContinuousActorCritic(UnitBoxPolicy):
-    """Actor and critic ensemble; a subclass adds the actor's head.
-
-    Args:
-        critic_net: see `ActorCritic`.
-        num_critics: E, members of the critic ensemble.
-        num_outputs: K numbers that each critic gives for an action, such as quantiles: `critic` returns [E, B, K].
-        normalize_reward: see `ActorCritic`; for training in envs.
-        options: see `Policy`; networks are 256-256 and ReLU by default.
-    """
-
-    default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
-
-    def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        critic_net: NetParams | None = None,
-        num_critics: int = 2,
-        num_outputs: int = 1,
-        normalize_reward: bool = False,
-        **options: Unpack[PolicyOptions],
-    ) -> None:
-        super().__init__(observation_space, action_space, net, **options)
-        name = type(self).__name__
-        self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
-        self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
-        if checked(name, "normalize_reward", normalize_reward, Flag):
-            self.reward_normalizer = RewardScaler()
-        box = cast(spaces.Box, action_space)
-        encoder = Encoder(observation_space, self.net_params)
-        layers = self.net_params.hidden_layers(encoder.out_features)
-        self.actor = Chain(encoder, layers, self._make_head(layers.out_features, box))
-        self._critic_net_params = self.critic_net_params(critic_net)
-        self.critic = Critic(
-            observation_space, box, self._critic_net_params, num_members=self.num_critics, num_outputs=self.num_outputs
-        )
-
-    @abstractmethod
-    def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        """Return the last module of the actor."""
-
-
 class DeterministicActorCritic(ContinuousActorCritic):
     """One action per observation: DDPG, TD3, TD3+BC."""
 
-    def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        return nn.Sequential(Linear(in_features, space.shape[0]), nn.Tanh())
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        return nn.Sequential(Linear(in_features, num_actions), nn.Tanh())
 
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
@@ -160,17 +147,12 @@ class DeterministicActorCritic(ContinuousActorCritic):
 
 
 class SquashedActorCritic(ContinuousActorCritic):
-    """A tanh-squashed Gaussian actor: SAC and what builds on it.
+    """A tanh-squashed Gaussian actor: SAC and algorithms that build on it.
 
     Args:
-        num_outputs: see `ContinuousActorCritic`.
-        use_sde: see `Actor`.
-        sde_sample_interval: see `Actor`.
+        use_sde, sde_sample_interval: see `Actor`.
         log_std_init: logarithm of the standard deviation that this noise starts with.
         options: see `ContinuousActorCritic`.
-
-    Raises:
-        SpaceError: the actions are no Box of one axis with finite bounds.
     """
 
     extra_specs = LOG_PROB
@@ -198,8 +180,8 @@ class SquashedActorCritic(ContinuousActorCritic):
             in_features = cast(MLP, self.actor[1]).out_features
             self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std_init, True, interval)
 
-    def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        return SquashedGaussianHead(in_features, space)
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        return SquashedGaussianHead(in_features, num_actions)
 
     def distribution(self, obs: Tree) -> SquashedGaussian:
         """Return the distribution over actions in (-1, 1) for normalised observations [B, ...]."""
@@ -223,32 +205,13 @@ class SquashedActorCritic(ContinuousActorCritic):
 
 
 class GaussianActorCritic(ContinuousActorCritic):
-    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL.
-
-    Args:
-        options: see `ContinuousActorCritic`.
-
-    Raises:
-        SpaceError: the actions are no Box of one axis with finite bounds.
-    """
+    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL."""
 
     extra_specs = LOG_PROB
+    has_value_network = True
 
-    def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        **options: Unpack[ContinuousOptions],
-    ) -> None:
-        super().__init__(observation_space, action_space, net, **options)
-        net = self._critic_net_params
-        encoder = Encoder(observation_space, net)
-        layers = net.hidden_layers(encoder.out_features)
-        self.value_network = Chain(encoder, layers, ValueHead(layers.out_features, 1))
-
-    def _make_head(self, in_features: int, space: spaces.Box) -> nn.Module:
-        return GaussianHead(in_features, space, bounded_mean=True, min_log_std=-10.0)
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        return GaussianHead(in_features, num_actions, bounded_mean=True, min_log_std=-10.0)
 
     def distribution(self, obs: Tree) -> DiagonalGaussian:
         """Return the distribution over actions around (-1, 1) for normalised observations [B, ...]."""
@@ -271,9 +234,8 @@ class GaussianActorCritic(ContinuousActorCritic):
 class Critic(nn.Module):
     """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
 
-    One ensemble serves every continuous-control algorithm: DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's
-    have K outputs, its quantiles. The members share the encoder, which has weights only where there are images or a
-    user's own module. Actions are a Box of one axis; `net` gives sizes and activation.
+    DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's have K outputs, its quantiles. The members share the
+    encoder, which has weights only where there are images or a user's own module. Actions are a Box of one axis.
     """
 
     def __init__(
@@ -293,7 +255,7 @@ class Critic(nn.Module):
     def forward(self, obs: Tree, action: Tensor, num_members: int | None = None) -> Tensor:
         """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1.
 
-        With `num_members` only the first so many members are computed.
+        With `num_members`, only of the first so many members.
         """
         features = torch.cat([self.encoder(obs), action], dim=-1)
         return self.ensemble(features, num_members)  # type: ignore[no-any-return]  # nn.Module

@@ -13,12 +13,14 @@ from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
-from rltrainer.nets.net_params import MakeEncoder, MakeObsEncoder, NetParams
+from rltrainer.nets.net_params import MakeEncoder, NetParams
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.state import registry
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 from rltrainer.validation.suggestions import did_you_mean
+
+Conv = tuple[int, int, int]
 
 
 class FlatEncoder(nn.Module):
@@ -55,36 +57,22 @@ class OneHotEncoder(nn.Module):
         return torch.cat(vectors, dim=1).to(self.weight_dtype)
 
 
-class ConvEncoder(nn.Module):
-    """Images through three convolutions and a linear layer (Mnih et al. 2015); bytes are scaled to [0, 1].
-
-    The channel axis is the first or the last, whichever is shorter.
-    """
+class ImageEncoder(nn.Module):
+    """Images through convolutions (filters, size, stride) and a linear layer; bytes are scaled to [0, 1]."""
 
     weight_dtype = torch.float32
 
-    def __init__(self, space: spaces.Box, features: int = 512) -> None:
+    def __init__(self, space: spaces.Box, channels_last: bool, convs: Sequence[Conv], features: int) -> None:
         super().__init__()
-        height, width = space.shape[:2] if (last := space.shape[2] < space.shape[0]) else space.shape[1:]
-        channels = space.shape[2] if last else space.shape[0]
-        if min(height, width) < 36:
-            rule = "images (a Box of three axes) must be at least 36 x 36"
-            hint = "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten what is none in a wrapper."
-            raise SpaceError(field_error_text("ConvEncoder", "observation_space", rule, space, hint))
-        self.channels_last = last
+        self.channels_last, self.out_features = channels_last, features
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
-        self.conv = nn.Sequential(
-            nn.Conv2d(channels, 32, 8, 4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3, 1),
-            nn.ReLU(),
-        )
-        with torch.no_grad():
-            num_features = self.conv(torch.zeros(1, channels, height, width)).numel()
-        self.linear = nn.Sequential(Linear(num_features, features), nn.ReLU())
-        self.out_features = features
+        height, width, channels = space.shape if channels_last else (*space.shape[1:], space.shape[0])
+        modules: list[nn.Module] = []
+        for num_filters, size, stride in convs:
+            modules += [nn.Conv2d(channels, num_filters, size, stride), nn.ReLU()]
+            channels, height, width = num_filters, (height - size) // stride + 1, (width - size) // stride + 1
+        self.conv = nn.Sequential(*modules)
+        self.linear = nn.Sequential(Linear(channels * height * width, features), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C, H, W] or [B, H, W, C] to [B, features]."""
@@ -92,20 +80,48 @@ class ConvEncoder(nn.Module):
         return self.linear(self.conv(x.to(self.weight_dtype) * self.scale).flatten(1))  # type: ignore[no-any-return]  # nn.Module
 
 
-registry.add_values(FlatEncoder, OneHotEncoder, ConvEncoder)
+class ConvEncoder(ImageEncoder):
+    """Images of at least 36 x 36 (Mnih et al. 2015); the channel axis is the first or the last, the shorter one."""
+
+    def __init__(self, space: spaces.Box, features: int = 512) -> None:
+        channels_last = space.shape[2] < space.shape[0]
+        if min(space.shape[:2] if channels_last else space.shape[1:]) < 36:
+            rule = "images (a Box of three axes) must be at least 36 x 36"
+            hint = "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten what is none in a wrapper."
+            raise SpaceError(field_error_text("ConvEncoder", "observation_space", rule, space, hint))
+        super().__init__(space, channels_last, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], features)
+
+
+class SmallConvEncoder(ImageEncoder):
+    """Small images through a convolution of 3 x 3 and a linear layer, as Young and Tian (2019) have for MinAtar.
+
+        policy = rl.QNetwork.for_envs(envs, rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=()))
+
+    Args:
+        space: a Box of three axes, at least 3 x 3; channels come first if that axis is shorter than the last.
+        features: F, the size of the output.
+
+    Raises:
+        SpaceError: the space is another.
+    """
+
+    def __init__(self, space: Space, features: int = 128) -> None:
+        shape = space.shape if isinstance(space, spaces.Box) and len(space.shape) == 3 else (0, 0, 0)
+        channels_last = shape[2] <= shape[0]
+        if not isinstance(space, spaces.Box) or min(shape[:2] if channels_last else shape[1:]) < 3:
+            rule, hint = "must be a Box of three axes, at least 3 x 3", "Return None for other leaves of a Dict."
+            raise SpaceError(field_error_text("SmallConvEncoder", "space", rule, space, hint))
+        super().__init__(space, channels_last, [(16, 3, 1)], features)
+
+
+registry.add_values(FlatEncoder, OneHotEncoder, ConvEncoder, SmallConvEncoder)
 
 
 class Encoder(nn.Module):
     """One encoder per leaf of an observation space, whose features are concatenated; or one for the whole observation.
 
-    Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, everything else a `FlatEncoder`, unless
-    `net.encoder` makes another module. If `net.obs_encoder` is given, the module that it makes encodes everything.
-
-    Args:
-        net: says which keys of a Dict are seen (`keys`), and may make modules of the user's (`encoder`, `obs_encoder`).
-
-    Attributes:
-        weight_dtype: of its features, and of the floats that modules of the user's are given.
+    Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, other leaves a `FlatEncoder`, unless
+    `net.encoder` or `net.obs_encoder` makes a module. `net.keys` are the visible parts of a Dict.
 
     Raises:
         SpaceError: the space has a part that no tensor can hold, or an image is too small.
@@ -121,7 +137,9 @@ class Encoder(nn.Module):
         tree = leaf_spaces(space)
         self.sees_whole = net.obs_encoder is not None
         if net.obs_encoder is not None:
-            found = [_whole_encoder(space, net.obs_encoder)]
+            whole = net.obs_encoder(space)
+            input_text = f"the observation, {readable(space)}"
+            found = [(whole, _num_features("NetParams.obs_encoder", input_text, space, whole))]
         else:
             found = [_leaf_encoder(name, leaf, net.encoder) for name, leaf in named_leaves(tree)]
         self.parts = nn.ModuleList(part for part, _ in found)
@@ -136,7 +154,7 @@ class Encoder(nn.Module):
             return leaf if leaf.dtype == self.weight_dtype else leaf.to(self.weight_dtype)
         if self.weight_dtype is not torch.float32:
             obs = cast(obs, self.weight_dtype)
-        # By key: a dict whose keys come in another order than the space's must not meet the wrong encoders.
+        # By key: the keys of an observation may come in another order than those of the space.
         seen = map_tree(lambda _, leaf: leaf, self.structure, obs)
         if self.sees_whole:
             return self.parts[0](seen)  # type: ignore[no-any-return]  # nn.Module
@@ -144,7 +162,7 @@ class Encoder(nn.Module):
         return features[0] if len(features) == 1 else torch.cat(features, dim=1)
 
     def orthogonal_(self, gain: float) -> Self:
-        """Initialise the convolutions of ours orthogonally, and return the encoder; a user's modules are theirs."""
+        """Initialise our convolutions orthogonally, and return the encoder; a user's modules are left alone."""
         for part in self.parts:
             if isinstance(part, ConvEncoder):
                 orthogonal_(part, gain)
@@ -152,7 +170,7 @@ class Encoder(nn.Module):
 
 
 def _seen_space(observation_space: Space, keys: Sequence[str] | None) -> Space:
-    """Return the space that a network sees: of a Dict the parts of some keys, in its order, without the mask."""
+    """Return the visible space: of a Dict the parts of some keys, in its order, without the mask."""
     if not isinstance(observation_space, spaces.Dict):
         if keys is not None:
             rule = "must be None where observations are no Dict"
@@ -165,12 +183,12 @@ def _seen_space(observation_space: Space, keys: Sequence[str] | None) -> Space:
         if key not in parts:
             why = f"{key!r} is no input" if key == ACTION_MASK else f"the observation has no part {key!r}"
             raise ParamsError(f"NetParams.keys: {why}.{did_you_mean(key, parts)}")
-    # Pairs keep their order; gymnasium sorts the keys of a dict.
+    # gymnasium sorts the keys of a dict, and keeps the order of pairs.
     return spaces.Dict([(key, part) for key, part in parts.items() if keys is None or key in keys])
 
 
 def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn.Module, int]:
-    """Return the encoder of a leaf, and how many features it makes."""
+    """Return the encoder of a leaf, and its number of features."""
     own = None if make is None else make(space)
     if own is not None:
         return own, _num_features("NetParams.encoder", f"obs{name}, {readable(space)}", space, own)
@@ -184,15 +202,9 @@ def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn
     return part, part.out_features
 
 
-def _whole_encoder(space: Space, make: MakeObsEncoder) -> tuple[nn.Module, int]:
-    """Return the user's encoder of a whole observation, and how many features it makes."""
-    encoder = make(space)
-    return encoder, _num_features("NetParams.obs_encoder", f"the observation, {readable(space)}", space, encoder)
-
-
-def _num_features(field: str, what: str, space: Space, encoder: object) -> int:
-    """Return the width of what an encoder of the user's makes of two values of a space."""
-    rule = f"{field}: must make a module from [B, ...] to float [B, F] for {what}"
+def _num_features(field: str, input_text: str, space: Space, encoder: object) -> int:
+    """Return the width of the output of a user's encoder for two values of a space."""
+    rule = f"{field}: must make a module from [B, ...] to float [B, F] for {input_text}"
     if not isinstance(encoder, nn.Module):
         raise ParamsError(f"{rule}; got {readable(encoder)} ({type(encoder).__name__})")
     device = next((parameter.device for parameter in encoder.parameters()), None)
@@ -211,46 +223,8 @@ def _num_features(field: str, what: str, space: Space, encoder: object) -> int:
 
 
 def _two_values(space: Space, device: torch.device | None) -> Tensor:
-    """Return a batch of two values that the space holds, as they are stored."""
+    """Return a batch of two values of the space, as they are stored."""
     value = np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
-    # First the memory, on a device that may have none: see `load`.
+    # Allocated on the device first, which is "meta" while a file is loaded: see `load_file`.
     values = torch.empty((2, *leaf_shape(space)), dtype=stored_dtype(space), device=device)
     return values.copy_(torch.from_numpy(np.asarray(value)))
-
-
-class SmallConvEncoder(nn.Module):
-    """Small images through a convolution of 3 x 3 and a linear layer, as Young and Tian (2019) have for MinAtar.
-
-        policy = rl.QNetwork.for_envs(envs, rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=()))
-
-    Bytes are scaled to [0, 1]; the channel axis is the first if that is shorter than the last, else the last.
-
-    Args:
-        space: a Box of three axes, at least 3 x 3.
-        features: F, how many it makes of an image.
-
-    Raises:
-        SpaceError: the space is another.
-    """
-
-    weight_dtype = torch.float32
-
-    def __init__(self, space: Space, features: int = 128) -> None:
-        super().__init__()
-        shape = space.shape if isinstance(space, spaces.Box) and len(space.shape) == 3 else (0, 0, 0)
-        self.channels_last = shape[2] <= shape[0]
-        channels, height, width = (shape[2], *shape[:2]) if self.channels_last else shape
-        if min(height, width) < 3:
-            rule, hint = "must be a Box of three axes, at least 3 x 3", "Return None for other leaves of a Dict."
-            raise SpaceError(field_error_text("SmallConvEncoder", "space", rule, space, hint))
-        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
-        self.conv = nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU())
-        self.linear = nn.Sequential(Linear(16 * (height - 2) * (width - 2), features), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, C, H, W] or [B, H, W, C] to [B, features]."""
-        x = x.movedim(-1, 1) if self.channels_last else x
-        return self.linear(self.conv(x.to(self.weight_dtype) * self.scale).flatten(1))  # type: ignore[no-any-return]  # nn.Module
-
-
-registry.add_values(SmallConvEncoder)

@@ -41,38 +41,45 @@ class ValueHead(Linear):
         return values if self.num_outputs == 1 else values.view(*values.shape[:-1], -1, self.num_outputs)
 
 
-class CategoricalHead(nn.Module):
+class LinearHead(nn.Module):
+    """Parent of the heads whose parameters of a distribution are a linear function of the features."""
+
+    def __init__(self, in_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.linear = Linear(in_features, num_outputs)
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Map [B, in_features] to [B, num_outputs]."""
+        return full_precision(run_through((self.linear,), features))
+
+
+class CategoricalHead(LinearHead):
     """Logits of a Discrete or MultiDiscrete space."""
 
     def __init__(self, in_features: int, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
-        super().__init__()
-        self.is_multi = isinstance(space, spaces.MultiDiscrete)
-        self.sizes = [int(n) for n in (space.nvec if isinstance(space, spaces.MultiDiscrete) else [space.n])]
+        sizes = [int(n) for n in (space.nvec if isinstance(space, spaces.MultiDiscrete) else [space.n])]
+        super().__init__(in_features, sum(sizes))
+        self.is_multi, self.sizes = isinstance(space, spaces.MultiDiscrete), sizes
         self.start = [int(n) for n in np.atleast_1d(space.start)]
-        self.linear = Linear(in_features, sum(self.sizes))
 
     def forward(self, features: Tensor) -> Distribution:
         """Map [B, in_features] to a distribution over choices."""
-        logits = full_precision(run_through((self.linear,), features))
+        logits = self.outputs(features)
         if not self.is_multi:
             return Categorical(logits, self.start[0])
         parts = zip(torch.split(logits, self.sizes, dim=-1), self.start, strict=True)
         return MultiCategorical([Categorical(part, start) for part, start in parts])
 
 
-class BernoulliHead(nn.Module):
+class BernoulliHead(LinearHead):
     """Log-odds of the flags of a MultiBinary space."""
-
-    def __init__(self, in_features: int, space: spaces.MultiBinary) -> None:
-        super().__init__()
-        self.linear = Linear(in_features, space.shape[0])
 
     def forward(self, features: Tensor) -> Bernoulli:
         """Map [B, in_features] to a distribution over flags [B, D]."""
-        return Bernoulli(full_precision(run_through((self.linear,), features)))
+        return Bernoulli(self.outputs(features))
 
 
-class GaussianHead(nn.Module):
+class GaussianHead(LinearHead):
     """A normal with a linear mean and a standard deviation that does not depend on the observation.
 
     Args:
@@ -86,55 +93,44 @@ class GaussianHead(nn.Module):
     def __init__(
         self,
         in_features: int,
-        space: spaces.Box,
+        num_actions: int,
         log_std: float = 0.0,
         bounded_mean: bool = False,
         min_log_std: float = -5.0,
     ) -> None:
-        super().__init__()
-        self.min_log_std = min_log_std
-        self.linear = Linear(in_features, space.shape[0])
-        self.log_std = nn.Parameter(torch.full((space.shape[0],), float(log_std)))
-        self.bounded_mean = bounded_mean
+        super().__init__(in_features, num_actions)
+        self.log_std = nn.Parameter(torch.full((num_actions,), float(log_std)))
+        self.bounded_mean, self.min_log_std = bounded_mean, min_log_std
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""
-        mean = full_precision(run_through((self.linear,), features))
+        mean = self.outputs(features)
         log_std = self.log_std.clamp(self.min_log_std, self.MAX_LOG_STD)
         if log_std.requires_grad:
-            # Gradients pass the clamp: what a single step took beyond its bounds would never be trained again.
+            # The gradient ignores the clamp: otherwise a number that one step took beyond its bounds would stay there.
             log_std = log_std.detach() + (self.log_std - self.log_std.detach())
         return DiagonalGaussian(mean.tanh() if self.bounded_mean else mean, log_std)
 
 
-class SquashedGaussianHead(nn.Module):
+class SquashedGaussianHead(LinearHead):
     """A tanh-squashed normal; mean and standard deviation both depend on the observation."""
 
     LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
-    def __init__(self, in_features: int, space: spaces.Box) -> None:
-        super().__init__()
-        self.linear = Linear(in_features, 2 * space.shape[0])
+    def __init__(self, in_features: int, num_actions: int) -> None:
+        super().__init__(in_features, 2 * num_actions)
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
-        mean, log_std = full_precision(run_through((self.linear,), features)).chunk(2, dim=-1)
+        mean, log_std = self.outputs(features).chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
 
 
-def make_head(
-    in_features: int, space: Space, owner: str, log_std: float = 0.0
-) -> CategoricalHead | BernoulliHead | GaussianHead:
+def make_head(in_features: int, space: Space, owner: str, log_std: float = 0.0) -> nn.Module:
     """Return the head of an action space: Discrete, or MultiDiscrete, MultiBinary or Box of one axis.
 
-    Args:
-        in_features: size of the features.
-        space: the action space.
-        owner: the class that acts, for the error's text.
-        log_std: where a Gaussian starts.
-
     Raises:
-        SpaceError: any other space, or one of more choices than a network has outputs for.
+        SpaceError: any other space, or one of more choices than a network has outputs for; in the name of `owner`.
     """
     require_few_choices(owner, space)
     if isinstance(space, spaces.Discrete):
@@ -143,10 +139,10 @@ def make_head(
         if isinstance(space, spaces.MultiDiscrete):
             return CategoricalHead(in_features, space)
         if isinstance(space, spaces.MultiBinary):
-            return BernoulliHead(in_features, space)
+            return BernoulliHead(in_features, space.shape[0])
         if isinstance(space, spaces.Box):
             require_floats(owner, space)
-            return GaussianHead(in_features, space, log_std)
+            return GaussianHead(in_features, space.shape[0], log_std)
     rule = "must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis"
     raise SpaceError(field_error_text(owner, "action_space", rule, space, "Flatten it in a wrapper of the env."))
 
@@ -155,13 +151,15 @@ EPS = 1e-6
 
 
 class StateDependentHead(nn.Module):
-    """A normal with a linear mean, explored by noise phi(obs) theta, theta ~ N(0, std^2) [F, A].
+    """A normal with a linear mean, explored by noise phi(obs) theta, theta ~ N(0, std^2) [F, A] (gSDE).
 
     Each env keeps its theta, in standard normal numbers, for `sample_interval` steps, at most to the end of its
     episode: so actions do not jump from step to step. Over all theta an action is normal, with the variance
-    phi^2 std^2: updates go by that, and need no theta. No gradient reaches the features through the variance:
-    so it is on policy in Stable-Baselines3 (`learn_features=False`), while its SAC and TQC let it through. As there,
-    the mean of what is squashed is clipped to [-2, 2].
+    phi^2 std^2: updates use this distribution, and need no theta. No gradient reaches the features through the
+    variance, as on policy in Stable-Baselines3 (`learn_features=False`); its SAC and TQC let it through. As there, the
+    mean of a squashed action is clipped to [-2, 2].
+
+    Source: Raffin et al. 2021, Smooth Exploration for Robotic Reinforcement Learning, section 3.
 
     Args:
         log_std: initial logarithm of std.
@@ -206,20 +204,16 @@ class StateDependentHead(nn.Module):
 
 
 def explored(actor: nn.Sequential, obs: Tree, state: Tensor | None, generator: torch.Generator | None) -> Decision:
-    """Return what an actor with such a head decides, in the scale of its networks; without a state, at its start."""
+    """Return the decision of an actor with a `StateDependentHead`, in the scale of its networks."""
     features, head = actor[:-1](obs), actor[-1]
-    assert isinstance(head, StateDependentHead), "the policy looks at its option first"
+    assert isinstance(head, StateDependentHead)
     state = head.initial_state(len(features)) if state is None else state
     distribution, action, state = head.explore(features, state, generator)
     return Decision(action, state, {"log_prob": partial(distribution.log_prob, action)})
 
 
 def require_box(owner: str, use_sde: object, sample_interval: object, action_space: Space) -> tuple[bool, Any]:
-    """Return the checked options of a policy that may explore so.
-
-    Raises:
-        ParamsError: one breaks its rule, or there is nothing for it to be about; the text names `owner`.
-    """
+    """Return the checked options of a policy with gSDE; a `ParamsError` in the name of `owner` if they do not fit."""
     use_sde = checked(owner, "use_sde", use_sde, Flag)
     sample_interval = checked(owner, "sde_sample_interval", sample_interval, PositiveInt | None)
     if use_sde and not isinstance(action_space, spaces.Box):

@@ -16,20 +16,15 @@ from rltrainer.functional.scalars import computed_once
 from rltrainer.nets.linear import MIN_PRODUCT, Linear, hooks_of, is_large, run_through
 from rltrainer.nets.weight_dtype import full_precision
 
+# Makes the activation of one layer, as `nn.ReLU`, or `nn.LayerNorm` from the number of the layer's features.
 Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
-"""Makes the activation of one layer, such as `nn.ReLU`. One that needs an argument, such as `nn.LayerNorm`, is given
-the number of the layer's features."""
+# Members of an ensemble: each may have objects of its own, and a file could ask for any number of them.
 MAX_MEMBERS = 1000
-"""Of an ensemble: more than anyone trains, as each member may have objects of its own, which a file could ask for."""
 TModule = TypeVar("TModule", bound=nn.Module)
 
 
 class MLP(nn.Module):
-    """Linear layers of these sizes, the input's first, with an activation after each, the last one too.
-
-    Raises:
-        ParamsError: `activation` makes no module.
-    """
+    """Linear layers of these sizes, the input's first, with an activation after each, the last one too."""
 
     def __init__(self, sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
@@ -39,18 +34,14 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, sizes[0]] to [B, sizes[-1]]."""
-        parts = self._modules  # without `nn.Module`'s way to them: 2 us of a forward pass
+        parts = self._modules  # without `nn.Module`'s attribute lookup: 2 us of a forward pass
         pairs = zip(parts["layers"]._modules.values(), parts["activations"]._modules.values(), strict=True)  # type: ignore[union-attr]  # both are there
         modules = itertools.chain.from_iterable(pairs)
         return run_through(modules, x)  # type: ignore[no-any-return]  # of whatever the modules make
 
 
 def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:
-    """Return a new activation for a layer of this width.
-
-    Raises:
-        ParamsError: no module comes of it, or a lazy one; the text names `owner`.
-    """
+    """Return a new activation for a layer of this width; a `ParamsError` in the name of `owner` if it is no module."""
     make: Callable[..., Any] = activation
     made, cause = None, None
     try:
@@ -65,10 +56,10 @@ def make_activation(activation: Activation, num_features: int, owner: str) -> nn
 
 
 def _needs_width(make: Callable[..., Any]) -> bool:
-    """Return whether a maker has exactly one argument that must be given."""
+    """Return whether a function has exactly one required argument."""
     try:
         parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # not callable, or written in C: calling it says more
+    except (TypeError, ValueError):  # not callable, or written in C: the call's own error says more
         return False
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
 
@@ -76,8 +67,7 @@ def _needs_width(make: Callable[..., Any]) -> bool:
 def orthogonal_(module: TModule, gain: float) -> TModule:
     """Initialise every linear layer and convolution orthogonally with zero bias, and return the module.
 
-    What on-policy methods learn fastest from: Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the
-    core and of the Atari details.
+    Source: Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the core and of the Atari details.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -112,11 +102,7 @@ class PerMember(nn.ModuleList):
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape with K outputs, evaluated together.
-
-    Raises:
-        ParamsError: `activation` makes no module, or there are too many members.
-    """
+    """E perceptrons of equal shape with K outputs, evaluated together."""
 
     def __init__(
         self,
@@ -139,12 +125,7 @@ class EnsembleMLP(nn.Module):
         self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
 
     def forward(self, x: Tensor, num_members: int | None = None) -> Tensor:
-        """Map features [B, in_features] to the outputs of each member: [E, B] of one each, else [E, B, K].
-
-        Args:
-            x: the features.
-            num_members: evaluate only so many, the first; None is all.
-        """
+        """Map [B, in_features] to outputs [E, B], or [E, B, K] for K > 1, of all or of the first `num_members`."""
         members = [x] * (num_members or self.num_members)
         if self._is_quicker_one_by_one(x):
             outputs = torch.stack(self._one_by_one(members))
@@ -153,7 +134,7 @@ class EnsembleMLP(nn.Module):
         return full_precision(outputs.squeeze(-1) if self.num_outputs == 1 else outputs)
 
     def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
-        """Return one activation for all members, or one for each where it has weights or mixes the rows of a batch."""
+        """Return one activation for all members, or one each where it has weights or mixes the rows of a batch."""
         made = make_activation(activation, num_features, "EnsembleMLP")
         mixes_rows = any(isinstance(module, nn.BatchNorm1d | nn.InstanceNorm1d) for module in made.modules())
         if not mixes_rows and not [*made.parameters(), *made.buffers()]:
@@ -162,7 +143,7 @@ class EnsembleMLP(nn.Module):
         return PerMember([made, *others])
 
     def _is_quicker_one_by_one(self, x: Tensor) -> bool:
-        """Return whether single products are large enough to pay: oneDNN does not help batched ones."""
+        """Return whether single products are large enough for oneDNN, which does not help batched ones."""
         if len(x) * self._widest <= MIN_PRODUCT or not is_large(x, self._widest // x.shape[-1]):
             return False
         hooks = [hooks_of(layer) for layer in self.layers if isinstance(layer, EnsembleLinear)]
@@ -171,7 +152,7 @@ class EnsembleMLP(nn.Module):
     def _one_by_one(self, members: list[Tensor]) -> list[Tensor]:
         for layer in self.layers:
             if isinstance(layer, EnsembleLinear):
-                # Whatever else makes a product oneDNN's was asked for the widest layer.
+                # The other conditions of `is_large` were checked for the widest layer.
                 is_small = members[0].numel() * layer.weight.shape[2] <= MIN_PRODUCT
                 product: Any = functional.linear if is_small else torch.ops.rltrainer.linear
                 parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=False)
@@ -185,12 +166,9 @@ class EnsembleMLP(nn.Module):
 class Dropout(nn.Module):
     """Sets each number to 0 with probability p in train mode, and scales the others by 1 / (1 - p).
 
-    The masks follow from a counter, a buffer that is saved with the weights and goes on by one with every mask. So
-    compiled and uncompiled steps drop the same units, and a resumed run goes on with the next mask. Source: Srivastava
-    et al. 2014, Dropout.
-
-    Args:
-        p: probability in [0, 1).
+    No random number of torch's is drawn: each mask follows from a counter, which is saved with the weights and grows by
+    one with every mask. So compiled and uncompiled steps drop the same units, and a resumed run continues with the next
+    mask. Source: Srivastava et al. 2014, Dropout.
     """
 
     num_masks: Tensor
@@ -198,7 +176,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        # Where it starts sets the masks of one layer apart from those of another.
+        # A random start: the masks of one layer differ from those of another.
         self.register_buffer("num_masks", torch.randint(2**31, ()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -207,14 +185,14 @@ class Dropout(nn.Module):
             return x
         self.num_masks += 1
         position = torch.arange(x.numel(), device=x.device)
-        # A graph that hashed the counter anew for each number took twice as long to compile, and longer to run.
+        # A graph that hashes the counter again for each number takes twice as long to compile, and longer to run.
         seed = computed_once(_mix(self.num_masks))
         number = _mix(seed + position).view(x.shape)
         return torch.where(number >= self.p * 2**32, x / (1 - self.p), 0.0)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Hash integers to what looks like uniform ones in [0, 2**32), in int64 without overflow."""
+    """Hash integers to pseudo-random ones in [0, 2**32), in int64 without overflow."""
     for _ in range(2):
         x = x & 0xFFFFFFFF
         x = ((x >> 16) ^ x) * 0x45D9F3B

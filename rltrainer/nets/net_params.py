@@ -17,10 +17,10 @@ ACTIVATIONS = (
     nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
 )  # fmt: skip
 registry.add_values(*ACTIVATIONS, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm)
+# From the space of a leaf to a module from the leaf, as stored [B, ...], to features [B, F]; None takes the default.
 MakeEncoder = Callable[[Any], nn.Module | None]
-"""From the space of a leaf to a module that maps the leaf, as stored [B, ...], to features [B, F]; None takes ours."""
+# From an observation space to a module from observations, as stored [B, ...], to features [B, F].
 MakeObsEncoder = Callable[[Any], nn.Module]
-"""From an observation space to a module that maps observations, as stored [B, ...], to features [B, F]."""
 
 
 def _are_names(value: Any) -> bool:
@@ -45,10 +45,10 @@ AnyActivation = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class NetParams(Params):
-    """One network of a policy: encoders of the observation's leaves, then hidden layers; the policy adds the head.
+    """Parts of one network of a policy: encoders, then hidden layers; the policy adds the head.
 
-    A policy takes one as `net`, and as `critic_net` where its critic is to be another. What is None is the policy's
-    default. To build a network of a policy of your own:
+    A policy takes one as `net`, and may take another one as `critic_net`. None stands for the policy's default. A
+    policy of your own builds its networks from them:
 
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)
@@ -65,13 +65,12 @@ class NetParams(Params):
     """Probability with which a unit of a hidden layer is dropped in training, before the norm (as in DroQ, Hiraoka et
     al. 2022). Target networks and policies that act in envs drop none."""
     encoder: Annotated[MakeEncoder, Rule("a callable (space of a leaf) -> module", _is_maker)] | None = None
-    """Makes the encoder of a leaf of the observation from its space; it gets the leaf as it is stored, bytes as bytes.
-    F is found by trying. Where it returns None, and for None here: convolutions for images, one-hot vectors for
-    choices, everything else as it is."""
+    """Makes the encoder of a leaf of the observation from its space; the encoder gets the leaf as stored, bytes as
+    bytes. F is found by a trial. None, here or returned, stands for convolutions for images, one-hot vectors for
+    choices, and other leaves as they are."""
     obs_encoder: Annotated[MakeObsEncoder, Rule("a callable (observation space) -> module", _is_maker)] | None = None
-    """Makes one encoder of the whole observation from its space, instead of one for each leaf: for parts of a Dict that
-    must meet before the hidden layers. The module gets the observation as it is stored, a dict for a Dict, with the
-    parts in `keys` and without `action_mask`."""
+    """Makes one encoder of the whole observation from its space, to combine parts of a Dict before the hidden layers.
+    The encoder gets the observation as stored, a dict for a Dict, with the parts in `keys` and no `action_mask`."""
     keys: Annotated[Sequence[str], Rule("a sequence of names", _are_names)] | None = None
     """The parts of a Dict observation that the network sees; None is all. A critic may see what the actor does not."""
 
@@ -79,7 +78,7 @@ class NetParams(Params):
         super().__post_init__()
         if self.encoder is not None and self.obs_encoder is not None:
             self.raise_invalid("obs_encoder", "must be None where there is an encoder for each leaf")
-        for name in ("hidden_sizes", "keys"):  # frozen all through, and equal to what a file brings back
+        for name in ("hidden_sizes", "keys"):  # tuples: hashable, and equal to those that a file restores
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
 
@@ -99,7 +98,7 @@ class NetParams(Params):
         return EnsembleMLP(num_members, in_features, self.layer_sizes(in_features)[1:], self.after_linear, num_outputs)
 
     def after_linear(self, num_features: int) -> nn.Module:
-        """Return what stands between a hidden layer and the next: dropout, norm, activation."""
+        """Return the module between a hidden layer and the next: dropout, norm, activation."""
         if self.activation is None:
             self.raise_invalid("activation", "must be given to build a network")
         activation = make_activation(self.activation, num_features, "NetParams")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rltrainer.nets.modes import ModuleTree
+from rltrainer.nets.linear import ModuleTree
 from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.plan import UpdateCallbacks, UpdatePlan

@@ -60,7 +60,7 @@ def test_box_gets_a_gaussian_whose_spread_ignores_the_observation() -> None:
 
 
 def test_a_bounded_mean_is_squashed() -> None:
-    head = GaussianHead(4, BOX, log_std=-1.0, bounded_mean=True)
+    head = GaussianHead(4, 2, log_std=-1.0, bounded_mean=True)
     features = 100 * torch.randn(5, 4)
     distribution = head(features)
     torch.testing.assert_close(distribution.mean, head.linear(features).tanh())
@@ -68,7 +68,7 @@ def test_a_bounded_mean_is_squashed() -> None:
 
 
 def test_log_std_is_kept_in_range() -> None:
-    gaussian, squashed = GaussianHead(4, BOX), SquashedGaussianHead(4, BOX)
+    gaussian, squashed = GaussianHead(4, 2), SquashedGaussianHead(4, 2)
     for value, of_gaussian, of_squashed in ((-100.0, -5.0, -20.0), (100.0, 2.0, 2.0)):
         torch.nn.init.constant_(gaussian.log_std, value)
         torch.nn.init.zeros_(squashed.linear.weight)
@@ -78,7 +78,7 @@ def test_log_std_is_kept_in_range() -> None:
 
 
 def test_a_spread_beyond_its_bounds_is_still_trained() -> None:
-    head = GaussianHead(4, BOX)
+    head = GaussianHead(4, 2)
     with torch.no_grad():
         head.log_std.copy_(torch.tensor([-5.7, 2.3]))
     log_std = head(torch.ones(1, 4)).log_std
@@ -97,7 +97,7 @@ def test_iql_may_be_surer_than_other_gaussians() -> None:
 
 
 def test_squashed_head_makes_mean_and_spread_of_the_features() -> None:
-    head = SquashedGaussianHead(4, BOX)
+    head = SquashedGaussianHead(4, 2)
     features = torch.randn(5, 4)
     both = head.linear(features)
     distribution = head(features)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rltrainer.nets.modes import ModuleTree
+from rltrainer.nets.linear import ModuleTree
 
 CHANGES: dict[str, Callable[[nn.Sequential], Any]] = {
     "appended": lambda net: net.append(nn.ReLU()),
