@@ -19,7 +19,7 @@ from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
-from rltrainer.updates.compiled_step import tell_norms
+from rltrainer.updates.compiled_step import add_norms
 
 
 @dataclasses.dataclass(slots=True)
@@ -175,7 +175,7 @@ class OnPolicyAlgorithm(Algorithm):
             optimizer.apply_rest()
         accumulation.num_steps = 0
         if results and self.plan.update.tells_norms:
-            tell_norms(results[-1], self.optimizers_by_loss())
+            add_norms(results[-1], self.optimizers_by_loss())
 
 
 def check_standardized(name: str, field: str, batch_size: int | None, num_cells: int | None) -> None:

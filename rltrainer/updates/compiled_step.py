@@ -1,4 +1,4 @@
-"""Running of gradient steps: as written, or compiled; on CUDA as a CUDA graph. All that knows `torch.compile`."""
+"""Gradient steps as they are run: as written, or compiled; on CUDA as CUDA graphs. All use of `torch.compile`."""
 
 import contextlib
 import dataclasses
@@ -24,29 +24,28 @@ from rltrainer.updates.adam import Adam
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
 from rltrainer.updates.optimizer import Optimizer
 
-LONG_RUN = 100_000
-"""From this many gradient steps on, compiling saves more time than it takes, whatever the networks."""
-LONG_RUN_OF_LARGE = 20_000
-"""The same for networks of at least `LARGE` parameters: each of their steps saves more."""
-LARGE = 50_000
+# From this many gradient steps on, compiling saves more time than it takes: for any networks, and for large ones.
+LONG_RUN, LONG_RUN_OF_LARGE, LARGE = 100_000, 20_000, 50_000
 STEPS_PER_CUDA_GRAPH = 32
-"""At most so many gradient steps of an update become one CUDA graph: a longer one gains nothing and takes memory."""
+"""Largest number of gradient steps in one CUDA graph: a longer one gains nothing and takes memory."""
+TESTED = ("2.11.", "2.12.", "2.13.")
+"""Versions of torch whose guards this file knows; with another one, a graph looks at everything again at each call."""
 
 Step = Callable[..., Any]
 _NUMBERS = itertools.count()
 
 
 class CompiledStep:
-    """Takes an algorithm's gradient steps, compiled and as CUDA graphs where the plan says so.
+    """Takes an algorithm's gradient steps, compiled and as CUDA graphs if the plan says so.
 
-    A step that can be compiled draws no random numbers and has no branch on a tensor's value: what it needs comes as
-    arguments, and what it changes are tensors, in place. Where it does something that no graph can hold (a `print`, an
-    optimizer of the user's), the graph breaks there. Compiled steps give the numbers of eager ones up to rounding, and
-    CUDA graphs those of the steps that they hold, exactly. Where the algorithm has changed in a way that they depend
-    on, they are compiled or recorded anew; see `Fingerprint`.
+    A step that can be compiled samples no random numbers and has no branch on a tensor's value: it gets all numbers as
+    arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
+    user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
+    numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
+    see `Fingerprint`.
 
     Args:
-        owner: the algorithm. Its `_step` goes from tensors to an `UpdateResult`, `_tensors` returns all tensors that
+        owner: the algorithm: its `_step` goes from tensors to an `UpdateResult`, `_tensors` returns all tensors that
             it changes, `_modules` all its networks.
     """
 
@@ -61,26 +60,16 @@ class CompiledStep:
         self.is_compiled = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy without what was compiled or wrapped: it would go on to train the original's networks."""
+        """Copy without the compiled step, which would train the original's networks."""
         return type(self), (self._owner,)
 
     def check_plan(self, plan: UpdatePlan, is_ours: bool) -> None:
-        """Check that a plan can be followed; arguments as of `attach`.
-
-        Raises:
-            ParamsError: the plan asks for a CUDA graph that cannot be.
-        """
+        """Raise a `ParamsError` if a plan asks for a CUDA graph that cannot be; arguments as of `attach`."""
         device = next(self._owner.policy.parameters()).device
         _check_cuda_graph(plan, device, is_ours, _leaves_graph(plan))
 
     def attach(self, plan: UpdatePlan, is_ours: bool) -> None:
-        """Follow a plan from the next update on.
-
-        Args:
-            plan: the plan.
-            is_ours: whether all optimizers are ours, which a graph can hold.
-
-        """
+        """Apply a plan from the next update on; `is_ours` if all optimizers are ours, which a graph can hold."""
         policy: nn.Module = self._owner.policy
         device = next(policy.parameters()).device
         self._callbacks = plan.callbacks
@@ -106,32 +95,25 @@ class CompiledStep:
         self._record_with(CudaRecorder(device) if choice else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
-        """Record the steps, if there is a recorder; look at what compiled or recorded ones depend on."""
+        """Record the steps if there is a recorder; have a fingerprint of compiled or recorded ones."""
         is_recorded = recorder is not None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
         is_watched = self.is_compiled or is_recorded
         self._fingerprint = Fingerprint(self._owner, self._states, is_recorded) if is_watched else None
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the number formats of the steps, for what is compared with their results."""
+        """Return a context with the number formats of the steps, for numbers that are compared with theirs."""
         owner = self._owner
         amp = owner.plan.precision.amp
         return contextlib.nullcontext() if amp is None else _autocast(owner.device, amp)
 
     @property
     def has_cuda_graph(self) -> bool:
-        """Return whether gradient steps run as CUDA graphs."""
+        """True if gradient steps run as CUDA graphs."""
         return self._graph is not None and self._graph.is_on
 
     def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
-        """Take the gradient steps of an update.
-
-        Args:
-            steps: the arguments of each.
-
-        Returns:
-            the result of each.
-        """
+        """Take the gradient steps of an update, given the arguments of each, and return their results."""
         results: list[Any] = []
         if has_callbacks := self._callbacks.before is not None or self._callbacks.after is not None:
             steps = self._with_callbacks(steps, results)
@@ -141,7 +123,7 @@ class CompiledStep:
             for args in steps:
                 results.append(self._eager(*args))  # no comprehension: it would be one more frame to read through
             return results
-        state = self._fingerprint()  # by which the compiler and the graphs keep apart what they made for another one
+        state = self._fingerprint()  # the compiler and the graphs keep what they make by this name
         if self._graph is None and not has_callbacks:
             return self._run_compiled(state, steps)
         run, size = self._graph or self._run_compiled, 1 if has_callbacks else STEPS_PER_CUDA_GRAPH
@@ -153,9 +135,7 @@ class CompiledStep:
     def _with_callbacks(self, steps: Iterable[tuple[Any, ...]], results: list[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of each step; call back before it, and after it if no optimizer left it out.
 
-        Args:
-            steps: the arguments.
-            results: of the steps; that of the last one is there when the next one is asked for.
+        `results` has the result of the last step when the arguments of the next one are asked for.
         """
         callbacks, skips = self._callbacks, self._owner.plan.skips_steps
         may_leave_out = [o for o in self._owner.optimizers_by_loss().values() if skips or o.can_stop]
@@ -168,7 +148,6 @@ class CompiledStep:
                 callbacks.after(taken, results[-1])
 
     def _run_compiled(self, state: str, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Take the steps, compiled if they are."""
         if not self.is_compiled or self._compiled is None:
             return [self._eager(*args) for args in steps]
         if not torch._dynamo.config.trace_autograd_ops:  # a trainer has switched it on once for all its updates
@@ -179,7 +158,7 @@ class CompiledStep:
             try:
                 results.append(self._compiled(state, *args))
             except Exception as error:
-                # Nothing was run yet: a graph is compiled before its first operation. The step's own errors go on.
+                # Nothing was run yet: a graph is compiled before its first operation. The step's own errors are raised.
                 if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                     raise
                 self.is_compiled = False
@@ -201,7 +180,7 @@ def tracing_gradients() -> Iterator[None]:
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
-    """Return whether to compile; says so in one line where nobody said it before."""
+    """Return whether to compile; log the choice of "auto" in one line."""
     choice = plan.runtime.compile
     if choice == "auto":
         long_run = LONG_RUN_OF_LARGE if num_parameters >= LARGE else LONG_RUN
@@ -228,7 +207,7 @@ def _check_cuda_graph(plan: UpdatePlan, device: torch.device, is_ours: bool, lea
         plan.runtime.raise_invalid("cuda_graph", rule, 'Move the policy, `.to("cuda")`, before its algorithm is built.')
     if leaves_graph:
         hint = "UpdatePlan.callbacks.on_loss and all_reduce are called between its operations."
-        plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False where someone listens to losses', hint)
+        plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False with callbacks of losses', hint)
     if not is_ours:
         hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
         plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False with an optimizer of your own', hint)
@@ -241,21 +220,21 @@ def _can_trace_gradients() -> bool:
 
 
 def _with_code_of_its_own(step: Step) -> Step:
-    """Return the same function to the compiler as one it has not seen.
+    """Return the same function as one that the compiler has not seen.
 
     It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
     remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
     """
 
     def compiled_step(state: str, *args: Any) -> Any:
-        # The compiler compiles anew for another state, since the state is looked at.
-        return step(*args) if state else None
+        return step(*args) if state else None  # a graph that looks at the state is compiled again for another one
 
     compiled_step.__code__ = compiled_step.__code__.replace(co_name=f"compiled_step_{next(_NUMBERS)}")
     return compiled_step
 
 
-_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|import_rltrainer|builtins)|\.torch\b|__dataclass_fields__")
+# Names of sources in Dynamo's guards: a class's dict would be copied to be looked at.
+_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|import_rltrainer|builtins)|\.torch\b|__dataclass_fields__|type\(")
 _OF_NETWORKS = re.compile(r"\._(modules|parameters|buffers)\b|optimizer\b.*\.")
 _CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
 _FUNCTIONS = ("CLOSURE_MATCH", "ID_MATCH")
@@ -265,24 +244,22 @@ _HOOKS_OF_BACKWARD = "AUTOGRAD_SAVED_TENSORS_HOOKS"
 
 
 def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
-    """Say what each call of a graph looks at again.
+    """Return which guards each call of a graph checks again.
 
-    Of its arguments and torch's modes that is everything; of the algorithm's own attributes types, numbers, texts,
+    These are: all of its arguments and of torch's modes; of the algorithm's own attributes types, numbers, texts,
     lengths, keys, functions and replaced methods, as far as the step has read them; of networks and programs numbers,
-    texts and functions. The compiler would ask for ten times as much, whose memory is cold after an env step:
-    some 50 us per gradient step. `Fingerprint` looks once per update at what is left.
+    texts and functions. The compiler would check ten times as much, in memory that is cold after an env step: some
+    50 us per gradient step. `Fingerprint` looks at the rest once per update.
     """
-    return [_can_fail(guard.name, guard.guard_type) and not _is_for_fingerprint(guard) for guard in guards]
+    return [_can_fail(guard) for guard in guards]
 
 
-def _is_for_fingerprint(guard: Any) -> bool:
-    """Return whether a guard asks for replaced methods of a module, or of an optimizer, which is this library's own."""
-    return guard.guard_type == "NOT_PRESENT_IN_GENERIC_DICT" and isinstance(guard.value, nn.Module | Optimizer)
-
-
-def _can_fail(name: str, kind: str) -> bool:
-    """Return whether a guard on this source may fail while nothing that `Fingerprint` looks at has changed."""
-    if kind == _HOOKS_OF_BACKWARD or _OF_LIBRARIES.search(name) or "type(" in name:  # a class's dict would be copied
+def _can_fail(guard: Any) -> bool:
+    """Return whether a guard may fail while nothing that `Fingerprint` looks at has changed."""
+    name, kind = guard.name, guard.guard_type
+    if kind == "NOT_PRESENT_IN_GENERIC_DICT" and isinstance(guard.value, nn.Module | Optimizer):  # replaced methods
+        return False
+    if kind == _HOOKS_OF_BACKWARD or _OF_LIBRARIES.search(name):
         return False
     if name.startswith("G["):
         return kind in (*_CONSTANTS, *_FUNCTIONS)
@@ -297,9 +274,11 @@ def _can_fail(name: str, kind: str) -> bool:
 
 
 def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any]:
+    is_tested = torch.__version__.startswith(TESTED)
     return {
-        "guard_filter_fn": _guards_that_can_fail,
-        # The sizes of arguments are guarded, and those of the algorithm's own tensors looked at by `attach`.
+        # A wrong answer would be a stale graph.
+        **({"guard_filter_fn": _guards_that_can_fail} if is_tested else {}),
+        # The sizes of arguments are guarded, and `attach` looks at those of the algorithm's own tensors.
         "size_asserts": False,
         # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
         "cpp.use_decompose_tanh": True,
@@ -311,7 +290,7 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
 
 def _with_amp(step: Step, device: torch.device, amp: str) -> Step:
     is_x86 = amp == "bf16" and device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    if is_x86 and not torch.cpu._is_avx512_bf16_supported():
+    if is_x86 and not torch.cpu.get_capabilities().get("avx512_bf16"):
         # Seen on an Intel Xeon with AVX-512 and without bf16: SAC's eager step; compiled ones lose more.
         text = "this processor has no bf16 instructions; bf16 will be slower than float32, about 1.7 times or more"
         warnings.warn(f"PrecisionParams.amp: {text}. Leave amp out, it is None then.", stacklevel=4)
@@ -324,7 +303,7 @@ def _with_amp(step: Step, device: torch.device, amp: str) -> Step:
 
 
 def _leaves_graph(plan: UpdatePlan) -> bool:
-    """Return whether a step calls functions of the user's between its operations."""
+    """Return whether a step calls the user's functions between its operations."""
     return plan.callbacks.on_loss is not None or plan.all_reduce is not None
 
 
@@ -340,8 +319,8 @@ def _in_groups(step: Step, accumulation: Accumulation) -> Step:
     return step_of_group
 
 
-def tell_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
-    """Let the metrics of a step tell how long the gradients were, those of the optimizers that took one."""
+def add_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
+    """Add to the metrics of a step the norms of its gradients, for the optimizers that took one."""
     for name, optimizer in optimizers.items():
         if optimizer.grad_norm is not None and isinstance(result, UpdateResult):
             result.metrics[f"{name}_grad_norm".lstrip("_")] = optimizer.grad_norm
@@ -351,7 +330,7 @@ def tell_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
 def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:
     def step_with_norms(*args: Any) -> Any:
         result = step(*args)
-        tell_norms(result, optimizers)
+        add_norms(result, optimizers)
         return result
 
     return step_with_norms
@@ -367,16 +346,16 @@ _FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgette
 
 
 class Fingerprint:
-    """Names the state of an algorithm as far as a graph does not look at it: another state has another name.
+    """Name for the state of an algorithm as far as a graph does not look at it: another state has another name.
 
-    Calling it costs some five microseconds, so it is called once per update. It looks at which modules and parameters
-    there are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at
-    the classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at
-    the numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so for it the modes of
-    the modules and the plain attributes of the algorithm are in the name too.
+    A call costs some five microseconds, so there is one per update. It looks at the modules and parameters that there
+    are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at the
+    classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at the
+    numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so its name also has the
+    modes of the modules and the plain attributes of the algorithm.
 
     Args:
-        owner: the algorithm. Its target networks, which nobody changes, are left out.
+        owner: the algorithm; its target networks are left out.
         names: of the states that were seen before; new ones are added.
         is_recorded: the step runs as a CUDA graph.
     """
@@ -427,14 +406,14 @@ class Fingerprint:
 
 
 def _is_looked_at(cls: type, owner: Any) -> bool:
-    """Return whether a class is the algorithm's, the policy's, or a user's own of a module or attribute."""
+    """Return whether a class is of the algorithm or the policy, or a user's own of a module or attribute."""
     if cls in type(owner).__mro__ or cls in type(owner.policy).__mro__:
         return cls not in (object, nn.Module)
     return cls.__module__.partition(".")[0] not in ("builtins", "numpy", "rltrainer", "torch")
 
 
 def _plain(value: Any) -> Hashable:
-    """Return what is plain in a value: numbers, texts, choices, and those in its items or fields."""
+    """Return the numbers, texts and choices in a value, its items or fields."""
     if value is None or isinstance(value, bool | int | float | str | enum.Enum):
         return type(value), value
     if isinstance(value, Optimizer):

@@ -1,7 +1,7 @@
-"""A function of tensors as a CUDA graph: recorded once for each shape of its arguments, then replayed.
+"""Functions of tensors as CUDA graphs: recorded once for each shape of their arguments, then replayed.
 
 A small gradient step is hundreds of kernels of a few microseconds, and launching one takes as long as running it. A
-graph launches them all at once. Knows nothing of algorithms.
+graph launches all of them at once.
 """
 
 import dataclasses
@@ -13,17 +13,13 @@ import torch
 from torch import Tensor
 
 MAX_GRAPHS = 32
-"""So many shapes are recorded, as each holds memory; calls of other shapes run as they are written."""
+"""Number of shapes that are recorded, as each holds memory; calls of further shapes run without a graph."""
 NUM_WARM_UPS = 3
-"""Runs before a capture, in which libraries reserve memory and the compiler compiles; neither can be captured."""
+"""Runs before a capture: libraries reserve memory in them and the compiler compiles, which cannot be captured."""
 
 
 class CudaRecorder:
-    """Records CUDA graphs, which share one pool of memory as they never run at the same time: all that needs CUDA.
-
-    Args:
-        device: where the function runs.
-    """
+    """Records CUDA graphs, which share one pool of memory as they never run at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,7 +44,7 @@ class CudaRecorder:
         """Record the kernels that a function launches, none of which runs yet.
 
         Returns:
-            what replays them and returns the function's outputs, the same tensors at each replay.
+            a function that replays them and returns the outputs, the same tensors at each replay.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
@@ -62,15 +58,15 @@ class CudaRecorder:
 
 
 class CudaGraphs:
-    """Calls a function that changes some tensors in place, by replaying what it did before.
+    """Calls a function that changes some tensors in place, by replaying its kernels.
 
     Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
-    recorded for each combination of shapes, dtypes and whatever is not a tensor. The results are those of the function
-    itself, bit for bit. Only its kernels are repeated: what it does in Python happens while it is recorded.
+    recorded for each combination of shapes, dtypes and values that are no tensors. The results are those of the
+    function itself, bit for bit. Its Python code runs only while it is recorded.
 
     Args:
-        function: what to call; has no branch on a tensor's value, and draws no random numbers.
-        state: returns all tensors that it may change, but for those it makes.
+        function: has no branch on a tensor's value, and samples no random numbers.
+        state: returns all tensors that the function may change, except those that it makes.
         recorder: records it on its device.
     """
 
@@ -82,7 +78,7 @@ class CudaGraphs:
         self.is_on = True
 
     def __call__(self, *args: Any) -> Any:
-        """Return what the function returns for these arguments, in memory of its own."""
+        """Return the function's result for these arguments, in memory of its own."""
         graph, inputs = self._graph(args) if self.is_on else (None, [])
         if graph is None:
             return self._function(*args)
@@ -125,7 +121,7 @@ class CudaGraphs:
             except Exception as error:
                 self._give_up(error)
         finally:
-            # Runs that served the recording do not count.
+            # The runs before the recording do not count.
             _copy(state, before)
 
     def _give_up(self, error: Exception) -> None:
@@ -136,11 +132,7 @@ class CudaGraphs:
 
 
 def _take_apart(value: Any, tensors: list[Tensor]) -> Hashable:
-    """Append the tensors in a value to a list, and return everything else about it.
-
-    Raises:
-        TypeError: it holds something that two calls cannot be compared by.
-    """
+    """Append the tensors in a value to a list, and return everything else about it; a `TypeError` if it has no key."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return value.shape, value.dtype, value.device
@@ -156,7 +148,7 @@ def _take_apart(value: Any, tensors: list[Tensor]) -> Hashable:
 
 
 def _rebuild(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return the value with other tensors in the places of its own."""
+    """Return the value with other tensors in place of its own."""
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, dict):

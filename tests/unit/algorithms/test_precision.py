@@ -62,7 +62,7 @@ def test_a_copy_of_an_attached_algorithm_trains_itself_and_follows_no_trainer(na
 
 def test_a_processor_without_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr("torch.cpu.get_capabilities", dict)
     with pytest.warns(
         UserWarning,
         match="this processor has no bf16 instructions; bf16 will be slower than float32, about 1.7 times or more",
