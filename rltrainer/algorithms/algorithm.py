@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rltrainer.algorithms.algorithm_params import AlgorithmParams
-from rltrainer.algorithms.construction_check import argument_hint, check_construction, check_same_policy
+from rltrainer.algorithms.algorithm_params import AlgorithmParams, argument_hint, check_construction
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.module_state import IncompatibleKeys
@@ -48,23 +47,23 @@ class Runnable(Protocol[TResult]):
 
 
 class TrainerMaker(Protocol[TResult]):
-    """Trainer params: an argument of `run_training`."""
+    """Trainer params."""
 
     def create_trainer(self, algorithm: Any) -> Runnable[TResult]:
         """Return the trainer that these params configure."""
 
 
 NO_PARTS = {"algorithm", "construction", ENTRY}
-"""Keys of a state beside the parts'."""
+"""Keys of a state that name no part."""
 
 
 class Algorithm(metaclass=Constructed):
-    """Owns the policy, other networks, optimizers, target networks and the generator of its noise.
+    """Owner of the policy, other networks, optimizers, target networks and the generator of its noise.
 
     All attributes that are modules, optimizers, tensors or generators are its state; a subclass only assigns them.
 
     Args:
-        policy: the policy to train, already on its device; what acts in the envs.
+        policy: the policy to train, already on its device.
         params: the hyperparameters; None takes the defaults.
 
     Raises:
@@ -73,15 +72,15 @@ class Algorithm(metaclass=Constructed):
     """
 
     policy_class: ClassVar[type[Any]] = Policy
-    """Class of the policies that it trains; subclasses of it too."""
+    """Class of the policies that it trains, with its subclasses."""
     params_class: ClassVar[type[AlgorithmParams]] = AlgorithmParams
-    """Class of its hyperparameters; subclasses of it too."""
+    """Class of its hyperparameters, with its subclasses."""
     trains_recurrent: ClassVar[bool] = False
-    """True if updates replay sequences, as policies need whose actions depend on a memory."""
+    """True if updates replay sequences, for policies with memory."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
     occasional_metrics: ClassVar[tuple[str, ...]] = ()
-    """Names of the metrics that some updates report and others do not, such as a delayed actor's loss."""
+    """Names of the metrics that only some updates report, such as a delayed actor's loss."""
 
     _construction: str  # the metaclass sets it
 
@@ -107,13 +106,13 @@ class Algorithm(metaclass=Constructed):
         raise NotImplementedError
 
     def attach(self, plan: UpdatePlan) -> None:
-        """Follow a trainer's plan from the next update on; `self.plan` says what "auto" came to.
+        """Apply a trainer's plan from the next update on; `self.plan` holds the resolved settings.
 
         Raises:
             ParamsError: it asks for a CUDA graph that cannot be, or the algorithm holds state that would not be saved;
                 nothing was changed.
         """
-        check_same_policy(self.policy, *self._built_for, type(self).__name__)
+        self._check_policy()
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
         optimizers, is_ours = self._optimizers(), all(isinstance(o.method, Adam) for o in self._optimizers())
         self._compiled_step.check_plan(plan, is_ours)
@@ -133,18 +132,11 @@ class Algorithm(metaclass=Constructed):
         return dataclasses.replace(runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy without the way back to a trainer, which holds envs, buffers and callbacks; the copy is unattached."""
+        """Copy unattached: the plan leads to a trainer, with envs, buffers and callbacks."""
         return self.__dict__ | {"plan": unattached(self.policy.weight_dtype), "accumulation": None}
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
-        """Bring networks, statistics, optimizers and targets to float32 or float64, in place; as a new trainer does.
-
-        Args:
-            dtype: torch.float32 or torch.float64.
-
-        Raises:
-            ParamsError: it is neither.
-        """
+        """Bring networks, statistics, optimizers and targets to float32 or float64, in place; as a new trainer does."""
         dtype = checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype)
         if self._may_differ_from(dtype):
             plan, runtime = unattached(dtype), self._resolved(self.plan.runtime)
@@ -154,7 +146,7 @@ class Algorithm(metaclass=Constructed):
         return not dtype is self.policy.weight_dtype is torch.float32
 
     def _accumulate(self, size: int) -> None:
-        """Let optimizers and target networks go by groups of gradient steps, of so many steps each."""
+        """Have optimizers and target networks share groups of `size` gradient steps."""
         if size != (1 if self.accumulation is None else self.accumulation.size):
             self.accumulation = None if size == 1 else Accumulation(size)
         for optimizer in self._optimizers():
@@ -165,12 +157,12 @@ class Algorithm(metaclass=Constructed):
 
     @property
     def is_compiled(self) -> bool:
-        """Tell if gradient steps run as a compiled graph."""
+        """True if gradient steps run as a compiled graph."""
         return self._compiled_step.is_compiled
 
     @property
     def has_cuda_graph(self) -> bool:
-        """Tell if gradient steps run as CUDA graphs."""
+        """True if gradient steps run as CUDA graphs."""
         return self._compiled_step.has_cuda_graph
 
     def seed(self, seed: int) -> None:
@@ -186,16 +178,12 @@ class Algorithm(metaclass=Constructed):
 
     @property
     def has_statistics(self) -> bool:
-        """Tell if `observe` does anything."""
+        """True if `observe` does anything."""
         normalizers = (self.policy.obs_normalizer, self.policy.reward_normalizer)
         return any(n is not None for n in normalizers) or type(self).observe is not Algorithm.observe
 
     def run_training(self, params: TrainerMaker[TResult]) -> TResult:
-        """Train with these trainer params; returns the `InfoStats` of the run.
-
-        Raises:
-            ParamsError: they are no trainer params, or another kind of algorithm's.
-        """
+        """Train with trainer params for this kind of algorithm, and return the `InfoStats` of the run."""
         if isinstance(params, type) or not callable(getattr(params, "create_trainer", None)):
             hint = "Hyperparameters belong to the algorithm." if isinstance(params, AlgorithmParams) else ""
             rule = "must be trainer params, such as OnPolicyTrainerParams(training_collector=...)"
@@ -203,7 +191,7 @@ class Algorithm(metaclass=Constructed):
         return params.create_trainer(self).run()
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the class and the arguments of the constructor as plain data: what `rl.load` builds it with."""
+        """Return the class and the arguments of the constructor as plain data, for `rl.load`."""
         plain: dict[str, Any] = json.loads(self._construction)
         if plain["options"].get("params", ...) is None:  # defaults may change from release to release
             plain["options"]["params"] = to_plain(self.params)
@@ -212,7 +200,7 @@ class Algorithm(metaclass=Constructed):
     def state_dict(self) -> State:
         """Return everything that changes while training, the policy's networks and statistics included.
 
-        Also what the algorithm is built with, for `rl.load`; loading a state does not look at it.
+        The entry "construction" is for `rl.load`; loading a state does not read it.
 
         Raises:
             NonFiniteError: see `check_faults`.
@@ -225,7 +213,7 @@ class Algorithm(metaclass=Constructed):
         return said | dtype_entry(self.policy.weight_dtype) | parts
 
     def snapshot(self) -> Load:
-        """Return what brings the present state back."""
+        """Return a function that restores the present state."""
         parts = self._parts()
         return partial(load_parts, parts, {name: copy.deepcopy(part_state(part)) for name, part in parts.items()})
 
@@ -238,7 +226,7 @@ class Algorithm(metaclass=Constructed):
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it."""
+        """Check a whole state, and return a function that loads it and cannot fail."""
         name, parts = type(self).__name__, self._parts()
         if state.get("algorithm") != name:
             hint = "rl.load(path) builds what a file holds."
@@ -253,10 +241,10 @@ class Algorithm(metaclass=Constructed):
         return partial(load_parts, parts, state)
 
     def save(self, path: str | Path) -> None:
-        """Write the whole algorithm to one safetensors file, which `rl.load` needs nothing else for, in one step.
+        """Write the whole algorithm to one safetensors file for `rl.load`, in one step.
 
         Raises:
-            CheckpointError: it could not be written; what was there is unchanged.
+            CheckpointError: it could not be written; an earlier file is unchanged.
         """
         path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         state = self.state_dict()
@@ -268,11 +256,11 @@ class Algorithm(metaclass=Constructed):
 
         Args:
             path: the file.
-            strict: False loads of any algorithm's file what fits: each tensor of a network by name, shape and dtype,
-                each optimizer as a whole. The rest stays as it is.
+            strict: False loads the fitting parts of any algorithm's file: each tensor of a network by name, shape and
+                dtype, each optimizer as a whole. The rest stays as it is.
 
         Returns:
-            the names of what was left out; without any, unless `strict=False`.
+            the names of what was left out; none, unless `strict=False`.
 
         Raises:
             CheckpointError: the file is missing or damaged, or of another algorithm or shapes; nothing was changed.
@@ -286,7 +274,7 @@ class Algorithm(metaclass=Constructed):
         return left_out
 
     def fitting_state(self, state: State) -> tuple[State, IncompatibleKeys]:
-        """Return a whole state, of another one what fits, and the names of what was left out."""
+        """Return a whole state with the fitting parts of another one, and the names of what was left out."""
         saved = {name: value for name, value in state.items() if name not in NO_PARTS}
         parts, left_out = fitting_state(self._parts(), saved)
         return {"algorithm": type(self).__name__, **dtype_entry(self.policy.weight_dtype), **parts}, left_out
@@ -301,15 +289,11 @@ class Algorithm(metaclass=Constructed):
             NonFiniteError: a gradient was not finite; its step was not applied. Raised once.
         """
         for optimizer in self._optimizers():
-            self._check_fault(optimizer, wait)
-
-    def _check_fault(self, optimizer: Optimizer, wait: bool) -> None:
-        fault = optimizer.take_fault(wait)
-        if fault is not None:
-            raise self.non_finite_error(fault)
+            if (fault := optimizer.take_fault(wait)) is not None:
+                raise self.non_finite_error(fault)
 
     def non_finite_error(self, fault: str) -> NonFiniteError:
-        """Return what to raise where a step was not applied."""
+        """Return the error of a step that was not applied."""
         return NonFiniteError(
             f"{type(self).__name__}: {fault}; the step was not applied. "
             "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
@@ -317,16 +301,17 @@ class Algorithm(metaclass=Constructed):
 
     @property
     def num_skipped_steps(self) -> int:
-        """The optimizers' steps that were left out where the plan says so (`UpdateParams.nonfinite`)."""
+        """Number of the optimizers' steps that were left out because the plan says so (`UpdateParams.nonfinite`)."""
         return sum(optimizer.num_skipped for optimizer in self._optimizers())
 
-    def told_values(self) -> dict[str, float]:
-        """Return what a log tells beside the metrics: learning rates, and `skipped_steps` where steps may be."""
-        told = self.learning_rates()
+    def logged_values(self) -> dict[str, float]:
+        """Return the numbers of a log beside the metrics: learning rates, skipped steps, scales of the losses."""
+        optimizers = self.optimizers_by_loss()
+        logged: dict[str, float] = {f"{name}_lr".lstrip("_"): o.method.lr for name, o in optimizers.items()}
         if self.plan.skips_steps:
-            told["skipped_steps"] = self.num_skipped_steps
-        scales = {f"{name}_loss_scale".lstrip("_"): o.loss_scale for name, o in self.optimizers_by_loss().items()}
-        return told | {name: scale for name, scale in scales.items() if scale is not None}
+            logged["skipped_steps"] = self.num_skipped_steps
+        scales = {f"{name}_loss_scale".lstrip("_"): o.loss_scale for name, o in optimizers.items()}
+        return logged | {name: scale for name, scale in scales.items() if scale is not None}
 
     @property
     def stop_reason(self) -> str | None:
@@ -335,23 +320,27 @@ class Algorithm(metaclass=Constructed):
             return None
         return "min_loss_scale" if any(optimizer.is_scale_too_low for optimizer in self._optimizers()) else None
 
-    def learning_rates(self) -> dict[str, float]:
-        """Return the learning rate of the last update by optimizer: `lr` of `optimizer`, `actor_lr` of another one."""
-        return {f"{name}_lr".lstrip("_"): optimizer.method.lr for name, optimizer in self.optimizers_by_loss().items()}
-
     def may_report(self, metric: str) -> bool:
-        """Tell if an update may report this metric although the last ones did not."""
+        """Return whether an update may report this metric although the last ones did not."""
         if metric in self.occasional_metrics or not self.plan.update.tells_norms:
             return metric in self.occasional_metrics
         return metric in [f"{name}_grad_norm".lstrip("_") for name in self.optimizers_by_loss()]
 
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
-        """Return an optimizer over the named modules, as the params say; `lr` replaces theirs."""
+        """Return an optimizer over the named modules with the settings of the params; `lr` replaces theirs."""
         lr = params.lr if lr is None else lr
         return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
 
+    def _check_policy(self) -> None:
+        """Raise a `ParamsError` if another policy took the place of the one that optimizers and targets follow."""
+        name = type(self).__name__
+        if self.policy is not self._built_for[0]:
+            rule = "must stay the one that the algorithm was built with"
+            text = f"{name}.policy: {rule}; got another {type(self.policy).__name__}"
+            raise ParamsError(f"{text}. Copy weights into it, or build a {name}.")
+
     def _begin_update(self) -> None:
-        check_same_policy(self.policy, *self._built_for, type(self).__name__)
+        self._check_policy()
         progress = self.plan.progress()
         for follower in vars(self).values():
             if isinstance(follower, (Optimizer, ScheduledValue)):  # a union takes twice as long
@@ -364,7 +353,7 @@ class Algorithm(metaclass=Constructed):
                 raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
         for optimizer in self._optimizers():
             optimizer.unused.report(type(self).__name__)
-            self._check_fault(optimizer, wait=False)
+        self.check_faults(wait=False)
 
     def optimizers_by_loss(self) -> dict[str, Optimizer]:
         """Return the optimizers by the loss that each minimises: `actor` of `actor_optimizer`, `` of `optimizer`."""

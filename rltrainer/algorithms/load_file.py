@@ -1,9 +1,11 @@
-"""Algorithms and policies from files that say what they hold; nothing in a file is imported or run."""
+"""Algorithms and policies from files that describe their own construction; nothing in a file is imported or run."""
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from rltrainer.errors import (
     ParamsError,
     RLTrainerError,
     SpaceError,
+    field_error_text,
     readable,
 )
 from rltrainer.loggers import RunFolder
@@ -30,28 +33,29 @@ from rltrainer.types import State
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
 
 MAX_ITEMS = 10_000
-"""Values that say how something is built, those of spaces aside: layers, options. Each may become an object."""
-META = torch.device("meta")
-"""Holds shapes without numbers."""
+"""Largest number of values in a construction, those of spaces aside: layers, options. Each may become an object."""
+META = torch.device("meta")  # shapes without numbers
+Player = Policy | Algorithm | str | os.PathLike[str]
+"""A policy, an algorithm, or a path that one was saved to: a file, the folder of a run, a checkpoint."""
 
 
 def load(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Algorithm:
-    """Return the algorithm that `algorithm.save` wrote, ready to go on training. The file runs nothing.
+    """Return the algorithm that `algorithm.save` wrote, ready to continue training. The file runs nothing.
 
-    Policy, networks, normalisers, params and optimizers are built as the file says, from names that are known: those of
-    rltrainer, those that were registered (`rl.register`), and those that are passed here.
+    Policy, networks, normalisers, params and optimizers are built from known names: those of rltrainer, those that were
+    registered (`rl.register`), and those that are passed here.
 
     Args:
-        path: the file; or the folder of a run, whose best algorithm is meant, or a checkpoint.
-        classes: classes and functions of yours that the file names, or a dict from the names to what they stand for.
+        path: the file; or the folder of a run, for its best algorithm, or a checkpoint.
+        classes: your classes and functions that the file names, or a dict from names to them.
         device: where the networks live.
-        strict: False loads what fits, where classes have changed since; a warning names what was left out.
+        strict: False loads the parts that fit, if classes have changed since; a warning names the others.
 
     Raises:
-        CheckpointError: the file is missing or damaged, holds no algorithm, does not say what it is built with, or
-            names what is not known; the text says what to do.
+        CheckpointError: the file is missing or damaged, holds no algorithm or no construction, or has an unknown name;
+            the text says what to do.
     """
     file = _File(path, "load", classes, device, strict)
     if "algorithm" not in file.state:
@@ -70,13 +74,7 @@ def load(
 def load_policy(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Policy:
-    """Return the policy that `policy.save` wrote, or that of an algorithm's file, ready to act: in eval mode.
-
-    Args:
-        path: the file; or a folder, see `load`.
-        classes: see `load`.
-        device: where the networks live.
-        strict: see `load`.
+    """Return the policy that `policy.save` wrote, or that of an algorithm's file, in eval mode; arguments as of `load`.
 
     Raises:
         CheckpointError: see `load`.
@@ -88,8 +86,34 @@ def load_policy(
     return policy.eval()
 
 
+def policy_of(owner: str, player: Player) -> Policy:
+    """Return the policy of an object or a path; of a run's folder, that of the best algorithm.
+
+    Args:
+        owner: the caller, for errors.
+        player: the object or path.
+
+    Raises:
+        ParamsError: it is neither.
+        CheckpointError: see `rl.load_policy`.
+    """
+    if isinstance(player, Algorithm):
+        return player.policy
+    if isinstance(player, Policy):
+        return player
+    rule = "must be a policy, an algorithm, or the path of a file or folder that one was saved to"
+    if not isinstance(player, str | os.PathLike) or not str(player):
+        is_env = isinstance(player, gym.Env | gym.vector.VectorEnv)
+        hint = f"The policy comes first: {owner}(policy, env)." if is_env else ""
+        raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
+    if str(player) in gym.registry and not Path(player).exists():
+        hint = f"It is the id of an env; the policy comes first: {owner}(policy, env)."
+        raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
+    return load_policy(Path(player))
+
+
 def _in_folder(path: Path) -> Path:
-    """Return the file that is meant by a path: in a folder that of a checkpoint, or of a run's best algorithm."""
+    """Return the file of a path: of a folder the one of a checkpoint, or of a run's best algorithm."""
     if not path.is_dir():
         return path
     files = path / "algorithm.safetensors", RunFolder(path).best
@@ -100,7 +124,7 @@ def _in_folder(path: Path) -> Path:
 
 
 class _File:
-    """A file that was read, and what is built as it says."""
+    """A file that was read, with the objects that it describes."""
 
     def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device, strict: bool) -> None:
         self.path = _in_folder(Path(checked(reader, "path", path, AnyPath)))
@@ -115,8 +139,8 @@ class _File:
         self.weight_dtype = saved_dtype(f"{self.path}", self.state)
 
     def build(self, plain: Any, kind: type[Any]) -> Any:
-        """Build what the file says, of the networks' sizes that it holds numbers for."""
-        with torch.random.fork_rng(devices=[]):  # networks begin with random numbers, for which nobody asked
+        """Build the object that the file describes, once its size fits the numbers in the file."""
+        with torch.random.fork_rng(devices=[]):  # the first weights are random, and are overwritten
             self._check_claims()
             self._check_size()
             return self._read(plain, kind, self._device)
@@ -127,7 +151,7 @@ class _File:
             warnings.warn(f"{self.path}: not all of it was loaded; {left_out.describe()}", stacklevel=4)  # the caller's
 
     def _check_claims(self) -> None:
-        """Check how much of everything there is to be built, before anything is."""
+        """Check how much there is to build, before anything is built."""
         construction = self.state["construction"]
         try:
             check_claims(construction, self.path.stat().st_size)
@@ -137,12 +161,12 @@ class _File:
             raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
 
     def _check_size(self) -> None:
-        """Check how many numbers the networks take before there is memory for them."""
+        """Check how many numbers the networks hold, before there is memory for them."""
         try:
             with META:
                 policy = self._read(self.policy_construction, Policy, META)
         except CheckpointError:
-            if _names_users(self.policy_construction):  # a class of the user's may need numbers to be built
+            if _names_users(self.policy_construction):  # a user's class may need numbers to be built
                 return
             raise
         saved = self.state.get("policy")
@@ -172,7 +196,7 @@ class _File:
 
 
 def _policy_of(construction: Any) -> Any:
-    """Return how the policy is built; it is the first argument of an algorithm, by name or without."""
+    """Return the construction of the policy, which is an algorithm's first argument, by name or without."""
     match construction:
         case {"options": {"policy": policy}} | {"args": [{"built": _} as policy, *_]}:
             return policy
@@ -180,14 +204,14 @@ def _policy_of(construction: Any) -> Any:
 
 
 def _num_items(plain: Any) -> int:
-    """Return how many values there are in plain data, those of spaces aside."""
+    """Return the number of values in plain data, those of spaces aside."""
     if not isinstance(plain, dict | list) or (isinstance(plain, dict) and "space" in plain):
         return 1
     return 1 + sum(map(_num_items, plain.values() if isinstance(plain, dict) else plain))
 
 
 def _names_users(plain: Any) -> bool:
-    """Return whether something in plain data is a user's."""
+    """Return whether plain data names something of a user's."""
     match plain:
         case {"live": str()}:
             return True

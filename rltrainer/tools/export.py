@@ -22,7 +22,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.algorithms.meant_policy import Player, policy_of
+from rltrainer.algorithms.load_file import Player, policy_of
 from rltrainer.errors import ExportError, missing_extra, readable, without_addresses
 from rltrainer.files.atomic_write import replaced_file, write_errors
 from rltrainer.files.json_text import to_strict_json

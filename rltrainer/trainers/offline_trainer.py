@@ -5,7 +5,7 @@ import time
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
-from rltrainer.algorithms.construction_check import require_columns
+from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.interval import Every

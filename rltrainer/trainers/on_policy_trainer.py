@@ -5,7 +5,7 @@ import logging
 import math
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
-from rltrainer.algorithms.construction_check import require_columns
+from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.data import RolloutBuffer
 from rltrainer.nets.policy import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams

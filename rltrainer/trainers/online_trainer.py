@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TypeVar
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.algorithms.construction_check import require_columns
+from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
 from rltrainer.nets.normalizer import running_moments

@@ -130,7 +130,7 @@ class RunLog:
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)
             self._own_names["update"].update(result.metrics)
-            self._to_write["update"] = self._algorithm.told_values
+            self._to_write["update"] = self._algorithm.logged_values
         if self._bar.wants_values():
             self._bar.show(_losses(result.floats()))
 
@@ -176,7 +176,7 @@ class RunLog:
             return
         if self.unit == "env_step":
             self._logger.log_rest("training", self._training_values(state), *self._counts(state))
-        self._logger.log_rest("update", self._algorithm.told_values(), *self._counts(state))
+        self._logger.log_rest("update", self._algorithm.logged_values(), *self._counts(state))
         self._logger.flush()
 
     def _training_values(self, state: RunState) -> Mapping[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from rltrainer.algorithms.meant_policy import Player, policy_of
+from rltrainer.algorithms.load_file import Player, policy_of
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import AgentsAsEnvs, make_vec

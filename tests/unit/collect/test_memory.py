@@ -344,7 +344,7 @@ def test_algorithms_that_look_at_single_cells_train_no_memory() -> None:
         policy_class = rl.Policy  # type: ignore[assignment]  # would take any
 
     envs = counting_envs(2)
-    text = "^Forgetful.policy: must have no memory, as Forgetful updates from single cells; got Counts. RecurrentPPO"
+    text = "^Forgetful.policy: must have no memory, as Forgetful updates from single steps; got Counts. RecurrentPPO"
     with pytest.raises(ParamsError, match=text):
         Forgetful(Counts.for_envs(envs))  # type: ignore[arg-type]  # the mistake
 

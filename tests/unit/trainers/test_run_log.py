@@ -286,9 +286,9 @@ def test_an_optimizer_of_any_name_and_kind_has_its_rate() -> None:
     trainer = build("ppo")
     params = dataclasses.replace(trainer.algorithm.params, lr=0.25, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     algorithm = rl.PPO(trainer.algorithm.policy, params)
-    assert algorithm.learning_rates() == {"lr": 0.25}
+    assert algorithm.logged_values() == {"lr": 0.25}
     algorithm.second = algorithm.make_optimizer(params, lr=0.5, policy=algorithm.policy)
-    assert algorithm.learning_rates() == {"lr": 0.25, "second_lr": 0.5}
+    assert algorithm.logged_values() == {"lr": 0.25, "second_lr": 0.5}
 
 
 def test_exploration_is_logged() -> None:

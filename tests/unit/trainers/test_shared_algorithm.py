@@ -43,7 +43,7 @@ def test_each_has_its_own_schedule_hooks_and_update_params() -> None:
     rates, norms = [], []
     for one in (first, second, first, second, first):
         stats = one.execute_epoch()
-        rates.append(round(algorithm.learning_rates()["lr"], 6))
+        rates.append(round(algorithm.logged_values()["lr"], 6))
         norms.append("grad_norm" in stats.update.metrics)
     assert rates == [1.0, 1.0, 0.75, 0.5, 0.5]  # each by the share of its own training that was done before
     assert [(hook.num_steps, hook.num_losses) for hook in hooks] == [(3, 3), (2, 2)]

@@ -60,7 +60,7 @@ def test_an_update_whose_loss_is_infinite_counts_as_a_try() -> None:
     result = update(algorithm, weight=torch.full((16,), math.inf))
     assert result.num_gradient_steps == 1
     assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
-    assert algorithm.told_values() == {"lr": 1e-3, "skipped_steps": 1, "loss_scale": 32768.0}
+    assert algorithm.logged_values() == {"lr": 1e-3, "skipped_steps": 1, "loss_scale": 32768.0}
     assert algorithm.optimizer.method.num_steps == 0
 
 
