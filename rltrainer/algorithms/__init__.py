@@ -23,8 +23,7 @@ from rltrainer.algorithms.policy_gradient.recurrent_ppo import RecurrentPPO
 from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEParams
 from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.c51 import C51, C51Params
-from rltrainer.algorithms.q_learning.double_dqn import DoubleDQN
-from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams
+from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
 from rltrainer.updates.optimizer import Optimizer, ScheduledValue
 from rltrainer.updates.torch_optimizer import rms_prop

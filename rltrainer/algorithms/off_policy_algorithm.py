@@ -1,4 +1,4 @@
-"""The skeleton of an off-policy update: sampled transitions in, one gradient step for each batch of them."""
+"""Off-policy updates: sampled transitions in, one gradient step for each batch of them."""
 
 import dataclasses
 from abc import abstractmethod
@@ -18,17 +18,13 @@ class OffPolicyParams(AlgorithmParams):
     """Hyperparameters that all off-policy algorithms have."""
 
     n_step: PositiveInt = 1
-    """Env steps that a target looks ahead before it bootstraps."""
+    """Env steps whose rewards a target sums before it bootstraps."""
 
 
 class OffPolicyAlgorithm(Algorithm):
-    """An algorithm that learns from transitions of any origin: a replay buffer that grows, or one from a file.
+    """Algorithm that learns from transitions of any origin: a replay buffer that grows, or one from a file.
 
     A subclass implements `gradient_step`, and `sample_noise` if it needs random numbers there.
-
-    Args:
-        policy: the policy to train.
-        params: the hyperparameters; None takes the defaults.
     """
 
     params_class = OffPolicyParams
@@ -49,25 +45,22 @@ class OffPolicyAlgorithm(Algorithm):
         """
 
     def sample_noise(self, batch: Transitions) -> Any:
-        """Return what `gradient_step` needs from outside: random numbers of `self.generator`; by default nothing.
+        """Return the random numbers of a gradient step, from `self.generator`; by default none.
 
-        What several numbers make up is a dataclass, to which the class of a variant adds fields.
+        Several of them are a dataclass, to which a variant adds fields. A compiled step cannot sample by itself.
         """
         return None
 
     @property
     def begins_step(self) -> bool:
-        """Return whether the batch that `sample_noise` is given begins a step of the optimizers.
-
-        Each does; where gradients are accumulated, the first of the batches that make up a step.
-        """
+        """True if the next batch begins a step of the optimizers; False if its gradient is only added to one."""
         return self.accumulation is None or self.accumulation.begins
 
     def prepare(self, buffer: ReplayBuffer) -> None:
-        """Take statistics from the data that offline training will use; a second call changes nothing more.
+        """Take statistics from the data of offline training; a second call changes nothing more.
 
         Raises:
-            ParamsError: the policy normalises rewards and has seen none: what returns are is learned in envs.
+            ParamsError: the policy normalises rewards and has seen none: their scale is measured in envs.
         """
         normalizer = self.policy.reward_normalizer
         if self.learns_from_rewards and normalizer is not None and not normalizer.moments.count:
@@ -79,15 +72,12 @@ class OffPolicyAlgorithm(Algorithm):
                 self.policy.obs_normalizer.update(obs)
 
     def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
-        """Return what `update` learns from: [B], or [K, B] for K gradient steps."""
+        """Return transitions for `update`: [B], or [K, B] for K gradient steps."""
         buffer.drawing.progress = self.plan.progress
         return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
 
     def update(self, transitions: Transitions) -> UpdateResult:
-        """Update from sampled transitions.
-
-        Args:
-            transitions: [B] for one gradient step, [K, B] for K in order.
+        """Update from sampled transitions: [B] for one gradient step, [K, B] for K in order.
 
         Returns:
             metrics averaged over the gradient steps; `td_error` [B] or [K, B].
@@ -104,7 +94,7 @@ class OffPolicyAlgorithm(Algorithm):
         self._end_update(results)
         result = results[0] if is_single else UpdateResult.mean(results)
         if result.td_error is not None and self.plan.skips_steps:
-            # Of a transition that is drawn by it, an error that is not finite would be the only one that counts.
+            # A priority that is not finite would outweigh all others.
             result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
         return result
 

@@ -1,7 +1,4 @@
-"""The result of `Algorithm.recommended`: fields of trainer params that train well, where their defaults are neutral.
-
-The fields are to be splatted into the trainer's params, the sources are in the docstrings.
-"""
+"""Fields of trainer params that train well, whose own defaults are neutral: the result of `Algorithm.recommended`."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -45,29 +42,22 @@ def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
     authors' code; TD3's appendix C, which has batches of 100 (256 are its authors' later code and Stable-Baselines3).
     For HalfCheetah and its like, 10,000 random ones (TD3's appendix C; RL Zoo).
     """
-    return {
-        "collection_step_num_env_steps": look_at(envs, algorithm)[0],
-        "batch_size": 256,
-        "update_step_num_gradient_steps_per_sample": 1.0,
-        "warmup_num_env_steps": 1000,
-    }
+    return OffPolicyFields(
+        collection_step_num_env_steps=look_at(envs, algorithm)[0], batch_size=256,
+        update_step_num_gradient_steps_per_sample=1.0, warmup_num_env_steps=1000,
+    )  # fmt: skip
 
 
 def offline_fields(algorithm: type[Any], envs: VectorEnv | None = None) -> OfflineFields:
     """Return fields of `OfflineTrainerParams` that train well: `**rl.IQL.recommended()`.
 
-    256 transitions per gradient step, of which the papers take a million: TD3+BC and its BC (table 3), CQL (appendix F;
-    discrete actions have 32 on Atari), IQL.
+    256 transitions per gradient step, as in TD3+BC and its BC (table 3), CQL (appendix F; 32 on Atari) and IQL.
     """
     return {"batch_size": 256}
 
 
 def look_at(envs: VectorEnv, algorithm: type[Any]) -> tuple[int, bool]:
-    """Return the number of envs, and whether they show images.
-
-    Raises:
-        ParamsError: `envs` is no vector env.
-    """
+    """Return the number of envs, and whether they show images; a `ParamsError` if they are no vector env."""
     if not isinstance(envs, gym.vector.VectorEnv):
         hint = "Make one with rl.make_vec(env_id, num_envs=1)."
         owner = f"{algorithm.__name__}.recommended"

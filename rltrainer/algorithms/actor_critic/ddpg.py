@@ -10,11 +10,7 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class DDPGParams(TD3Params):
-    """Hyperparameters of DDPG: TD3's without what TD3 adds to it.
-
-    Raises:
-        ParamsError: `target_noise`, `target_noise_clip` or `actor_update_interval` is given.
-    """
+    """Hyperparameters of DDPG: TD3's without `target_noise`, `target_noise_clip` and `actor_update_interval`."""
 
     target_noise: NonNegativeFloat = 0.0
     actor_update_interval: PositiveInt = 1
@@ -28,11 +24,7 @@ class DDPGParams(TD3Params):
 class DDPG(TD3):
     """Deterministic policy gradient with one critic: TD3 without its three additions.
 
-    Args:
-        policy: deterministic actor and one critic, `DeterministicActorCritic.for_envs(envs, num_critics=1)`.
-
-    Raises:
-        ParamsError: the policy has several critics.
+    Its policy is `DeterministicActorCritic.for_envs(envs, num_critics=1)`; several critics are a `ParamsError`.
     """
 
     params_class = DDPGParams

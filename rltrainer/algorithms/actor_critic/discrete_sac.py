@@ -13,7 +13,7 @@ from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import FiniteFloat
 
 SHARE = 0.6
-"""Of the greatest entropy there can be, that a learned temperature steers to."""
+"""Share of the largest possible entropy that a learned temperature steers to."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -21,8 +21,8 @@ class DiscreteSACParams(SACParams):
     """Hyperparameters of discrete SAC."""
 
     target_entropy: FiniteFloat | None = None
-    """Entropy in nats that a learned temperature steers to; None is 0.6 ln A for A actions. The paper has 0.98 ln A,
-    with which the better one of two gets a probability of 0.58 (0.6: of 0.85): the temperature grows until nothing but
+    """Entropy in nats that a learned temperature steers to; None is 0.6 ln A for A actions. With the paper's 0.98 ln A,
+    the better one of two actions has a probability of 0.58 (0.6 ln A: of 0.85), and the temperature grows until only
     the entropy counts."""
 
 
@@ -49,6 +49,7 @@ class DiscreteSAC(SAC):
     def critic_loss(self, batch: Transitions, target: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
         q: Tensor = self.critic(batch.obs)
+        # Only the Q-value of the data's action is trained.
         td_error = target - q.gather(2, (batch.action - self.policy.start).expand(q.shape[:2]).unsqueeze(2)).squeeze(2)
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
@@ -61,6 +62,7 @@ class DiscreteSAC(SAC):
     def actor_loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return -mean V(obs) (eq. 12), and sum_a pi(a) log pi(a) [B] without gradient."""
         distribution = self.policy.distribution(batch.obs)
+        # Exact expectations need no reparametrised sample; the gradient flows through the probabilities.
         value = self.soft_value(distribution, self.actor_value(self.critic(batch.obs)).detach())
         return -(value * batch.weight).mean(), -distribution.entropy().detach()
 

@@ -19,9 +19,9 @@ class REDQParams(SACParams):
 
     critic_lr: PositiveFloat | Scheduled = 3e-4
     num_target_critics: PositiveInt = 2
-    """Members M of the ensemble that a target takes the lowest value of, drawn anew for each gradient step."""
+    """Members M of the ensemble whose lowest value is the target, sampled again for each gradient step."""
     actor_update_interval: PositiveInt = 20
-    """Gradient steps G of the critics for each one of actor and temperature: as many as there are per env step."""
+    """Gradient steps G of the critics for each one of actor and temperature: the number per env step."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -36,14 +36,10 @@ class REDQNoise(SACNoise):
 
 
 class REDQ(SAC):
-    """SAC with many critics and many gradient steps per env step, which a random few of the critics keep from drifting.
+    """SAC with many critics and many gradient steps per env step; targets from random few critics limit the bias.
 
-    Args:
-        policy: squashed Gaussian actor and critics, of which the paper has ten:
-            `SquashedActorCritic.for_envs(envs, num_critics=10)`.
-
-    Raises:
-        ParamsError: the policy has fewer critics than a target takes.
+    Its policy is `SquashedActorCritic.for_envs(envs, num_critics=10)`, as in the paper; fewer critics than a target
+    takes are a `ParamsError`.
     """
 
     params_class = REDQParams
@@ -54,7 +50,7 @@ class REDQ(SAC):
         if policy.num_critics < self.params.num_target_critics:
             rule = f"must be at least num_target_critics ({self.params.num_target_critics})"
             raise ParamsError(field_error_text("REDQ.policy", "num_critics", rule, policy.num_critics))
-        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
+        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: Python reads it
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
@@ -66,7 +62,7 @@ class REDQ(SAC):
         return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
 
     def sample_noise(self, batch: Transitions) -> REDQNoise:
-        """Sample the noise of the actions and the members of the target, and say whether it is the actor's turn."""
+        """Sample the noise of the actions and the members of the target, and decide on the actor's turn."""
         noise = super().sample_noise(batch)
         members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
         self.num_critic_steps += self.begins_step
@@ -76,7 +72,7 @@ class REDQ(SAC):
         )  # fmt: skip
 
     def target_value(self, q: Tensor, noise: REDQNoise) -> Tensor:
-        """Return the lowest value of the drawn critics [B] (algorithm 1)."""
+        """Return the lowest value of the sampled critics [B] (algorithm 1)."""
         return q[noise.members].amin(0)
 
     def actor_value(self, q: Tensor) -> Tensor:

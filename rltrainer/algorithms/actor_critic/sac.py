@@ -49,8 +49,7 @@ class SACNoise:
     """Random numbers of one gradient step.
 
     Args:
-        action: standard normal numbers for the actions at `obs` [B, A].
-        next_action: and for those at `next_obs`.
+        action, next_action: standard normal numbers for the actions at `obs` and `next_obs` [B, A].
         is_actors_turn: train actor and temperature too.
     """
 
@@ -60,11 +59,7 @@ class SACNoise:
 
 
 class SAC(OffPolicyAlgorithm):
-    """Maximum-entropy actor-critic with two critics and a learned temperature.
-
-    Raises:
-        ParamsError: the critics have several outputs.
-    """
+    """Maximum-entropy actor-critic with two critics and a learned temperature."""
 
     policy_class: ClassVar[type[Any]] = SquashedActorCritic
     params_class = SACParams
@@ -72,14 +67,10 @@ class SAC(OffPolicyAlgorithm):
     params: SACParams
     recommended = classmethod(a_step_per_sample)
     occasional_metrics = ("actor_loss", "entropy", "temperature")  # of a variant whose actor takes fewer steps
-    has_quantiles: ClassVar[bool] = False
-    """True if the critics have several outputs, quantiles of the return."""
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)
-        if (policy.num_outputs > 1) != self.has_quantiles:
-            name, rule = type(self).__name__, "must be more than 1, quantiles" if self.has_quantiles else "must be 1"
-            raise ParamsError(field_error_text(f"{name}.policy", "num_outputs", rule, policy.num_outputs))
+        self.check_critics(policy)
         target = self.params.target_entropy
         self.target_entropy = self.default_target_entropy() if target is None else target
         self.critic = policy.critic
@@ -88,6 +79,12 @@ class SAC(OffPolicyAlgorithm):
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
         self.temperature_optimizer = self.make_optimizer(self.params, temperature=self.temperature)
+
+    def check_critics(self, policy: SquashedActorCritic) -> None:
+        """Raise a `ParamsError` if the critics have several outputs."""
+        if policy.num_outputs > 1:
+            owner = f"{type(self).__name__}.policy"
+            raise ParamsError(field_error_text(owner, "num_outputs", "must be 1", policy.num_outputs))
 
     def default_target_entropy(self) -> float:
         """Return minus the number of action dimensions (appendix D)."""
@@ -118,6 +115,7 @@ class SAC(OffPolicyAlgorithm):
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
         next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
+        # The lowest of several critics: where one overestimates, the actor would go there.
         next_q = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
         next_value: Tensor = next_q - self.temperature() * next_log_prob
         return batch.reward + batch.discount * next_value
@@ -128,20 +126,22 @@ class SAC(OffPolicyAlgorithm):
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
     def target_value(self, q: Tensor, noise: Any) -> Tensor:
-        """Return what a target makes of the critics' values: [B] of [E, B]."""
+        """Reduce the target critics' values [E, B] to [B]."""
         return q.amin(0)
 
     def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) (eq. 9), and log pi [B] without gradient."""
+        # Reparametrised: the action is a function of the actor's output and noise, so its gradient comes through Q.
         action, log_prob = self.policy.distribution(batch.obs).rsample(noise.action)
         value = self.actor_value(self.critic(batch.obs, action))
         loss = ((self.temperature() * log_prob - value) * batch.weight).mean()
         return loss, log_prob.detach()
 
     def actor_value(self, q: Tensor) -> Tensor:
-        """Return what the actor climbs: [B] of the critics' values [E, B]."""
+        """Reduce the critics' values [E, B] to the actor's objective [B]."""
         return q.amin(0)
 
     def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
-        """Return -log alpha * mean(log pi + target entropy) (eq. 18, with log alpha as everyone implements it)."""
+        """Return -log alpha * mean(log pi + target entropy) (eq. 18)."""
+        # The paper has alpha for log alpha; with the logarithm, as in its authors' code, alpha stays positive.
         return -self.temperature.log_alpha * ((log_prob + self.target_entropy) * batch.weight).mean()

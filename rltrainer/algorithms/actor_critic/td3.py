@@ -46,11 +46,7 @@ class TD3Noise:
 
 
 class TD3(OffPolicyAlgorithm):
-    """Deterministic policy gradient with two critics, a smoothed target and a delayed actor.
-
-    Raises:
-        ParamsError: the critics have several outputs.
-    """
+    """Deterministic policy gradient with two critics, a smoothed target and a delayed actor."""
 
     policy_class = DeterministicActorCritic
     params_class = TD3Params
@@ -70,10 +66,10 @@ class TD3(OffPolicyAlgorithm):
         self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
-        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: it is looked at
+        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: Python reads it
 
     def sample_noise(self, batch: Transitions) -> TD3Noise:
-        """Sample the noise on the target's action, and say whether it is the actor's turn."""
+        """Sample the noise on the target's action, and decide on the actor's turn."""
         noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
         self.num_critic_steps += self.begins_step
         return TD3Noise(
@@ -97,6 +93,7 @@ class TD3(OffPolicyAlgorithm):
     @torch.no_grad()
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * min_i Q_i(next_obs, smoothed target action) [B] (eq. 14)."""
+        # Noise smooths the target over similar actions: the actor cannot exploit a narrow peak of the critic.
         next_action = (self.target_actor(batch.next_obs) + noise.target_noise).clamp(-1, 1)
         next_q: Tensor = self.target_critic(batch.next_obs, next_action)
         return batch.reward + batch.discount * self.target_value(next_q, noise)
@@ -107,7 +104,7 @@ class TD3(OffPolicyAlgorithm):
         return (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
     def target_value(self, q: Tensor, noise: Any) -> Tensor:
-        """Return what a target makes of the critics' values: [B] of [E, B]."""
+        """Reduce the target critics' values [E, B] to [B]."""
         return q.amin(0)
 
     def actor_loss(self, batch: Transitions) -> Tensor:

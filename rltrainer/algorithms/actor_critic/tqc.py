@@ -18,31 +18,32 @@ class TQCParams(SACParams):
 
     critic_lr: PositiveFloat | Scheduled = 3e-4
     num_dropped: NonNegativeInt = 2
-    """Quantiles that a target leaves out for each critic: the highest of all critics' together. The paper has 2, but 5
+    """Number of quantiles per critic that a target drops: the highest of all critics' together. The paper has 2, but 5
     for Hopper and 0 for HalfCheetah."""
 
 
 class TQC(SAC):
     """SAC whose critics are distributions of the return, without their upper ends in the target.
 
-    Args:
-        policy: squashed Gaussian actor, and critics of K quantiles each, `SquashedActorCritic.for_envs(envs,
-            num_outputs=25)`: two of 25 are Stable-Baselines3's, the paper has five of 25.
-
-    Raises:
-        ParamsError: the critics have no more quantiles than are dropped.
+    Its policy is `SquashedActorCritic.for_envs(envs, num_outputs=25)`, critics of 25 quantiles: two as in
+    Stable-Baselines3 (the paper has five). More than `num_dropped` quantiles are needed.
     """
 
     params_class = TQCParams
-    has_quantiles = True
     params: TQCParams
 
     def __init__(self, policy: SquashedActorCritic, params: TQCParams | None = None) -> None:
         super().__init__(policy, params)
-        if policy.num_outputs <= self.params.num_dropped:
-            rule = f"must be more than num_dropped ({self.params.num_dropped})"
-            raise ParamsError(field_error_text("TQC.policy", "num_outputs", rule, policy.num_outputs))
         self.num_kept = (policy.num_outputs - self.params.num_dropped) * policy.num_critics
+
+    def check_critics(self, policy: SquashedActorCritic) -> None:
+        """Raise a `ParamsError` unless the critics have more quantiles than are dropped."""
+        num_dropped = self.params.num_dropped
+        if policy.num_outputs <= max(num_dropped, 1):
+            least = "1, quantiles" if policy.num_outputs == 1 else f"num_dropped ({num_dropped})"
+            raise ParamsError(
+                field_error_text("TQC.policy", "num_outputs", f"must be more than {least}", policy.num_outputs)
+            )
 
     def critic_loss(self, batch: Transitions, target: Tensor, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss, a mean over critics, quantiles and target [M, B] (section 4)."""
@@ -54,6 +55,7 @@ class TQC(SAC):
 
     def target_value(self, q: Tensor, noise: SACNoise) -> Tensor:
         """Return the lowest quantiles [M, B] of all critics' together [E, B, K], in any order (section 4)."""
+        # Unlike the minimum of two critics, the number of dropped quantiles tunes how far targets are held down.
         return q.transpose(0, 1).flatten(1).topk(self.num_kept, largest=False, sorted=False).values.t()
 
     def actor_value(self, q: Tensor) -> Tensor:

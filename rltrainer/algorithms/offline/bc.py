@@ -20,24 +20,20 @@ class Stochastic(Protocol):
 
     @property
     def actor(self) -> nn.Module:
-        """All networks that the distribution is made by."""
+        """All networks of the distribution."""
 
     def distribution(self, obs: Tree) -> Distribution:
         """Return the distribution over actions, in the scale of `Policy.unscale`, for normalised observations."""
 
 
 def is_stochastic(policy: object) -> TypeGuard[Stochastic]:
-    """Return whether a policy has what `Stochastic` says."""
+    """Return whether a policy has the members of `Stochastic`."""
     return isinstance(getattr(policy, "actor", None), nn.Module) and callable(getattr(policy, "distribution", None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class BCParams(OffPolicyParams):
-    """Hyperparameters of behaviour cloning.
-
-    Raises:
-        ParamsError: `gamma` or `n_step` is given; they would do nothing.
-    """
+    """Hyperparameters of behaviour cloning; `gamma` and `n_step` must be left out."""
 
     lr: PositiveFloat | Scheduled = 1e-3
 
@@ -47,16 +43,11 @@ class BCParams(OffPolicyParams):
 
 
 class BC(OffPolicyAlgorithm):
-    """Maximises the likelihood of the data's actions; discrete and continuous alike.
-
-    Only the policy's actor is trained.
+    """Maximum likelihood of the data's actions, discrete or continuous; only the policy's actor is trained.
 
     Args:
         policy: any stochastic policy: `Actor`, `ActorCritic`, `SquashedActorCritic`, `GaussianActorCritic`, or your own
             with a `distribution` and an `actor`.
-
-    Raises:
-        ParamsError: the policy has no `distribution` or no `actor`.
     """
 
     params_class = BCParams

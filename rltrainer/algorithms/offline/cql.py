@@ -28,12 +28,11 @@ class CQLParams(SACParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class CQLNoise(SACNoise):
-    """Random numbers of one gradient step.
+    """Random numbers of one gradient step, [N, B, A] for N actions of each kind.
 
     Args:
-        sampled: standard normal numbers for the policy's actions at `obs` [N, B, A].
-        next_sampled: and for those at `next_obs`.
-        uniform: actions in (-1, 1) [N, B, A].
+        sampled, next_sampled: standard normal numbers for the policy's actions at `obs` and `next_obs`.
+        uniform: actions in (-1, 1).
     """
 
     sampled: Tensor
@@ -42,7 +41,7 @@ class CQLNoise(SACNoise):
 
 
 class CQL(SAC):
-    """SAC whose critics are pushed down where there is no data, so that the actor does not go there."""
+    """SAC whose critics are pushed down for actions outside the data, so that the actor avoids them."""
 
     params_class = CQLParams
     params: CQLParams
@@ -74,6 +73,7 @@ class CQL(SAC):
         with torch.no_grad():
             action, log_prob = self.policy.distribution(batch.obs).rsample(noise.sampled)
             next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_sampled)
+        # log sum_a exp Q(s, a) is large if any action is overestimated; Q of the data's action is pushed up against it.
         # The soft maximum by importance sampling (appendix F); a uniform action of (-1, 1)^A has density 2^-A.
         log_uniform = torch.full_like(log_prob, math.log(0.5) * action.shape[-1])
         q = self.critic.values(self.critic.encoder(batch.obs), torch.cat([action, next_action, noise.uniform]))

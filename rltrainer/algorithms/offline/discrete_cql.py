@@ -22,7 +22,7 @@ class DiscreteCQLParams(DQNParams):
 
 
 class DiscreteCQL(DQN):
-    """DQN whose values of actions outside the data are pushed down."""
+    """DQN that pushes down the values of actions outside the data."""
 
     params_class = DiscreteCQLParams
     params: DiscreteCQLParams

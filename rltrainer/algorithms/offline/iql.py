@@ -21,16 +21,16 @@ class IQLParams(OffPolicyParams):
     """Hyperparameters of IQL."""
 
     lr: PositiveFloat | Scheduled = 3e-4
-    """Learning rate of actor, critics and value network, where theirs is None."""
+    """Learning rate of the networks whose own is None."""
     actor_lr: PositiveFloat | Scheduled | None = None
-    """Learning rate of the actor; None lets `lr` fall to 0 along a cosine, as the paper's code does offline. A schedule
-    as `lr` is taken as it is."""
+    """Learning rate of the actor; None lets `lr` fall to 0 along a cosine, as the paper's code does, unless `lr` is a
+    schedule."""
     critic_lr: PositiveFloat | Scheduled | None = None
     """Learning rate of the critics; None is `lr`."""
     value_lr: PositiveFloat | Scheduled | None = None
     """Learning rate of the value network; None is `lr`."""
     expectile: UnitFloat = 0.7
-    """The expectile of Q that the value follows: 0.5 is the mean of the data's actions, towards 1 the best of them."""
+    """The expectile of Q that the value learns: 0.5 is the mean over the data's actions, towards 1 the best of them."""
     beta: PositiveFloat = 3.0
     """Inverse temperature of the advantage weights: towards 0 the actor clones the data."""
     max_advantage_weight: PositiveFloat = 100.0
@@ -40,7 +40,7 @@ class IQLParams(OffPolicyParams):
 
 
 class IQL(OffPolicyAlgorithm):
-    """Q-learning that never asks for the value of an action outside the data, and a weighted clone as actor."""
+    """Q-learning that evaluates only actions of the data, and a weighted clone as actor."""
 
     policy_class = GaussianActorCritic
     params_class = IQLParams
@@ -60,14 +60,13 @@ class IQL(OffPolicyAlgorithm):
         self.value_optimizer = self.make_optimizer(self.params, lr=self.params.value_lr, value=policy.value_network)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
-        """Train value, actor and critics once each, in the order of the authors' code.
-
-        The actor's advantages are by the value network from before its step, where that code takes the one from after
-        it; the critics' targets are by the one from after it, as there.
-        """
+        """Train value, actor and critics once each, in the order of the authors' code."""
+        # The actor's advantages are of the value network before its step (in the authors' code: after it), the critics'
+        # targets of the one after it.
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(0)
         advantage = q - self.policy.value(batch.obs)
+        # L = |tau - 1(A < 0)| A^2 (eq. 5): with tau > 0.5, values below Q cost more than values above it.
         value_loss = (expectile(advantage, self.params.expectile) * batch.weight).mean()
         self.value_optimizer.step(value_loss)
         actor_loss = self.actor_loss(batch, advantage.detach())

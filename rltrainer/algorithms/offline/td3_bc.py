@@ -14,7 +14,7 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Sc
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TD3BCParams(TD3Params):
-    """Hyperparameters of TD3+BC. The paper also normalises observations: build the policy with `normalize_obs=True`."""
+    """Hyperparameters of TD3+BC. The paper also normalises observations: `normalize_obs=True` of the policy."""
 
     lr: PositiveFloat | Scheduled = 3e-4
     alpha: PositiveFloat = 2.5
@@ -34,7 +34,7 @@ class TD3BC(TD3):
         super().__init__(policy, params)
 
     def prepare(self, buffer: ReplayBuffer) -> None:
-        """Take the statistics of the data; the epsilon becomes part of them, so that the policy's file holds it."""
+        """Take the statistics of the data; the epsilon becomes part of them, and of the policy's file."""
         super().prepare(buffer)
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.add_to_std(self.params.obs_std_eps)
@@ -43,6 +43,7 @@ class TD3BC(TD3):
         """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
         action = self.actor(batch.obs)
         q = self.critic(batch.obs, action, num_members=1)[0]
+        # lambda makes the value's term independent of the scale of rewards.
         scale = self.params.alpha / q.detach().abs().mean()
         imitation = (action - batch.action).square().mean(-1)
         loss: Tensor = imitation - scale * q

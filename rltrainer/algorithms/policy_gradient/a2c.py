@@ -25,7 +25,7 @@ from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class A2CParams(AlgorithmParams):
-    """Hyperparameters of A2C. Its references use RMSprop, where the default here is Adam: `optimizer=rl.rms_prop`."""
+    """Hyperparameters of A2C. Its references use RMSprop (`optimizer=rl.rms_prop`), the default here is Adam."""
 
     lr: PositiveFloat | Scheduled = 7e-4
     gae_lambda: UnitFloat = 1.0
@@ -42,10 +42,10 @@ class A2CParams(AlgorithmParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class PolicyStep(UpdateResult):
-    """The outcome of a gradient step, with what `policy_change` measures it by.
+    """Result of a gradient step, with the arguments of `policy_change`.
 
     Args:
-        log_ratio: [B], the log-probability of each action less that under the policy that collected.
+        log_ratio: [B], log-probability of each action minus that under the policy that collected.
         weight: [B], as in `OnPolicyBatch`.
         is_taken: bool scalar, False if the update step had ended before; None if it never ends early.
     """
@@ -56,7 +56,7 @@ class PolicyStep(UpdateResult):
 
     @classmethod
     def of(cls, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> Self:
-        """Return the outcome of a step that saw these log-probabilities [B]; it shares no memory with the batch."""
+        """Return the result of a step with these log-probabilities [B]; it shares no memory with the batch."""
         return cls(metrics, log_ratio=log_prob - batch.log_prob, weight=batch.weight.clone())
 
 
@@ -88,7 +88,7 @@ class A2C(OnPolicyAlgorithm):
         return self.samples(rollout, value, next_value)
 
     def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> OnPolicyBatch:
-        """Return samples with advantages and returns, given V(obs) and V(next_obs) [T, N]."""
+        """Return a batch with advantages and returns, given V(obs) and V(next_obs) [T, N]."""
         obs = self.policy.normalize(rollout.obs)
         reward = self.policy.scale_reward(rollout.reward)
         gamma, lambda_ = self.params.gamma, self.params.gae_lambda
@@ -97,18 +97,14 @@ class A2C(OnPolicyAlgorithm):
         return OnPolicyBatch(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
-        """Check that the advantages of each minibatch can be standardised, if the params say so.
-
-        Raises:
-            ParamsError: a minibatch would have one cell.
-        """
+        """Raise a `ParamsError` if advantages are standardised and a minibatch would have one step."""
         if self.params.normalize_advantage:
-            num_cells = None if num_rows is None else num_rows * num_envs
+            num_steps = None if num_rows is None else num_rows * num_envs
             field = f"{type(self.params).__name__}.normalize_advantage"
-            check_standardized(type(self).__name__, field, batch_size, num_cells)
+            check_standardized(type(self).__name__, field, batch_size, num_steps)
 
     def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
-        """Yield minibatches, of which none has one cell if advantages are standardised."""
+        """Yield minibatches; with standardised advantages, each has more than one step."""
         if self.params.normalize_advantage:
             self.check_batch_size(batch_size, int(samples.weight.count_nonzero()))
         yield from super().batches(samples, batch_size, repeat)
@@ -122,7 +118,7 @@ class A2C(OnPolicyAlgorithm):
         value_loss = weighted_mean(self.value_loss(value, batch), weight, total)
         entropy = weighted_mean(distribution.entropy(), weight, total)
         parts = [policy_loss, self.params.value_coef * value_loss]
-        if self.params.entropy_coef != 0:  # without it, the backward pass leaves the entropy out
+        if self.params.entropy_coef != 0:  # else the backward pass leaves the entropy out
             parts.append(-self.entropy_coef.value * entropy)
         loss = functools.reduce(operator.add, parts)
         log_prob = log_prob.detach()
@@ -137,22 +133,18 @@ class A2C(OnPolicyAlgorithm):
         return self.policy.evaluate(batch.obs)
 
     def end_early(self, log_prob: Tensor, batch: OnPolicyBatch) -> None:
-        """Stop the optimizer before this step of an update, where it should go no further."""
+        """Stop the optimizer before this step, if the update step should end here."""
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
-        """Return the outcome of a gradient step, a `PolicyStep` if `policy_change` measures it."""
+        """Return the result of a gradient step, a `PolicyStep` for `policy_change`."""
         return UpdateResult(metrics)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return metrics [K] of how far the policy was, at each of K gradient steps, from the one that collected.
-
-        Args:
-            log_ratio, weight: [K, B], as in `PolicyStep`.
-        """
+        """Return metrics [K] of the policy's distance from the one that collected, of `PolicyStep` fields [K, B]."""
         return {}
 
     def _end_update(self, results: list[UpdateResult]) -> None:
-        """Measure the policy's change at all steps at once: step by step, a dozen small operations take 30 us each."""
+        """Measure the policy's change at all steps at once: step by step, a dozen small operations take 30 us."""
         super()._end_update(results)
         places = [k for k, result in enumerate(results) if isinstance(result, PolicyStep)]
         for _, group in itertools.groupby(places, key=lambda k: cast(PolicyStep, results[k]).weight.shape):
@@ -163,16 +155,17 @@ class A2C(OnPolicyAlgorithm):
                 results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)))
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
-        """Return how much of the returns' variance the critic explained before this update."""
+        """Return the share of the returns' variance that the critic explained before this update."""
         value, return_, weight = (x.flatten() for x in (samples.value, samples.return_, samples.weight))
         return {"explained_variance": explained_variance(value, return_, weight)}
 
     def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
-        """Return -A log pi(a|s) per cell [B] (Mnih et al. 2016, algorithm S3)."""
+        """Return -A log pi(a|s) per step [B] (Mnih et al. 2016, algorithm S3)."""
+        # No gradient flows through A: it is a number of the rollout, not of this minibatch's critic.
         return -self.advantage(batch) * log_prob
 
     def value_loss(self, value: Tensor, batch: OnPolicyBatch) -> Tensor:
-        """Return the squared error of the critic per cell [B]."""
+        """Return the squared error of the critic per step [B]."""
         return (batch.return_ - value).square()
 
     def advantage(self, batch: OnPolicyBatch) -> Tensor:
@@ -180,7 +173,8 @@ class A2C(OnPolicyAlgorithm):
         return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return V(obs) and V(next_obs) [T, N], each observation's once, and the features of obs if they are shared."""
+        """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""
+        # Each observation is valued once: the successor of a step is the next row, the last, or an episode's final one.
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
         everything = self.policy.normalize(map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs))

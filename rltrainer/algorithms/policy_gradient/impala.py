@@ -17,21 +17,19 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Sc
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class IMPALAParams(A2CParams):
-    """Hyperparameters of IMPALA: those of the paper on Atari, but for its RMSprop and the norm of gradients.
+    """Hyperparameters of IMPALA, the paper's on Atari with two exceptions.
 
-    As in A2C the default is Adam; `optimizer=rl.rms_prop` gives the other. The paper sums losses over a batch and clips
-    gradients at norm 40; here they are means.
-
-    Raises:
-        ParamsError: `c_bar` is above `rho_bar`, for which the paper proves nothing.
+    The default optimizer is Adam, as in A2C (`optimizer=rl.rms_prop` is the paper's), and losses are means: the paper
+    sums them over a batch and clips gradients at norm 40. `c_bar` above `rho_bar` is a `ParamsError`, as the paper
+    proves nothing for it.
     """
 
     lr: PositiveFloat | Scheduled = 6e-4
     entropy_coef: NonNegativeFloat | Scheduled = 0.01
     rho_bar: PositiveFloat = 1.0
-    """Probability ratios are clipped to at most this where they weigh errors and gradients."""
+    """Upper bound of the probability ratios that weigh errors and gradients."""
     c_bar: PositiveFloat = 1.0
-    """Probability ratios are clipped to at most this along a trace; at most `rho_bar`."""
+    """Upper bound of the probability ratios along a trajectory; at most `rho_bar`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,9 +40,9 @@ class IMPALAParams(A2CParams):
 class IMPALA(A2C):
     """A2C that learns from data of older policies, such as workers collect while the learner updates.
 
-    Each cell tells with what probability it was chosen, in the column `log_prob`. What was collected by the policy of
-    now is learned from as A2C does; ratios of probabilities correct the rest. They are those before the first gradient
-    step of an update, so take the whole rollout once, as the paper does.
+    The column `log_prob` holds the log-probability of each action when it was chosen; ratios to the current policy's
+    correct advantages and returns. They are computed before the first gradient step of an update, so take the whole
+    rollout once, as the paper does. Data of the current policy is used as in A2C.
     """
 
     params_class = IMPALAParams
@@ -65,13 +63,14 @@ class IMPALA(A2C):
         return {"collection_step_num_env_steps": 20 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
-        """Estimate advantages and returns of the policy of now from what the one that acted did."""
+        """Estimate advantages and returns of the current policy by V-trace (eq. 1)."""
         value, next_value, features = self._values(rollout)
         obs, acted = self.policy.normalize(rollout.obs), rollout.extra["log_prob"]
         distribution = self.policy.distribution(map_tree(lambda x: x.flatten(0, 1), obs), *features)
         log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
         reward = self.policy.scale_reward(rollout.reward)
         discount = self.gamma * (~rollout.terminated).to(reward.dtype)
+        # rho = pi(a|s) / mu(a|s): clipped, it bounds the variance, and V-trace then values a policy between mu and pi.
         ratio, params = (log_prob - acted).exp(), self.params
         bars = params.gae_lambda, params.rho_bar, params.c_bar
         advantage, return_ = vtrace(reward, value, next_value, discount, rollout.ends, ratio, *bars)
@@ -83,5 +82,5 @@ class IMPALA(A2C):
         return PolicyStep.of(metrics, log_prob, batch)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return `rho`, the mean of the clipped ratios: 1 where the current policy has acted."""
+        """Return `rho`, the mean of the clipped ratios: 1 for data of the current policy."""
         return {"rho": weighted_mean(log_ratio.exp().clamp(max=self.params.rho_bar), weight, weight.sum(-1))}

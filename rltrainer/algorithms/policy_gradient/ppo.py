@@ -25,16 +25,16 @@ class PPOParams(A2CParams):
     clip: PositiveFloat | Scheduled = 0.2
     """The probability ratio is clipped to [1 - clip, 1 + clip]."""
     value_clip: PositiveFloat | None = None
-    """The critic moves at most this far from its old value before its loss is clipped; None does not clip."""
+    """Distance of the critic from its old value above which its loss is clipped; None does not clip."""
     target_kl: PositiveFloat | None = None
-    """An update step ends before the first minibatch whose `approx_kl` is above 1.5 times this (as in
-    Stable-Baselines3); None takes all."""
+    """An update step ends before the first minibatch whose `approx_kl` is above 1.5 times this, as in
+    Stable-Baselines3; None takes all."""
 
 
 class PPO(A2C):
-    """A2C whose policy loss is clipped, so that one rollout can be used for several epochs.
+    """A2C whose policy loss is clipped, so that one rollout can be used several times.
 
-    What older weights have done counts by its probability then, if the rollout has the column `log_prob`.
+    A rollout of older weights is corrected by its probabilities then, if it has the column `log_prob`.
     """
 
     params_class = PPOParams
@@ -56,21 +56,17 @@ class PPO(A2C):
         """
         num_envs, has_images = look_at(envs, cls)
         num_steps = 128 * num_envs if has_images else max(2048, 32 * num_envs)
-        return {
-            "collection_step_num_env_steps": num_steps,
-            "batch_size": num_steps // (4 if has_images else 32),
-            "update_step_num_repetitions": 4 if has_images else 10,
-        }
+        return OnPolicyFields(
+            collection_step_num_env_steps=num_steps, batch_size=num_steps // (4 if has_images else 32),
+            update_step_num_repetitions=4 if has_images else 10,
+        )  # fmt: skip
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
-        """Add the log-probability under the policy that collected the data: the column `log_prob`, or that of now.
-
-        That of now is in the number formats of the gradient steps, so that the ratio of probabilities is 1 before the
-        first of them.
-        """
+        """Add the log-probability under the policy that collected: the column `log_prob`, or the current policy's."""
         value, next_value, features = self._values(rollout)
         samples = self.samples(rollout, value, next_value)
-        is_rounded = self.plan.precision.amp is not None  # in the steps, where the features are not
+        is_rounded = self.plan.precision.amp is not None  # in the steps, and not in the features
+        # In the number formats of the gradient steps: the ratio of probabilities is exactly 1 before the first of them.
         with self._compiled_step.precision():
             cells = samples.flatten()
             if "log_prob" in rollout.extra:
@@ -79,11 +75,12 @@ class PPO(A2C):
                 distribution = self.policy.distribution(cells.obs, *([] if is_rounded else features))
                 samples.log_prob = distribution.log_prob(cells.action).view_as(value)
             if self.params.value_clip is not None and is_rounded:
-                samples.value = self.policy.value(cells.obs).view_as(value)  # what the critic may move from
+                samples.value = self.policy.value(cells.obs).view_as(value)  # the center of the clip range
         return samples
 
     def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
-        """Return the clipped surrogate per cell [B] (eq. 7)."""
+        """Return the clipped surrogate -min(r A, clip(r, 1 - eps, 1 + eps) A) per step [B] (eq. 7)."""
+        # The minimum makes it a lower bound: clipping only removes what a larger ratio would gain, never what it loses.
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
@@ -94,41 +91,42 @@ class PPO(A2C):
         return step
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return `approx_kl`, KL(old || new) by Schulman's estimator k3, (r - 1) - log r, and `clip_fraction`.
-
-        r is the probability ratio; the fraction is of samples with |r - 1| > clip. Source: Schulman 2020, Approximating
-        KL Divergence, http://joschu.net/blog/kl-approx.html.
-        """
+        """Return `approx_kl` and `clip_fraction`, the share of steps with |r - 1| > clip."""
         total = weight.sum(-1)
-        change = log_ratio.expm1()  # not exp() - 1, of which rounding leaves nothing where the policy hardly moved
-        is_clipped = (change.abs() > self.clip.value).to(change.dtype)
-        return {
-            "approx_kl": weighted_mean(change - log_ratio, weight, total),
-            "clip_fraction": weighted_mean(is_clipped, weight, total),
-        }
+        is_clipped = (log_ratio.expm1().abs() > self.clip.value).to(log_ratio.dtype)
+        kl = weighted_mean(divergence(log_ratio), weight, total)
+        return {"approx_kl": kl, "clip_fraction": weighted_mean(is_clipped, weight, total)}
 
     def end_early(self, log_prob: Tensor, batch: OnPolicyBatch) -> None:
-        """Stop the optimizer if the policy is too far from the one that collected, by the same estimator."""
+        """Stop the optimizer if the policy is too far from the one that collected."""
         if self.params.target_kl is not None:
-            log_ratio = log_prob - batch.log_prob
-            approx_kl = weighted_mean(log_ratio.expm1() - log_ratio, batch.weight)
+            approx_kl = weighted_mean(divergence(log_prob - batch.log_prob), batch.weight)
             self.optimizer.stop_above(1.5 * self.params.target_kl, approx_kl)
 
-    def goes_on(self, batch: OnPolicyBatch) -> bool:
-        """Return whether the policy is as near to the old one as `target_kl` asks; waits for the device."""
+    def continues(self, batch: OnPolicyBatch) -> bool:
+        """Return whether the last policy was within `target_kl`; waits for the device."""
         return self.params.target_kl is None or not self.optimizer.is_stopped
 
     def _end_update(self, results: list[UpdateResult]) -> None:
-        """Drop the results of steps that were not taken: the last one's, and those that were recorded with it."""
+        """Drop the results of steps that were not taken: the last one, and those in a CUDA graph with it."""
         taken = [step.is_taken for step in results if isinstance(step, PolicyStep) and step.is_taken is not None]
         if taken:
             del results[int(torch.stack(taken).sum()) :]
         super()._end_update(results)
 
     def value_loss(self, value: Tensor, batch: OnPolicyBatch) -> Tensor:
-        """Return the squared error per cell [B], the larger of the plain and the clipped one."""
+        """Return the squared error per step [B], the larger of the plain and the clipped one."""
         plain = super().value_loss(value, batch)
         if self.params.value_clip is None:
             return plain
         clipped = batch.value + (value - batch.value).clamp(-self.params.value_clip, self.params.value_clip)
         return plain.maximum(super().value_loss(clipped, batch))
+
+
+def divergence(log_ratio: Tensor) -> Tensor:
+    """Return the terms of KL(old || new), elementwise, by Schulman's estimator k3: (r - 1) - log r.
+
+    Schulman 2020, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html.
+    """
+    # expm1, not exp() - 1: rounding would leave nothing of it while the policy has hardly moved.
+    return log_ratio.expm1() - log_ratio

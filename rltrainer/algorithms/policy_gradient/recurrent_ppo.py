@@ -1,4 +1,4 @@
-"""PPO for policies with memory: it is trained on sequences, from what was remembered when they began."""
+"""PPO for policies with memory: it is trained on sequences, from the memory at their beginnings."""
 
 import dataclasses
 import itertools
@@ -20,26 +20,26 @@ from rltrainer.types import Rollout
 
 @dataclasses.dataclass(slots=True)
 class Sequences(OnPolicyBatch):
-    """OnPolicyBatch of whole envs; flattened or a minibatch, the T cells of each of n envs, time first [T * n].
+    """Batch of whole envs; flattened or a minibatch, the T steps of each of n envs, time first [T * n].
 
     Args:
-        begins: [T, N] bool, where an episode begins within the rollout.
-        state: [1, N, S], flattened [n, S]: what was remembered before the first row.
+        begins: [T, N] bool, True at the first step of an episode within the rollout.
+        state: [1, N, S], flattened [n, S]: the memory before the first row.
     """
 
     begins: Tensor = dataclasses.field(kw_only=True)
     state: Tensor = dataclasses.field(kw_only=True)
 
     def of_envs(self, envs: Tensor) -> Self:
-        """Return what some envs did [T * n]."""
+        """Return the steps of some envs [T * n]."""
         return self.map(lambda x: x[:, envs].flatten(0, 1))
 
 
 class RecurrentPPO(PPO):
-    """PPO whose policy remembers: a minibatch is what some envs did in the whole rollout.
+    """PPO whose policy has a memory: a minibatch is whole envs over the whole rollout.
 
-    Each env's sequence starts from what it was remembered by when the rollout began, as the policy was then: the
-    repetitions of an update do not compute it anew, so that later rollouts go on from memories of older weights.
+    Each env's sequence starts from its memory at the beginning of the rollout. An update does not compute it again, so
+    that a rollout starts from the memory of slightly older weights.
     """
 
     policy_class = RecurrentActorCritic  # type: ignore[assignment]  # it is let in instead of policies without memory
@@ -48,7 +48,7 @@ class RecurrentPPO(PPO):
     columns = ("state",)
 
     def __init__(self, policy: RecurrentActorCritic, params: PPOParams | None = None) -> None:
-        super().__init__(policy, params)  # type: ignore[arg-type]  # what PPO does with it is overridden below
+        super().__init__(policy, params)  # type: ignore[arg-type]  # the methods below override PPO's that use it
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
@@ -57,11 +57,10 @@ class RecurrentPPO(PPO):
         128 steps of each env, whole envs in at most 4 minibatches, 4 repetitions (CleanRL's PPO with an LSTM).
         """
         num_envs, _ = look_at(envs, cls)
-        return {
-            "collection_step_num_env_steps": 128 * num_envs,
-            "batch_size": 128 * -(-num_envs // 4),
-            "update_step_num_repetitions": 4,
-        }
+        return OnPolicyFields(
+            collection_step_num_env_steps=128 * num_envs, batch_size=128 * -(-num_envs // 4),
+            update_step_num_repetitions=4,
+        )  # fmt: skip
 
     def process(self, rollout: Rollout) -> Sequences:
         """Estimate advantages and returns as PPO does, with one pass over each env's sequence."""
@@ -70,7 +69,7 @@ class RecurrentPPO(PPO):
         with self._compiled_step.precision():
             state = policy.next_state(obs, rollout.extra["state"][0], begins)
             value = policy.value(state).view(begins.shape)
-            # A final observation is valued with what was remembered of its episode, before that was forgotten.
+            # A final observation is valued with the memory of its episode, which the next one resets.
             others = map_tree(lambda *x: torch.cat(x), rollout.last_obs, rollout.final_obs)
             before = torch.cat([state[-num_envs:], state[rollout.final_index]])
             last, final = policy.value(policy.next_state(policy.normalize(others), before)).tensor_split([num_envs])
@@ -85,13 +84,9 @@ class RecurrentPPO(PPO):
         return Sequences(**fields)
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
-        """Check that minibatches hold whole envs.
-
-        Raises:
-            ParamsError: they do not, or rollouts differ in length and a minibatch is not all envs; or see `A2C`.
-        """
+        """Raise a `ParamsError` unless minibatches hold whole envs, all of them if rollouts differ in length."""
         name = type(self).__name__
-        if num_rows == 1:  # else a minibatch has that many cells at least
+        if num_rows == 1:  # else a minibatch has several steps of each env
             super().check_batch_size(batch_size, num_rows, num_envs)
         if batch_size is None:
             return
@@ -103,14 +98,14 @@ class RecurrentPPO(PPO):
             raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, "None takes all envs."))
 
     def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
-        """Yield what whole envs did, in random order; the last minibatch is padded by envs of weight 0."""
+        """Yield whole envs in random order; the last minibatch is padded by envs of weight 0."""
         sequences, (num_rows, num_envs) = cast(Sequences, samples), samples.weight.shape
         self.check_batch_size(batch_size, num_rows, num_envs)
         size = num_envs if batch_size is None else min(batch_size // num_rows, num_envs)
         if size == num_envs:
             yield from itertools.repeat(sequences.flatten(), repeat)
             return
-        # Of an env without a cell that counts, there is no mean.
+        # An env without a valid step has no mean.
         counted = sequences.weight.any(0).nonzero().squeeze(1)
         for index, is_real in shuffled(len(counted), size, self.generator, repeat):
             for k, envs in enumerate(counted[index]):

@@ -28,11 +28,9 @@ class REINFORCEParams(AlgorithmParams):
 class REINFORCE(OnPolicyAlgorithm):
     """Policy gradient with Monte-Carlo returns: no critic, no bootstrapping.
 
-    A return ends where its trace does. So the rest of an episode that a time limit truncates, or that goes on after
-    the rollout, counts nothing: collect whole episodes (`collection_step_num_episodes`).
-
-    Args:
-        policy: any stochastic policy; a critic that it has is not trained.
+    A return ends with its trajectory. The rest of an episode that a time limit truncates, or that continues after the
+    rollout, counts nothing: collect whole episodes (`collection_step_num_episodes`). A critic of the policy is not
+    trained.
     """
 
     policy_class = Actor
@@ -48,35 +46,29 @@ class REINFORCE(OnPolicyAlgorithm):
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
         """Return fields of `OnPolicyTrainerParams` that train well: `**rl.REINFORCE.recommended(envs)`.
 
-        One gradient step on two episodes of each env: its data is of the present policy for no more than one.
+        One gradient step on two episodes of each env: after it, the data is of another policy.
         """
         num_envs, _ = look_at(envs, cls)
-        return {
-            "collection_step_num_env_steps": None,
-            "collection_step_num_episodes": 2 * num_envs,
-            "batch_size": None,
-            "update_step_num_repetitions": 1,
-        }
+        return OnPolicyFields(
+            collection_step_num_env_steps=None, collection_step_num_episodes=2 * num_envs, batch_size=None,
+            update_step_num_repetitions=1,
+        )  # fmt: skip
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
-        """Check that the returns of a rollout can be standardised, if the params say so.
-
-        Raises:
-            ParamsError: a rollout has one cell.
-        """
+        """Raise a `ParamsError` if returns are standardised and a rollout has one step."""
         if self.params.standardize_return:
-            num_cells = None if num_rows is None else num_rows * num_envs
+            num_steps = None if num_rows is None else num_rows * num_envs
             field = f"{type(self.params).__name__}.standardize_return"
-            check_standardized(type(self).__name__, field, None, num_cells)
+            check_standardized(type(self).__name__, field, None, num_steps)
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
-        """Return what was earned from each cell to the end of its trace, as returns and as advantages."""
+        """Return G_t = r_t + gamma G_t+1 up to the end of each trajectory, as returns and as advantages."""
         self.check_batch_size(None, int(rollout.valid.count_nonzero()))
         weight = rollout.valid.to(rollout.reward.dtype)
         reward = self.policy.scale_reward(rollout.reward)
         ends = rollout.ends
         if bool((rollout.valid[-1] & ~ends[-1]).any()):
-            _say_that_returns_are_cut()
+            _warn_of_unfinished_episodes()
         return_ = backward_recurrence(reward, self.gamma * (~ends).to(reward.dtype))
         advantage = return_
         if self.params.standardize_return:
@@ -87,6 +79,7 @@ class REINFORCE(OnPolicyAlgorithm):
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on -G log pi(a|s)."""
         distribution = self.policy.distribution(batch.obs)
+        # A baseline that does not depend on the action leaves the expected gradient as it is, and lowers its variance.
         loss = -weighted_mean(batch.advantage * distribution.log_prob(batch.action), batch.weight)
         self.optimizer.step(loss)
         return UpdateResult(
@@ -95,7 +88,7 @@ class REINFORCE(OnPolicyAlgorithm):
 
 
 @functools.cache  # once a program
-def _say_that_returns_are_cut() -> None:
-    text = "REINFORCE: episodes go on after the rollout, and their returns lack what comes then. "
+def _warn_of_unfinished_episodes() -> None:
+    text = "REINFORCE: episodes continue after the rollout, and their returns lack the later rewards. "
     hint = "Collect whole ones: collection_step_num_env_steps=None, collection_step_num_episodes=..."
     logging.getLogger("rltrainer").warning(text + hint)

@@ -22,11 +22,7 @@ from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TRPOParams(A2CParams):
-    """Hyperparameters of TRPO; `lr` is the critic's.
-
-    Raises:
-        ParamsError: `value_coef` or `entropy_coef` is given; they would do nothing.
-    """
+    """Hyperparameters of TRPO; `lr` is the critic's. `value_coef` and `entropy_coef` must be left out."""
 
     lr: PositiveFloat | Scheduled = 1e-3
     gae_lambda: UnitFloat = 0.95
@@ -50,17 +46,11 @@ class TRPOParams(A2CParams):
 
 
 class TRPO(A2C):
-    """A natural-gradient step of the policy on each rollout within a bound of KL(old || new); a critic beside it.
+    """Natural-gradient step of the policy on each rollout within a bound of KL(old || new); a critic beside it.
 
-    The policy takes one step on the whole rollout, uncompiled, whatever batch size and repetitions are: those are the
-    critic's. Differences from the paper are those of all implementations: advantages are estimated by a critic, and
-    the Fisher matrix has a damping.
-
-    Args:
-        policy: actor and state-value critic, which share no encoder.
-
-    Raises:
-        ParamsError: actor and critic share parameters.
+    The policy takes one step on the whole rollout, uncompiled; batch size and repetitions are the critic's. As in all
+    implementations and unlike the paper, a critic estimates the advantages and the Fisher matrix is damped. Actor and
+    critic share no encoder.
     """
 
     params_class = TRPOParams
@@ -90,15 +80,11 @@ class TRPO(A2C):
         return {"collection_step_num_env_steps": num_steps, "batch_size": 128, "update_step_num_repetitions": 10}
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
-        """Check that the advantages of a rollout can be standardised; minibatches are the critic's, of any size.
-
-        Raises:
-            ParamsError: a rollout has one cell.
-        """
+        """Raise a `ParamsError` if advantages are standardised and a rollout has one step; minibatches are free."""
         super().check_batch_size(None, num_rows, num_envs)
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
-        """Take the policy's step on all cells, and return what it came to."""
+        """Take the policy's step on the whole rollout, and return its metrics."""
         self.check_batch_size(None, int(samples.weight.count_nonzero()))
         # In eval mode: two masks of dropout are further apart than the bound allows, and no step would be taken.
         with self._eval_mode.while_on():
@@ -114,8 +100,8 @@ class TRPO(A2C):
     def improve_policy(self, cells: OnPolicyBatch) -> dict[str, Tensor]:
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
 
-        Its length is what the bound allows, shortened until the bound holds and the objective grows; if neither comes
-        about, the policy stays. Callbacks are given the negative objective as the loss "actor".
+        The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if that
+        fails, the policy stays. Callbacks get the negative objective as the loss "actor".
 
         Raises:
             NonFiniteError: the gradient is not finite; the policy stays.
@@ -141,7 +127,7 @@ class TRPO(A2C):
     def _natural_step(
         self, obs: Tree, old: Distribution, share: Tensor, loss: Tensor, loss_of: Callable[[Distribution], Tensor]
     ) -> dict[str, Tensor]:
-        """Move the policy; all that decides where to is averaged over processes, so that all of them go there."""
+        """Move the policy; all numbers that decide are averaged over processes, so that all of them move alike."""
         params = self.params
         parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
@@ -152,6 +138,7 @@ class TRPO(A2C):
             old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)]
         )
 
+        # F v without F: the gradient of (gradient of KL) . v, or here through the distribution's own Fisher matrix.
         def fisher(v: Tensor) -> Tensor:
             return self.plan.average(local_fisher(v)) + params.damping * v
 

@@ -26,8 +26,7 @@ class C51Params(DQNParams):
 class C51(DQN):
     """DQN that learns the whole distribution of returns, as probabilities of fixed atoms.
 
-    Args:
-        policy: the distributions; its `v_min` and `v_max` must cover the discounted returns of the env.
+    The policy's `v_min` and `v_max` must cover the discounted returns of the env.
     """
 
     policy_class = CategoricalQNetwork
@@ -39,7 +38,7 @@ class C51(DQN):
         super().__init__(policy, params)
 
     def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropies of target and prediction [B] (algorithm 1); they stand for the errors too."""
+        """Return the cross-entropies of target and prediction [B], as losses and as errors (algorithm 1)."""
         log_probability = chosen(self.policy.critic(batch.obs), batch.action).log_softmax(-1)
         loss = -(self.target(batch) * log_probability).sum(-1)
         return loss, loss
@@ -47,4 +46,5 @@ class C51(DQN):
     @torch.no_grad()
     def target(self, batch: Transitions) -> Tensor:
         """Return the distribution of reward + discount * next return, as probabilities of the atoms [B, K] (eq. 7)."""
+        # The atoms r + discount * z lie between those of the support, or beyond: each shares its mass among neighbours.
         return project(self.policy.support, self.next_output(batch).softmax(-1), batch.reward, batch.discount)

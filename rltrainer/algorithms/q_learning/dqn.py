@@ -28,11 +28,10 @@ class DQNParams(OffPolicyParams):
     target_update_interval: PositiveInt = 500
     """Gradient steps between two steps of the target network."""
     double: Flag = False
-    """Choose the next action with the online network and value it with the target network (van Hasselt et al. 2016,
-    Deep Reinforcement Learning with Double Q-learning, eq. 4): less overestimation."""
+    """Choose the next action with the online network and value it with the target network: less overestimation."""
     huber_delta: PositiveFloat | None = 1.0
-    """Error from which on the Huber loss is linear, so that large ones count less; None takes the squared error, which
-    holds values down where the target network is updated often, such as every 50 gradient steps."""
+    """Error above which the Huber loss is linear, so that large ones count less; None takes the squared error, which
+    limits values if the target network is updated often, such as every 50 gradient steps."""
     max_grad_norm: PositiveFloat | None = 10.0
 
 
@@ -74,18 +73,20 @@ class DQN(OffPolicyAlgorithm):
         return UpdateResult({"loss": loss.detach()}, td_error=td_error.detach())
 
     def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
-        """Return the loss of target - Q(obs, action), and that difference, both [B]; what a variant overrides."""
+        """Return the loss of target - Q(obs, action), and that difference, both [B]; variants override it."""
         td_error = self.target(batch) - chosen(self.policy.q_values(batch.obs), batch.action)
         return self.td_loss(td_error), td_error
 
     def td_loss(self, td_error: Tensor) -> Tensor:
-        """Return the Huber loss of an error (Mnih et al. 2015), or its square without a `huber_delta`, elementwise."""
+        """Return the Huber loss of an error, or its square without a `huber_delta`, elementwise."""
+        # Mnih et al. 2015 clip the derivative of the squared error to [-1, 1], which is the Huber loss with delta 1.
         delta = self.params.huber_delta
         return td_error.square() if delta is None else huber(td_error, delta)
 
     @torch.no_grad()
     def target(self, batch: Transitions) -> Tensor:
         """Return reward + discount * next value [B]."""
+        # `discount` is gamma^n * not terminated: a truncated episode bootstraps, a terminal state is worth 0.
         return batch.reward + batch.discount * self.next_value(batch)
 
     def next_value(self, batch: Transitions) -> Tensor:
@@ -93,16 +94,23 @@ class DQN(OffPolicyAlgorithm):
         return self.policy.expectation(self.next_output(batch))
 
     def next_output(self, batch: Transitions) -> Tensor:
-        """Return the target network's output for the best action in next_obs: [B], or [B, K] of K outputs.
-
-        The best is that of the target network, whose values are then maximal, or with `double` that of the online one.
-        """
+        """Return the target network's output for the best action in next_obs: [B], or [B, K] of K outputs."""
+        # DQN: max_a Q'(s', a). Its errors are chosen with the maximum, so that it overestimates.
+        # Double DQN (van Hasselt et al. 2016, eq. 4): Q'(s', argmax_a Q(s', a)); the other network has other errors.
         output: Tensor = self.target_critic(batch.next_obs)
         q = self.policy.q_values(batch.next_obs, None if self.params.double else output)
         return chosen(output, q.argmax(1))
 
 
+class DoubleDQN(DQN):
+    """DQN with `double=True`, whatever its params say (van Hasselt et al. 2016)."""
+
+    def __init__(self, policy: QNetwork, params: DQNParams | None = None) -> None:
+        super().__init__(policy, params)
+        self.params = dataclasses.replace(self.params, double=True)
+
+
 def chosen(output: Tensor, action: Tensor) -> Tensor:
-    """Return what an output [B, A, ...] for all actions holds for those in `action` [B]: [B, ...]."""
+    """Return the entries [B, ...] of an output [B, A, ...] that belong to the actions [B]."""
     index = action.view(-1, *[1] * (output.dim() - 1)).expand(-1, 1, *output.shape[2:])
     return output.gather(1, index).squeeze(1)

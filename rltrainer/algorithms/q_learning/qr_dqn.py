@@ -20,7 +20,7 @@ class QRDQNParams(DQNParams):
     lr: PositiveFloat | Scheduled = 5e-5
     adam_eps: PositiveFloat = 0.01 / 32
     huber_delta: PositiveFloat = 1.0
-    """Error from which on the quantile Huber loss is linear: kappa in eq. 9 and 10."""
+    """Error above which the quantile Huber loss is linear: kappa in eq. 9 and 10."""
 
 
 class QRDQN(DQN):
@@ -37,6 +37,7 @@ class QRDQN(DQN):
     def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss (eq. 10), and the mean distance of the target from the predicted mean, [B]."""
         quantiles, target = chosen(self.policy.critic(batch.obs), batch.action), self.target(batch)
+        # Quantile regression: errors above count tau, those below 1 - tau, so that a share tau of returns lies below.
         loss = quantile_huber(quantiles, midpoints(quantiles), target, self.params.huber_delta)
         return loss, (target - quantiles.mean(-1, keepdim=True)).abs().mean(-1)
 

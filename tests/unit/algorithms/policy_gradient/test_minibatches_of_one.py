@@ -1,4 +1,4 @@
-"""Advantages of a minibatch with one cell are 0 where they are standardised: an error, since no actor would learn."""
+"""Advantages of a minibatch with one step are 0 where they are standardised: an error, since no actor would learn."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_a_trainer_refuses_them(name: str, num_envs: int, num_steps: int | None,
     with pytest.raises(ParamsError) as caught:
         trainer_of(name, num_envs, num_steps, batch_size)
     assert str(caught.value) == (
-        f"{name}.batch_size: must leave no minibatch with one cell{of_what}, as {field}=True makes its advantage 0: "
+        f"{name}.batch_size: must leave no minibatch with one step{of_what}, as {field}=True makes its advantage 0: "
         f"no actor is trained; got {given!r} ({type(given).__name__}). "
         f"Take larger minibatches, collect more, or set {field}=False."
     )
@@ -89,5 +89,5 @@ def one_cell(algorithm: Any) -> rl.Rollout:
 def test_an_update_by_hand_refuses_a_rollout_with_one_valid_cell(name: str) -> None:
     algorithm_class, policy_class, params = ALGORITHMS[name]
     algorithm = algorithm_class(policy_class.for_envs(counting_envs(1), hidden_sizes=(4,)), params)
-    with pytest.raises(ParamsError, match=rf"^{name}\.batch_size: must leave no minibatch with one cell of the roll"):
+    with pytest.raises(ParamsError, match=rf"^{name}\.batch_size: must leave no minibatch with one step of the roll"):
         algorithm.update(one_cell(algorithm), None, 1)
