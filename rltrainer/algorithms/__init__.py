@@ -1,18 +1,16 @@
 """Algorithms: what turns data into better networks. One file each; nothing here steps an env."""
 
-from rltrainer.algorithms.actor_critic.ddpg import DDPG, DDPGParams
 from rltrainer.algorithms.actor_critic.discrete_sac import DiscreteSAC, DiscreteSACParams
 from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
-from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
+from rltrainer.algorithms.actor_critic.td3 import DDPG, TD3, DDPGParams, TD3Params
 from rltrainer.algorithms.actor_critic.tqc import TQC, TQCParams
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.algorithms.algorithm_params import AlgorithmParams
 from rltrainer.algorithms.load_file import load, load_policy
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams
-from rltrainer.algorithms.offline.cql import CQL, CQLParams
-from rltrainer.algorithms.offline.discrete_cql import DiscreteCQL, DiscreteCQLParams
+from rltrainer.algorithms.offline.cql import CQL, CQLParams, DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch

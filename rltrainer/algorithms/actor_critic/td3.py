@@ -1,4 +1,4 @@
-"""TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods)."""
+"""TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods), and DDPG before it."""
 
 import dataclasses
 from typing import Any
@@ -111,3 +111,31 @@ class TD3(OffPolicyAlgorithm):
         """Return -mean Q_1(obs, actor(obs))."""
         q: Tensor = self.critic(batch.obs, self.actor(batch.obs), num_members=1)[0]
         return -(q * batch.weight).mean()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DDPGParams(TD3Params):
+    """Hyperparameters of DDPG: TD3's without `target_noise`, `target_noise_clip` and `actor_update_interval`."""
+
+    target_noise: NonNegativeFloat = 0.0
+    actor_update_interval: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        added = ("target_noise", "target_noise_clip", "actor_update_interval")
+        self._must_be_left_out(*added, why="It is what TD3 adds to DDPG.")
+
+
+class DDPG(TD3):
+    """Deterministic policy gradient with one critic (Lillicrap et al. 2016): TD3 without its three additions.
+
+    Its policy is `DeterministicActorCritic.for_envs(envs, num_critics=1)`; several critics are a `ParamsError`.
+    """
+
+    params_class = DDPGParams
+    params: DDPGParams
+
+    def __init__(self, policy: DeterministicActorCritic, params: DDPGParams | None = None) -> None:
+        super().__init__(policy, params)
+        if policy.num_critics != 1:
+            raise ParamsError(field_error_text("DDPG.policy", "num_critics", "must be 1", policy.num_critics))

@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
+from rltrainer.algorithms.q_learning.dqn import DQN, DQNParams, chosen
 from rltrainer.algorithms.recommended import offline_fields
-from rltrainer.nets import SquashedActorCritic
+from rltrainer.nets import QNetwork, SquashedActorCritic
 from rltrainer.types import Transitions
-from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Scheduled
+from rltrainer.validation.field_rules import Flag, PositiveFloat, PositiveInt, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -80,3 +82,30 @@ class CQL(SAC):
         soft_maximum = (q - torch.cat([log_prob, next_log_prob, log_uniform])).logsumexp(1)
         gap = soft_maximum - self.critic(batch.obs, batch.action)
         return loss + self.params.conservative_coef * (gap * batch.weight).mean(-1).sum(), td_error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DiscreteCQLParams(DQNParams):
+    """Hyperparameters of discrete CQL."""
+
+    double: Flag = True
+    conservative_coef: PositiveFloat = 1.0
+    """Weight of the conservative term."""
+
+
+class DiscreteCQL(DQN):
+    """DQN that pushes down the values of actions outside the data."""
+
+    params_class = DiscreteCQLParams
+    params: DiscreteCQLParams
+    recommended = classmethod(offline_fields)  # type: ignore[assignment]  # another trainer's
+
+    def __init__(self, policy: QNetwork, params: DiscreteCQLParams | None = None) -> None:
+        super().__init__(policy, params)
+
+    def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
+        """Return DQN's loss + conservative_coef * (log sum_a exp Q(obs, a) - Q(obs, action)), both [B] (eq. 4)."""
+        q = self.policy.q_values(batch.obs)
+        of_data = chosen(q, batch.action)
+        td_error = self.target(batch) - of_data
+        return self.td_loss(td_error) + self.params.conservative_coef * (q.logsumexp(1) - of_data), td_error

@@ -138,7 +138,7 @@ class TRPO(A2C):
             old.parameters, parameters, lambda v: [share.unsqueeze(-1) * x for x in old.fisher(v)]
         )
 
-        # F v without F: the gradient of (gradient of KL) . v, or here through the distribution's own Fisher matrix.
+        # F v = J^T (F of the distribution) J v, so that F itself is never made.
         def fisher(v: Tensor) -> Tensor:
             return self.plan.average(local_fisher(v)) + params.damping * v
 

@@ -24,7 +24,7 @@ class FixedCritic(nn.Module):
 
 
 class FixedDistribution:
-    """OnPolicyBatch the same actions, all 0, with given log-densities."""
+    """Samples the same actions, all 0, with given log-densities."""
 
     def __init__(self, log_prob: Any) -> None:
         self.log_prob_ = torch.as_tensor(log_prob)
