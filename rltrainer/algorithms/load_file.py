@@ -148,7 +148,7 @@ class _File:
     def warn(self, left_out: IncompatibleKeys | None) -> None:
         """Name what was not loaded, if anything."""
         if left_out is not None and any(left_out):
-            warnings.warn(f"{self.path}: not all of it was loaded; {left_out.describe()}", stacklevel=4)  # the caller's
+            warnings.warn(f"{self.path}: not all of it was loaded; {left_out.describe()}", stacklevel=3)  # the caller's
 
     def _check_claims(self) -> None:
         """Check how much there is to build, before anything is built."""
