@@ -1,35 +1,37 @@
-"""Questions about any vector env: the frames of its steps, the env that failed, the envs that it shares."""
+"""Questions about any vector env: the frames of its steps, the env that failed, the envs that it shares, its end."""
 
+import logging
 import math
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import gymnasium as gym
 
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.envs.checks import failure_text
+from rltrainer.envs.workers.child import GRACE
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
 from rltrainer.validation.field_rules import as_python, is_int
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 _OF_SINGLE_ENVS = (MaskedVectorEnv, gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)
-_NAMES = ("frame_skip", "_skip", "_frameskip")
+_FRAME_SKIPS = ("frame_skip", "_skip", "_frameskip")
 """Attributes of gymnasium's `AtariPreprocessing` and MuJoCo's envs; of `MaxAndSkipObservation`; of ALE's envs."""
 
 
 def frame_skip(envs: VectorEnv) -> int:
-    """Return how many frames each step of an env takes: 4 of `ALE/Pong-v5`, 5 of `HalfCheetah-v5`; 1 if it says none.
+    """Return how many frames each step of an env takes: 4 of `ALE/Pong-v5`, 5 of `HalfCheetah-v5`; 1 if unknown.
 
     Training rows of a log hold `frames`, which is env steps times this, where it is not 1. It also turns a budget in
     frames into one in env steps: `epoch_num_steps=1_000_000 // rl.frame_skip(envs)`.
 
-    An env says so by its attribute `frame_skip`, the outermost wrapper's that has one; ALE's envs and gymnasium's
-    `MaxAndSkipObservation` by theirs, times that. A vector env without single envs does by its own attribute
-    `frame_skip`, or by its spec. A number that is drawn at each step, as those of `Pong-v4`, says nothing.
+    An env states it in its attribute `frame_skip`, of the outermost wrapper that has one; ALE's envs and gymnasium's
+    `MaxAndSkipObservation` in their own, which multiplies it. A vector env without single envs states it in its own
+    attribute `frame_skip`, or in its spec. A number that is drawn at each step, as in `Pong-v4`, counts as unknown.
 
     Args:
         envs: any vector env; its single envs are asked, wherever they run.
@@ -39,14 +41,13 @@ def frame_skip(envs: VectorEnv) -> int:
     """
     if not isinstance(envs, gym.vector.VectorEnv):
         raise ParamsError(field_error_text("frame_skip", "envs", "must be a gymnasium VectorEnv", envs))
-    skips = [as_python(value) for value in _stated(envs.unwrapped)]
+    skips = [as_python(value) for value in _stated_skips(envs.unwrapped)]
     return math.prod(skips) if all(is_int(skip) and skip > 0 for skip in skips) else 1
 
 
-def _stated(envs: Any) -> list[Any]:
-    """Return what the envs say, which should be integers."""
+def _stated_skips(envs: Any) -> list[Any]:
     if isinstance(envs, _OF_SINGLE_ENVS):
-        names = [name for name in _NAMES if all(envs.call("has_wrapper_attr", name))]
+        names = [name for name in _FRAME_SKIPS if all(envs.call("has_wrapper_attr", name))]
         found = [envs.call(name) for name in names]
         return [values[0] if all(value == values[0] for value in values) else None for values in found]
     of_spec = {} if envs.spec is None else envs.spec.kwargs
@@ -65,23 +66,20 @@ def raise_named(error: Exception, num_steps: int | None) -> None:
     """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known.
 
     Args:
-        error: what a vector env let through, with its traceback.
-        num_steps: the steps that each env has begun; None where envs are brought back to where they were saved.
+        error: the exception that a vector env let through, with its traceback.
+        num_steps: the steps that each env has begun; None where envs are restored.
     """
     if isinstance(error, RLTrainerError):
         return
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if _is_gymnasiums(frame)]
-    # What such a method does after its envs, as the stacking of observations, is of all of them: it calls more there.
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [f for f in frames if str(f.f_globals.get("__name__")).split(".")[:2] == ["gymnasium", "vector"]]
+    # After the loop over its envs such a method calls others of gymnasium's: then the last frame is one of those.
     name = _NUMBERS.get(frames[-1].f_code) if frames else None
     if name is not None and (number := frames[-1].f_locals.get(name)) is not None:
         is_reset = any(frame.f_code.co_name.startswith("reset") for frame in frames)
         when = f"reset after {num_steps} steps" if is_reset else f"step {num_steps}"
         when = "its return to a saved state" if num_steps is None else when
         raise EnvError(failure_text(number, when, type(error).__name__, str(error))) from error
-
-
-def _is_gymnasiums(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).split(".")[:2] == ["gymnasium", "vector"]
 
 
 @contextmanager
@@ -94,17 +92,14 @@ def env_named(num_steps: int | None) -> Iterator[None]:
         raise
 
 
-ANY_ENV = (gym.Env, gym.vector.VectorEnv)
-
-
-def share_an_env(one: gym.vector.VectorEnv[Any, Any, Any], other: gym.vector.VectorEnv[Any, Any, Any]) -> bool:
-    """Return whether a step or reset of the one would move the other."""
+def share_an_env(one: VectorEnv, other: VectorEnv) -> bool:
+    """Return whether a step or reset of the one would move the other, however they are wrapped."""
     mine = {id(env) for env in _all_envs(one)}
     return any(id(env) in mine for env in _all_envs(other))
 
 
 def _all_envs(envs: object) -> Iterator[object]:
-    """Yield an env and all envs that it holds: what a wrapper wraps, the single envs of a vector."""
+    """Yield an env and all envs that it holds: the env in a wrapper, the single envs of a vector."""
     seen: set[int] = set()
     todo = [envs]
     while todo:
@@ -112,9 +107,38 @@ def _all_envs(envs: object) -> Iterator[object]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, ANY_ENV):
+        if isinstance(value, gym.Env | gym.vector.VectorEnv):
             yield value
             todo += vars(value).values()
         elif isinstance(value, list | tuple | dict):
             items = value.values() if isinstance(value, dict) else value
-            todo += [item for item in items if isinstance(item, ANY_ENV)]
+            todo += [item for item in items if isinstance(item, gym.Env | gym.vector.VectorEnv)]
+
+
+def close_envs(envs: VectorEnv) -> None:
+    """Close a vector env; never raises, and waits for gymnasium's worker processes five seconds at most.
+
+    gymnasium itself waits for them without an end, and leaves them where one of them is dead.
+    """
+    inner = envs.unwrapped
+    processes = inner.processes if isinstance(inner, gym.vector.AsyncVectorEnv) else []
+    timer = threading.Timer(GRACE, _kill, (processes,))
+    if processes:
+        timer.start()
+    try:
+        envs.close()
+    except (Exception, SystemExit) as error:
+        logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
+    finally:
+        timer.cancel()
+        _kill(processes)
+        for process in processes:
+            process.join(1.0)
+        if processes:
+            inner.closed = True  # where it failed half-way, it would try again when it is collected
+
+
+def _kill(processes: list[Any]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.kill()

@@ -309,7 +309,7 @@ def test_a_state_without_actions_starts_new_episodes(tmp_path: Path) -> None:
         assert inside
         text = (
             f"envs {inside} were in the middle of an episode, and what led there is not in the state: they start a new "
-            "episode instead of going on"
+            "episode instead of continuing"
         )
         with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
             other.load_state_dict(state)

@@ -14,11 +14,11 @@ MAX_STEPS = 100_000
 MIN_ROWS = 256
 
 
-class ActionTrail:
-    """Keeps the actions of N envs that go in step, as far back as the longest running episode reaches.
+class ActionHistory:
+    """Keeps the actions of N envs that are stepped together, back to the first step of the longest running episode.
 
-    An env's episode is the end of its column. There is memory for twice the steps of that episode, or a few rows; one
-    of more than `MAX_STEPS` steps is not kept.
+    An env's episode is the end of its column. Memory is twice as long as that episode, or a few rows; an episode of
+    more than `MAX_STEPS` steps is not kept.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -49,14 +49,16 @@ class ActionTrail:
 
     def _reserve(self, env_action: Any, num_kept: int) -> None:
         """Make room behind the newest rows that are kept."""
-        rows = empty_like(env_action, max(2 * num_kept + 2, MIN_ROWS))
+        shape = (max(2 * num_kept + 2, MIN_ROWS), *env_action.shape)
+        is_tensor = isinstance(env_action, torch.Tensor)
+        rows = env_action.new_empty(shape) if is_tensor else np.empty(shape, env_action.dtype)
         if num_kept:
             rows[:num_kept] = self._rows[self._used - num_kept : self._used]
         self._rows, self._used, self._capacity = rows, num_kept, len(rows)
 
 
-class StreamTrail(ActionTrail):
-    """Keeps the actions of N envs of which each steps by itself; an env's episode is the beginning of its column."""
+class StreamHistory(ActionHistory):
+    """Keeps the actions of N envs that are stepped one by one; an env's episode is the beginning of its column."""
 
     def put(self, envs: Rows, num_steps: Rows, env_action: Any) -> None:
         """Keep the actions [K, ...] of envs that are so many steps into their episodes [K]."""
@@ -86,9 +88,3 @@ def as_array(values: Any) -> Array:
     """Return an array, or a tensor of any device as one."""
     result: Array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     return result
-
-
-def empty_like(row: Any, num_rows: int) -> Any:
-    """Return memory for so many of these, of the same kind."""
-    shape = (num_rows, *row.shape)
-    return row.new_empty(shape) if isinstance(row, torch.Tensor) else np.empty(shape, row.dtype)

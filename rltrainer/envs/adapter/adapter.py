@@ -3,36 +3,31 @@
 import contextlib
 import copy
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.envs.adapter.action_history import ActionTrail, as_array
+from rltrainer.envs.adapter.action_history import ActionHistory, as_array
 from rltrainer.envs.adapter.actions import ActionConverter, lent
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
-from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvPlaces, Place
+from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvState, LoadedState
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.episodes import EpisodeRecorder
-from rltrainer.envs.adapter.observations import EnvStep, ObsMemory, take_rows
+from rltrainer.envs.adapter.observations import EnvStep, ObsMemory
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
 from rltrainer.envs.checks import StepCheck, check_obs
-from rltrainer.envs.vector_env import env_named
-from rltrainer.envs.workers.child import GRACE
+from rltrainer.envs.vector_env import close_envs, env_named
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
 from rltrainer.state.typed_state import from_state, to_state
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, leaves
 from rltrainer.types import Load, State
-
-_LAST_RESET_BY: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
-"""The adapter that was the last to reset each vector env: a list of its key, which all adapters of the env share."""
+from rltrainer.validation.field_rules import AnyPath, checked
 
 
 class EnvAdapter:
@@ -49,7 +44,7 @@ class EnvAdapter:
 
     Where single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
     env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
-    episode, and no cell is lost. Other envs reset themselves and are seeded as a whole.
+    episode, and no step is lost. Other envs reset themselves and are seeded as a whole.
 
     gymnasium's sync env in mode SAME_STEP hands out a reference to the final observation and then resets the env: an
     env that writes all its observations into one array destroys it. Use another mode for such an env.
@@ -59,11 +54,7 @@ class EnvAdapter:
         device: where the policy is.
 
     Attributes:
-        obs: tree [N, ...], the observation to act on: the env's arrays or tensors, floats as float32, choices as
-            int64, in memory of the adapter's own.
-        obs_tensor: the same as tensors on `device`; on the CPU in the same memory.
         to_env: returns what the env receives for a policy's action [N, ...]: an `ActionConverter`.
-        resetting: the envs that will spend the next step on their reset, whatever is done [K]; None if none will.
 
     Raises:
         ParamsError: `envs` is no vector env.
@@ -71,9 +62,7 @@ class EnvAdapter:
         EnvError: the autoreset mode is not one of gymnasium's.
     """
 
-    trail_class: ClassVar[type[ActionTrail]] = ActionTrail
-    obs: Tree
-    obs_tensor: Tree
+    history_class: ClassVar[type[ActionHistory]] = ActionHistory
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         if not isinstance(envs, gym.vector.VectorEnv):
@@ -85,69 +74,99 @@ class EnvAdapter:
         self.device = torch.empty(0, device=device).device
         self._space = leaf_spaces(self.observation_space)
         self.to_env = ActionConverter(self.action_space, self.num_envs)
-        self._autoreset = find_autoreset(envs)
-        self._places = EnvPlaces(envs, self._autoreset.can_repeat, self.trail_class(self.num_envs))
-        self._trail = self._places.trail
-        seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
-        explicit_seed = next((seed for seed in seeds if seed is not None), None)
-        self._has_explicit_seed = explicit_seed is not None
-        self._clock = EpisodeClock(self.num_envs, explicit_seed)
         self._env_device: torch.device | None = None
-        self._now: ObsMemory | None = None
+        self._autoreset = find_autoreset(envs)(envs, self._check_obs)
+        self._env_state = EnvState(envs, self._autoreset.can_repeat, self.history_class(self.num_envs))
+        self._history = self._env_state.history
+        self._loaded: LoadedState | None = None  # what `resume` restores
+        seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
+        self._clock = EpisodeClock(self.num_envs, next((seed for seed in seeds if seed is not None), None))
+        self._has_explicit_seed = self._clock.seed is not None
+        self._now: ObsMemory | None = None  # what is acted on, and what `step` returned
         self._next: ObsMemory
         self._result: EnvStep | None = None
         self._check_step = StepCheck(self._space, self.num_envs)
-        self._must_look = not isinstance(envs, MaskedVectorEnv)  # ours look at what each env returns
-        self.resetting: Rows | None = None
+        self._must_check = not isinstance(envs, MaskedVectorEnv)  # ours check what each env returns
         self._starting: Rows | None = None  # the envs whose next episode begins with `advance`
-        self._first_obs: Tree = None
-        self._loaded: Place | None = None  # where `resume` will bring the envs
         self._recorder: EpisodeRecorder | None = None
         self._has_truncated, self._key = False, object()
-        self._last_reset_by = _LAST_RESET_BY.setdefault(envs.unwrapped, [None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EnvAdapter":
         """Copy the envs and where they are; raise an `EnvError` for envs like those that live in other processes."""
         new = memo[id(self)] = object.__new__(type(self))
         try:
-            new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+            vars(new).update(copy.deepcopy(self.__getstate__(), memo))
         except Exception as error:
             hint = "Make a collector with envs of its own."
             raise EnvError(f"{self.envs} cannot be copied ({type(error).__name__}: {error}). {hint}") from error
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out `obs` and `obs_tensor`, which are the memory's, and the record, which is of these envs alone."""
-        state = {name: value for name, value in vars(self).items() if name not in ("obs", "obs_tensor")}
-        return state | {"_recorder": None}
+        """Leave out the record, which is of these envs alone."""
+        return {**vars(self), "_recorder": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share the memory and take the views anew; other adapters of a copied env ask for the list of the copy."""
-        vars(self).update(state)
-        self._last_reset_by = _LAST_RESET_BY.setdefault(self.envs.unwrapped, self._last_reset_by)
-        if self._now is not None:
-            for memory in (self._now, self._next):
-                memory.tensor = map_tree(torch.as_tensor, memory.obs) if memory.shares else memory.tensor
-            self.obs, self.obs_tensor = self._now.obs, self._now.tensor
+    @property
+    def obs(self) -> Tree:
+        """The observation to act on: tree [N, ...] of the env's arrays or tensors, floats as float32, choices as int64.
+
+        It lies in memory of the adapter's own.
+        """
+        return self._now.obs  # type: ignore[union-attr]  # there is none before `reset`
+
+    @property
+    def obs_tensor(self) -> Tree:
+        """The observation as tensors on `device`; on the CPU in the same memory as `obs`."""
+        return self._now.tensor  # type: ignore[union-attr]  # there is none before `reset`
+
+    @property
+    def resetting(self) -> Rows | None:
+        """The envs that will spend the next step on their reset, whatever is done [K]; None if none will."""
+        return self._autoreset.resetting
+
+    @property
+    def is_away(self) -> bool:
+        """Tell whether a state was loaded, and the envs are not restored yet; see `resume`."""
+        return self._loaded is not None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Tell whether no step was taken since the last reset of all envs."""
+        return self._now is not None and self._clock.num_steps == 0
+
+    @property
+    def can_reset_one(self) -> bool:
+        """Tell whether single envs can be reset while the others continue."""
+        return self._autoreset.is_masked
+
+    @property
+    def is_current(self) -> bool:
+        """Tell whether no other adapter has reset these envs since this one did: they are still where it left them."""
+        return getattr(self.envs.unwrapped, "rltrainer_last_reset_by", None) is self._key
+
+    @property
+    def num_obs_changes(self) -> int:
+        """The changes in place of `obs_tensor` so far by a policy, where they would be stored."""
+        is_known = self._now is not None and self._env_device is None
+        return self._now.num_changes + self._next.num_changes if is_known else 0  # type: ignore[union-attr]  # known
 
     def seed(self, seed: int) -> None:
-        """Set what the seeds of the next reset and episodes derive from, unless `make_vec(seed=...)` said it."""
+        """Set the root of the seeds of the next reset and episodes, unless `make_vec(seed=...)` gave one."""
         if not self._has_explicit_seed:
             self._clock.seed = seed
 
     def branch_seed(self, *path: str | int) -> None:
-        """Let a seed that `make_vec(seed=...)` said be the root of several streams, and take this one."""
+        """Take the stream of this name from a seed that `make_vec(seed=...)` gave, so that several can share it."""
         if self._clock.seed is not None and self._has_explicit_seed:
             self._clock.seed = derive_seed(self._clock.seed, *path)
 
     def reset(self, first_episode: bool = False) -> None:
-        """Start all envs anew, each with its next episode that nobody stepped in, or with its very first."""
+        """Reset all envs, each to its next episode in which no step was taken, or to its very first."""
         self._clock.restart(first_episode)
         self._restart()
 
     @contextlib.contextmanager
     def aside(self, seed: int) -> Iterator[None]:
-        """Let envs be stepped inside in episodes seeded by `seed`, which nobody counts; a reset has to follow."""
+        """Step envs inside this context in episodes of this seed, which are not counted; a reset has to follow."""
         clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
         recorder, self._recorder = self._recorder, None
         try:
@@ -156,35 +175,22 @@ class EnvAdapter:
             self._clock, self._recorder = clock, recorder
 
     def record_episodes(self, folder: str | Path, first_env: int = 0) -> EpisodeRecorder:
-        """Record all episodes that end from now on; see `EnvPlaces.record`."""
-        self._recorder = self._places.record(folder, first_env)
+        """Record all episodes that end from now on into files of a folder.
+
+        Args:
+            folder: is made when there is something to write.
+            first_env: the index of the first env, where the envs of several adapters are recorded.
+
+        Raises:
+            ParamsError: no episode of these envs follows from its seed and actions alone, or `folder` is no path.
+        """
+        folder = Path(checked("Collector.record_episodes", "folder", folder, AnyPath))
+        if self._history is None:
+            rule = "must be False for envs whose episodes do not follow from their seeds and actions alone"
+            hint = 'Use rl.make_vec(..., backend="sync"), and no SaveableEnv.'
+            raise ParamsError(field_error_text("CheckpointParams", "record_episodes", rule, True, hint))
+        self._recorder = EpisodeRecorder(folder, self._history, first_env)
         return self._recorder
-
-    @property
-    def is_away(self) -> bool:
-        """Tell whether a state was loaded, and the envs are not there yet: `resume` brings them."""
-        return self._loaded is not None
-
-    @property
-    def is_fresh(self) -> bool:
-        """Tell whether all envs are where the last reset put them."""
-        return self._now is not None and self._clock.num_steps == 0
-
-    @property
-    def can_reset_one(self) -> bool:
-        """Tell whether single envs can be reset while the others go on."""
-        return self._autoreset.is_masked
-
-    @property
-    def is_current(self) -> bool:
-        """Tell whether no other adapter has reset these envs since this one did: they are still where it left them."""
-        return self._last_reset_by[0] is self._key
-
-    @property
-    def num_obs_changes(self) -> int:
-        """The changes in place of `obs_tensor` so far by whoever was given it, where they would be stored."""
-        is_known = self._now is not None and self._env_device is None
-        return self._now.num_changes + self._next.num_changes if is_known else 0  # type: ignore[union-attr]  # known
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs with what `to_env` returned; `obs` keeps what was acted on until `advance`.
@@ -197,30 +203,27 @@ class EnvAdapter:
         """
         if self._now is None:
             raise EnvError("EnvAdapter.step: reset must be called first")
-        if self._trail is not None:
-            self._trail.add(env_action, self._clock)
+        if self._history is not None:
+            self._history.add(env_action, self._clock)
         obs, reward, terminated, truncated, info = self.envs.step(lent(env_action))
-        if self._must_look or self._result is None:
+        if self._must_check or self._result is None:
             self._check_step(obs, reward, terminated, truncated)
         result = self._result = self._result or EnvStep.like(reward, terminated, truncated)
-        memory = self._next
+        memory, autoreset = self._next, self._autoreset
         memory.write(obs)
-        result.next_obs = memory.obs
+        result.next_obs, result.valid = memory.obs, None
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
-        reset_rows, result.valid = self.resetting, None
-        if reset_rows is not None:
-            result.void(reset_rows)
+        if autoreset.resetting is not None:
+            result.void(autoreset.resetting)
         if NO_TRANSITION in info:
             result.valid = ~info[NO_TRANSITION]
         done = as_array(result.terminated | result.truncated)
         self._clock.num_steps += 1
         finished = result.finished = np.flatnonzero(done) if np.count_nonzero(done) else None
         if finished is not None:
-            self._finish(finished, info)
-        if self._autoreset.spends_step:
-            self._starting, self.resetting = reset_rows, finished
-        else:
-            self._starting = finished
+            autoreset.finish(finished, info, memory)
+            self._count_end(finished, autoreset.delay)
+        self._starting = autoreset.starting(finished)
         if max_episode_steps is not None:
             self._truncate(result, max_episode_steps)
         return result
@@ -230,128 +233,110 @@ class EnvAdapter:
 
         Args:
             wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
-                next `reset`, if they are ours or there is nothing more to step for; else they go on uncounted.
+                next `reset`, if they are ours or no env is wanted; else they take steps that are not counted.
 
         Returns:
-            the envs whose next step is the first of an episode [K]; None if it is no one's.
+            the envs whose next step is the first of an episode [K]; None if there are none.
         """
         if self._now is None:
             raise EnvError("EnvAdapter.advance: reset must be called first")
         self._now, self._next = self._next, self._now
-        self.obs, self.obs_tensor = self._now.obs, self._now.tensor
         starting, self._starting = self._starting, None
         if starting is not None:
             starting = starting if wanted is None else self._leave_unwanted(starting, wanted)
             if len(starting):
-                self._begin(self._now, starting)
+                self._autoreset.begin(starting, self._clock, self._now)
         if not self._now.shares:
             self._now.upload()
         return starting
 
-    def state_dict(self, goes_on: bool = True) -> State:
-        """Return where each env is, what brings it there, and what the seeds derive from.
+    def state_dict(self, continues: bool = True) -> State:
+        """Return where each env is, what restores it, and the root of the seeds.
 
         Args:
-            goes_on: False if all envs will start anew: then only the numbers of their episodes matter.
+            continues: False if all envs will be reset: then only the numbers of their episodes matter.
         """
-        if self._loaded is not None and goes_on:
+        if self._loaded is not None and continues:
             return dict(to_state(self._loaded.state))
         clock = self._clock.state()
         if self._autoreset.is_masked:
             # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
             clock.num_steps, clock.num_resets = max(clock.episode_step), 0
-        state = AdapterState(goes_on and self._now is not None, clock)
+        state = AdapterState(continues and self._now is not None, clock)
         if state.is_started and clock.num_steps:
-            self._places.save(state, self.obs, self.resetting)
+            self._env_state.save(state, self.obs, self.resetting)
         return dict(to_state(state))
 
     def load_state_dict(self, state: State) -> None:
-        """Do what `prepare_load` prepares."""
+        """Load what `prepare_load` checks."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what goes to where each env was; `resume` then brings the envs there.
+        """Check a whole state, and return what loads it; `resume` then restores the envs.
 
-        An env that cannot be brought there starts a new episode, with a warning.
+        An env that cannot be restored starts a new episode, with a warning.
 
         Raises:
             CheckpointError: the state is of other envs, or none.
         """
-        found, is_masked = from_state(AdapterState, state, "adapter"), self._autoreset.is_masked
+        found = from_state(AdapterState, state, "adapter")
         found.check(self.num_envs, self._space, self.action_space)
-        place = self._places.check(found, is_masked)
+        loaded = self._env_state.prepare(found, self._autoreset.is_masked)
 
         def load() -> None:
             self._clock.load(found.clock, np.array(found.resetting, np.int64))
-            self._now, self._loaded = None, place if found.is_started else None
-            if is_masked:
-                self._clock.finish(place.lost, delay=0)
-            elif len(place.lost):
+            self._now, self._loaded = None, loaded if found.is_started else None
+            if self._autoreset.is_masked:
+                self._clock.finish(loaded.lost, delay=0)
+            elif len(loaded.lost):
                 self._clock.restart()
 
         return load
 
     @env_named(num_steps=None)
     def resume(self, returns: Any = None) -> Rows:
-        """Bring the envs to where a loaded state has put them; return those that start a new episode instead [K].
+        """Restore the envs of a loaded state; return those that start a new episode instead [K].
 
         Args:
-            returns: what the running episodes have brought so far [N] or [N, A]; an env that does not come to them, or
-                to the observation of then, starts a new episode, with a warning. None is not compared.
+            returns: of the running episodes so far [N] or [N, A]; an env that does not come to them, or to the
+                observation of then, starts a new episode, with a warning. None is not compared.
         """
-        if (place := self._loaded) is None:
+        if (loaded := self._loaded) is None:
             return NO_ROWS
         memory = self._restart()
-        failed = self._places.bring(place, self._clock, memory, self._env_device, returns)
+        failed = self._env_state.restore(loaded, self._clock, memory, self._env_device, returns)
         if len(failed):
             self._clock.finish(failed, delay=0)
-            self._begin(memory, failed)
-        if place.load is not None and place.state.resetting:
-            self.resetting = np.array(place.state.resetting, np.int64)
+            self._autoreset.begin(failed, self._clock, memory)
+        if loaded.load is not None and loaded.state.resetting:
+            self._autoreset.resetting = np.array(loaded.state.resetting, np.int64)
         memory.upload()
-        return np.union1d(place.lost, failed)
+        return np.union1d(loaded.lost, failed)
 
     def close(self) -> None:
         """Close the envs; never raises."""
         close_envs(self.envs)
 
     def _restart(self) -> ObsMemory:
-        """Reset all envs, with the seeds of the episodes where the clock is; return the memory of where they are."""
-        is_masked = self._autoreset.is_masked
-        seeds: Any = self._clock.episode_seeds(np.arange(self.num_envs)) if is_masked else self._clock.reset_seed()
-        obs, _ = self.envs.reset(seed=seeds)
-        self._last_reset_by[0] = self._key
-        check_obs("vector env obs", self._space, obs, (self.num_envs,))
-        memory = self._now or self._allocate(obs)
+        """Reset all envs, with the seeds of the episodes where the clock is; return their memory."""
+        obs = self._autoreset.reset(self._clock)
+        inner: Any = self.envs.unwrapped
+        inner.rltrainer_last_reset_by = self._key  # other adapters of these envs have to reset them again
+        if (memory := self._now) is None:
+            first = leaves(obs)[0]
+            self._env_device = first.device if isinstance(first, torch.Tensor) else None
+            self.to_env = ActionConverter(self.action_space, self.num_envs, self._env_device)
+            layout = (self._space, self.num_envs, self.device, self._env_device)
+            memory, self._next = ObsMemory.allocate(*layout), ObsMemory.allocate(*layout)
         memory.write(obs)
         memory.upload()
-        self._now, self.obs, self.obs_tensor = memory, memory.obs, memory.tensor
-        self._starting, self._loaded = None, None
-        if not is_masked:
-            self.resetting = None
-        elif self.resetting is not None:
-            # These will spend the next step on the reset that was due, and begin this episode once more after it.
-            self._clock.postpone(self.resetting)
+        self._now, self._starting, self._loaded = memory, None, None
         return memory
 
-    def _allocate(self, obs: Tree) -> ObsMemory:
-        first = leaves(obs)[0]
-        self._env_device = first.device if isinstance(first, torch.Tensor) else None
-        self.to_env = ActionConverter(self.action_space, self.num_envs, self._env_device)
-        layout = (self._space, self.num_envs, self.device, self._env_device)
-        self._next = ObsMemory.allocate(*layout)
-        return ObsMemory.allocate(*layout)
-
-    def _finish(self, rows: Rows, info: dict[str, Any]) -> None:
-        """Count the episodes that ended; put their final observations where the next episodes' first ones came."""
-        if self._autoreset.has_final_info and not self._autoreset.is_masked:
-            self._first_obs = take_rows(self._next.obs, rows)
-        for n in rows.tolist() if self._autoreset.has_final_info else ():
-            row = map_tree(lambda leaf, n=n: leaf[n], info["final_obs"]) if "final_obs" in info else None
-            if row is None:
-                raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
-            self._next.write_row(n, row)
-        self._count_end(rows, delay=int(self._autoreset.spends_step))
+    def _check_obs(self, obs: Tree) -> None:
+        """Check the observations of all envs after a reset; later ones of our envs are checked by the envs."""
+        if self._must_check or self._now is None:
+            check_obs("vector env obs", self._space, obs, (self.num_envs,))
 
     def _count_end(self, rows: Rows, delay: int) -> None:
         """Count the episodes of these envs [K], and record them; the next ones begin so many steps from now."""
@@ -371,7 +356,7 @@ class EnvAdapter:
         result.truncated[rows.tolist()] = True
         result.finished = rows if result.finished is None else np.union1d(result.finished, rows)
         self._count_end(rows, delay=0)
-        if self._autoreset.is_masked:  # else the envs go on; nobody counts them
+        if self._autoreset.is_masked:  # other envs take steps that are not counted
             self._starting = rows if self._starting is None else np.union1d(self._starting, rows)
 
     def _leave_unwanted(self, rows: Rows, wanted: Mask) -> Rows:
@@ -384,45 +369,3 @@ class EnvAdapter:
             return rows  # a step steps all of them
         self.envs.unwrapped.park(unwanted)
         return rows[wanted[rows]]
-
-    def _begin(self, memory: ObsMemory, rows: Rows) -> None:
-        """Write the first observations of the episodes that begin now."""
-        if self._autoreset.is_masked:
-            mask = np.zeros(self.num_envs, np.bool_)
-            mask[rows] = True
-            seeds: Any = self._clock.episode_seeds(rows)
-            obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})
-            if self._must_look:
-                check_obs("vector env obs", self._space, obs, (self.num_envs,))
-            memory.write_rows(rows, take_rows(obs, rows))
-        elif self._autoreset.has_final_info:
-            memory.write_rows(rows, self._first_obs)
-
-
-def close_envs(envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
-    """Close a vector env; never raises, and waits for gymnasium's worker processes five seconds at most.
-
-    gymnasium itself waits for them without an end, and leaves them where one of them is dead.
-    """
-    inner = envs.unwrapped
-    processes = inner.processes if isinstance(inner, gym.vector.AsyncVectorEnv) else []
-    timer = threading.Timer(GRACE, _kill, (processes,))
-    if processes:
-        timer.start()
-    try:
-        envs.close()
-    except (Exception, SystemExit) as error:
-        logging.getLogger("rltrainer").warning("the vector env failed during close: %r", error)
-    finally:
-        timer.cancel()
-        _kill(processes)
-        for process in processes:
-            process.join(1.0)
-        if processes:
-            inner.closed = True  # where it failed half-way, it would try again when it is collected
-
-
-def _kill(processes: list[Any]) -> None:
-    for process in processes:
-        if process.is_alive():
-            process.kill()

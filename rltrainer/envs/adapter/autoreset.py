@@ -1,42 +1,156 @@
-"""Autoreset modes: the way a vector env starts the next episode of an env whose episode ended."""
+"""Autoreset modes: a class for each way in which a vector env starts the next episode of an env.
+
+An adapter asks its mode at four points: `reset` of all envs, `finish` and `starting` after a step in which episodes
+ended, and `begin` where the next ones start.
+"""
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeObservation
 
+from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
+from rltrainer.envs.adapter.observations import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.errors import EnvError
+from rltrainer.tree import Tree, map_tree
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 
-@dataclass(frozen=True)
-class Autoreset:
-    """Traits of a vector env that the adapter has to know.
+class MaskedReset:
+    """Reset a finished env at once, by `options={"reset_mask": mask}`, with the seed of its episode; no step is lost.
 
     Args:
-        is_masked: single envs can be reset, each with its seed, by `options={"reset_mask": mask}`.
-        spends_step: after its last step an env spends one step on its reset, which cannot be prevented.
-        has_final_info: `step` returns the next episode's first observation, the final one is in its info.
+        envs: the vector env.
+        check: raises if the observations of all envs do not fit their space.
+
+    Attributes:
+        is_masked: whether single envs can be reset, each with its seed.
+        can_repeat: whether an env begins the episode of its seed as soon as it is reset.
+        delay: steps from the end of an episode to the beginning of the next.
+        resetting: the envs that will spend the next step on their reset, whatever is done [K]; None if none will.
     """
 
-    is_masked: bool
-    spends_step: bool
-    has_final_info: bool
+    is_masked: ClassVar[bool] = True
+    can_repeat: ClassVar[bool] = True
+    delay: ClassVar[int] = 0
 
-    @property
-    def can_repeat(self) -> bool:
-        """Tell whether an env's episode begins with its seed, when it is told to."""
-        return self.is_masked and not self.spends_step
+    def __init__(self, envs: VectorEnv, check: Callable[[Tree], None]) -> None:
+        self._envs, self._check = envs, check
+        self.resetting: Rows | None = None
+
+    def reset(self, clock: EpisodeClock) -> Tree:
+        """Reset all envs; return their observations."""
+        seeds: Any = clock.episode_seeds(np.arange(clock.num_envs))
+        obs = self._envs.reset(seed=seeds)[0]
+        self._check(obs)
+        return obs
+
+    def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
+        """Make sure that `memory`, which holds what `step` returned, has the final observations of these envs."""
+
+    def starting(self, finished: Rows | None) -> Rows | None:
+        """Return the envs whose next episode begins now, after a step in which these have finished."""
+        return finished
+
+    def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
+        """Write the first observations of these envs' next episodes."""
+        mask = np.zeros(clock.num_envs, np.bool_)
+        mask[rows] = True
+        seeds: Any = clock.episode_seeds(rows)
+        obs = self._envs.reset(seed=seeds, options={"reset_mask": mask})[0]
+        self._check(obs)
+        memory.write_rows(rows, take_rows(obs, rows))
 
 
-def find_autoreset(envs: VectorEnv) -> Autoreset:
-    """Find out by class where gymnasium's or ours is at the bottom, else by the metadata, or raise an `EnvError`."""
+class MaskedSameStep(MaskedReset):
+    """Mode SAME_STEP with masked resets: an env that has reset itself is reset again with a seed."""
+
+    def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
+        """Take the final observations from the info."""
+        write_final_obs(rows, info, memory)
+
+
+class MaskedNextStep(MaskedReset):
+    """Mode NEXT_STEP where a reset does not take back a pending one: the step is lost, then the env is reset again.
+
+    So are gymnasium's workers without shared memory.
+    """
+
+    can_repeat, delay = False, 1
+
+    def reset(self, clock: EpisodeClock) -> Tree:
+        """Reset all envs; those with a pending reset begin this episode again after it."""
+        obs = super().reset(clock)
+        if self.resetting is not None:
+            clock.postpone(self.resetting)
+        return obs
+
+    def starting(self, finished: Rows | None) -> Rows | None:
+        """Return the envs that have spent this step on their reset."""
+        starting, self.resetting = self.resetting, finished
+        return starting
+
+
+class NextStep(MaskedReset):
+    """Mode NEXT_STEP without masked resets: an env spends the step after its last one on a reset of its own."""
+
+    is_masked, can_repeat, delay = False, False, 1
+
+    def reset(self, clock: EpisodeClock) -> Tree:
+        """Reset all envs with one seed."""
+        obs, self.resetting = self._envs.reset(seed=clock.reset_seed())[0], None
+        self._check(obs)
+        return obs
+
+    def starting(self, finished: Rows | None) -> Rows | None:
+        """Return the envs that have spent this step on their reset."""
+        starting, self.resetting = self.resetting, finished
+        return starting
+
+    def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
+        """Do nothing: the step has returned the first observations."""
+
+
+class SameStep(NextStep):
+    """Mode SAME_STEP without masked resets: `step` returns the next first observation, its info the final one."""
+
+    delay = 0
+
+    def __init__(self, envs: VectorEnv, check: Callable[[Tree], None]) -> None:
+        super().__init__(envs, check)
+        self._first_obs: Tree = None
+
+    def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
+        """Keep the first observations, and take the final ones from the info."""
+        self._first_obs = take_rows(memory.obs, rows)
+        write_final_obs(rows, info, memory)
+
+    def starting(self, finished: Rows | None) -> Rows | None:
+        """Return the envs whose episode ended."""
+        return finished
+
+    def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
+        """Write the first observations that `finish` kept."""
+        memory.write_rows(rows, self._first_obs)
+
+
+def write_final_obs(rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
+    """Write the final observations of envs [K] from the info of their step; an `EnvError` if one is missing."""
+    for n in rows.tolist():
+        row = map_tree(lambda leaf, n=n: leaf[n], info["final_obs"]) if "final_obs" in info else None
+        if row is None:
+            raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
+        memory.write_row(n, row)
+
+
+def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
+    """Find the mode by the class of the innermost env, else by the metadata; raise an `EnvError` for another mode."""
     mode = envs.metadata.get("autoreset_mode")
     if mode is None:
         text = f"{envs} does not say how it resets (metadata['autoreset_mode']): taken for NEXT_STEP"
@@ -51,14 +165,13 @@ def find_autoreset(envs: VectorEnv) -> Autoreset:
     is_known = isinstance(inner, MaskedVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
     # gymnasium's normaliser of observations raises at masked resets.
     is_prevented = any(isinstance(layer, NormalizeObservation) for layer in layers(envs))
-    is_masked = (is_known and not is_prevented) or mode is AutoresetMode.DISABLED
+    if mode is not AutoresetMode.DISABLED and (is_prevented or not is_known):
+        return SameStep if mode is AutoresetMode.SAME_STEP else NextStep
+    if mode is AutoresetMode.SAME_STEP:
+        return MaskedSameStep
     # Without shared memory, gymnasium's workers do not take back a pending autoreset when they are reset.
     is_stubborn = isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
-    return Autoreset(
-        is_masked=is_masked,
-        spends_step=mode is AutoresetMode.NEXT_STEP and (is_stubborn or not is_masked),
-        has_final_info=mode is AutoresetMode.SAME_STEP,
-    )
+    return MaskedNextStep if mode is AutoresetMode.NEXT_STEP and is_stubborn else MaskedReset
 
 
 def layers(envs: VectorEnv) -> Iterator[VectorEnv]:

@@ -1,9 +1,13 @@
-"""The state of envs within their episodes: what is saved of it, and how envs are restored."""
+"""The state of envs within their episodes: how it is saved, and how envs are restored from it.
+
+Envs that save their own state load it. Other envs begin the episodes of their seeds again, and are stepped with the
+actions that were kept; where they arrive is compared with where they were, bit for bit.
+"""
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,35 +15,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionTrail, as_array
+from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
 from rltrainer.envs.adapter.actions import lent
 from rltrainer.envs.adapter.autoreset import layers
 from rltrainer.envs.adapter.episode_clock import ClockState, EpisodeClock, Mask, Rows
-from rltrainer.envs.adapter.episodes import EpisodeRecorder
 from rltrainer.envs.adapter.observations import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv, SaveableEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError
 from rltrainer.spaces import ValueRange, leaf_shape, stored_dtype
 from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, leaves, rebuild
 from rltrainer.types import Load, State
-from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, checked
+from rltrainer.validation.field_rules import NonNegativeInt
+
+Array = np.ndarray[Any, Any]
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 NO_ROWS: Rows = np.zeros(0, np.int64)
 
 
 @dataclass
 class AdapterState:
-    """State of an `EnvAdapter`; without the last four where no env is in the middle of anything, and in old files.
+    """State of an `EnvAdapter`; the last four fields are empty where no env is in the middle of an episode.
 
     Args:
         is_started: whether the envs were reset.
         clock: where each env is in its sequence of episodes.
         resetting: the envs that will spend the next step on their reset.
         obs: the leaves of the current observation [N, ...].
-        actions: of the running episodes [sum of their steps, ...], one env after the other; None if the envs' own state
-            is there, or nothing helps.
+        actions: of the running episodes [sum of their steps, ...], one env after the other; None if `envs` is there,
+            or if episodes cannot be repeated.
         envs: the envs' own state.
     """
 
@@ -82,26 +88,6 @@ class AdapterState:
             if not ValueRange(action_space).holds(self.actions.numpy()):
                 raise CheckpointError(f"adapter.actions: expected actions in {action_space}, found others")
 
-    def lost(self, can_repeat: bool, can_load: bool, is_masked: bool) -> Rows:
-        """Return the envs that cannot go on where they were, and warn of them.
-
-        Args:
-            can_repeat: whether episodes can be repeated by their seeds and actions.
-            can_load: whether the envs can load their own state.
-            is_masked: whether one env can be reset by itself.
-        """
-        inside = self.num_steps > 0 if is_masked else np.full(len(self.num_steps), self.clock.num_steps > 0)
-        if not self.is_started or (self.envs is not None and can_load):
-            return NO_ROWS
-        repeats = self.actions is not None and can_repeat
-        lost = np.flatnonzero(inside & (self.num_kept == 0) if repeats else inside)
-        if len(lost):
-            why = "were in the middle of an episode, and what led there is not in the state"
-            why = f"were more than {MAX_STEPS} steps into their episode" if repeats else why
-            why = why if is_masked else "cannot be reset one by one, and do not save where they are (SaveableEnv)"
-            warn_of_lost(lost, why)
-        return lost
-
     def table(self) -> Any:
         """Return the actions as an array [L, N, ...]: episodes end together, and before them are others' actions."""
         num_kept = self.num_kept
@@ -112,27 +98,13 @@ class AdapterState:
         return table
 
 
-def warn_of_lost(rows: Rows, why: str) -> None:
-    """Name envs that start a new episode."""
-    text = f"envs {rows.tolist()} {why}: they start a new episode instead of going on"
-    warnings.warn(text, stacklevel=5)
-
-
-def _check_tensor(name: str, found: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.dtype != dtype:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
-        raise CheckpointError(f"{name}: expected {dtype} {shape}, found {what}")
-    if dtype.is_floating_point and not found.isfinite().all():
-        raise CheckpointError(f"{name}: holds NaN or infinity")
-
-
 @dataclass(slots=True)
-class Place:
-    """A place of all envs that was loaded, while they are not there yet.
+class LoadedState:
+    """A state that the envs are not in yet.
 
     Args:
         state: what was loaded.
-        lost: the envs that cannot go there, and start a new episode.
+        lost: the envs that cannot be restored, and start a new episode.
         load: loads the envs' own state; None if they have none.
     """
 
@@ -141,145 +113,130 @@ class Place:
     load: Load | None
 
 
-class EnvPlaces:
-    """Knows how the envs of a vector env come to where they were.
+class EnvState:
+    """Saves where the envs of a vector env are, and restores them.
 
     Args:
         envs: all of them.
-        can_repeat: whether an env's episode comes from its seed and actions.
-        trail: keeps the actions that can be repeated.
+        can_repeat: whether an env's episode follows from its seed and actions.
+        history: of these actions.
 
     Attributes:
-        trail: None where the envs save their own state, or nothing helps.
+        history: None where the envs save their own state, or cannot be restored.
     """
 
-    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], can_repeat: bool, trail: ActionTrail) -> None:
+    def __init__(self, envs: VectorEnv, can_repeat: bool, history: ActionHistory) -> None:
         self._envs, self._can_repeat = envs, can_repeat
-        self._saveable = find_saveable(envs)
-        self.trail = trail if can_repeat and self._saveable is None else None
-
-    def record(self, folder: str | Path, first_env: int) -> EpisodeRecorder:
-        """Return what records episodes that end.
-
-        Args:
-            folder: where their files are written.
-            first_env: the index of the first env, where the envs of several adapters are recorded.
-
-        Raises:
-            ParamsError: no episode of these envs follows from its seed and actions alone, or `folder` is no path.
-        """
-        folder = Path(checked("Collector.record_episodes", "folder", folder, AnyPath))
-        if self.trail is None:
-            rule = "must be False for envs whose episodes do not follow from their seeds and actions alone"
-            hint = 'Use rl.make_vec(..., backend="sync"), and no SaveableEnv.'
-            raise ParamsError(field_error_text("CheckpointParams", "record_episodes", rule, True, hint))
-        return EpisodeRecorder(folder, self.trail, first_env)
+        self._saver = find_saver(envs)
+        self.history = history if can_repeat and self._saver is None else None
 
     def save(self, state: AdapterState, obs: Tree, resetting: Rows | None) -> None:
-        """Add to a state what brings the envs to where they are."""
-        if self._saveable is not None:
-            state.envs = self._saveable.state_dict()
+        """Add to a state what restores the envs."""
+        if self._saver is not None:
+            state.envs = self._saver.save()
             state.resetting = [] if resetting is None else resetting.tolist()
-        elif self.trail is not None:
-            state.actions = np.concatenate([self.trail.of(n, count) for n, count in enumerate(state.num_kept.tolist())])
+        elif self.history is not None:
+            counts = enumerate(state.num_kept.tolist())
+            state.actions = np.concatenate([self.history.of(n, count) for n, count in counts])
         if state.envs is not None or state.actions is not None:
             state.obs = [as_array(leaf).copy() for leaf in leaves(obs)]
 
-    def check(self, state: AdapterState, is_masked: bool) -> Place:
-        """Check what brings envs to their places, and warn of those that cannot go there; `is_masked`: one by one."""
-        saveable = None if state.envs is None else self._saveable
-        lost = state.lost(self._can_repeat, saveable is not None, is_masked)
-        return Place(state, lost, None if saveable is None else load_of(saveable, state.envs or {}))
+    def prepare(self, state: AdapterState, is_masked: bool) -> LoadedState:
+        """Check the envs' own state, and warn of envs that cannot be restored; `is_masked`: each by itself."""
+        if state.envs is not None and self._saver is not None:
+            return LoadedState(state, NO_ROWS, self._saver.prepare(state.envs))
+        inside = state.num_steps > 0 if is_masked else np.full(len(state.num_steps), state.clock.num_steps > 0)
+        repeats = state.actions is not None and self._can_repeat
+        lost = np.flatnonzero(inside & (state.num_kept == 0) if repeats else inside) if state.is_started else NO_ROWS
+        if len(lost):
+            why = "were in the middle of an episode, and what led there is not in the state"
+            why = f"were more than {MAX_STEPS} steps into their episode" if repeats else why
+            why = why if is_masked else "cannot be reset one by one, and do not save where they are (SaveableEnv)"
+            _warn_of_lost(lost, why)
+        return LoadedState(state, lost, None)
 
-    def bring(
-        self, place: Place, clock: EpisodeClock, memory: ObsMemory, env_device: torch.device | None, returns: Any
+    def restore(
+        self, loaded: LoadedState, clock: EpisodeClock, memory: ObsMemory, env_device: torch.device | None, returns: Any
     ) -> Rows:
-        """Bring envs, which were just reset, to a place; return those that did not come there [K].
+        """Restore envs, which were just reset; return those in which that failed [K].
 
         Args:
-            place: what `check` returned.
+            loaded: what `prepare` returned.
             clock: where each env is.
-            memory: for the observations of there.
+            memory: for the restored observations.
             env_device: of envs that take tensors.
             returns: of the running episodes [N] or [N, A]; None is not compared.
         """
-        state, trail = place.state, self.trail
-        if place.load is not None:
-            place.load()
+        state = loaded.state
+        if loaded.load is not None:
+            loaded.load()
             memory.write(rebuild(memory.obs, state.obs or []))
-        if place.load is not None or state.actions is None or not self._can_repeat:
+        if loaded.load is not None or state.actions is None or not self._can_repeat:
             return NO_ROWS
         table, num_steps = state.table(), state.num_kept
         seeds = clock.episode_seeds(np.arange(len(num_steps)))
-        repeated = repeat_episodes(self._envs, seeds, table, num_steps, memory, env_device)
-        if trail is not None:
-            trail.restore(table, num_steps)
-        failed = repeated.failed | differing(state.obs or [], memory.obs)
-        if returns is not None and repeated.returns is not None:
-            is_same = repeated.returns == returns if repeated.returns.shape == returns.shape else np.zeros(len(failed))
-            failed |= ~is_same.reshape(len(failed), -1).astype(np.bool_).all(1)
-        failed &= num_steps > 0
-        if failed.any():
-            why = "did not come back to where they were when the actions of their episode were repeated"
-            warn_of_lost(np.flatnonzero(failed), why)
-        return np.flatnonzero(failed)
+        has_failed, gained = repeat_episodes(self._envs, seeds, table, num_steps, memory, env_device)
+        if self.history is not None:
+            self.history.restore(table, num_steps)
+        has_failed |= differing(state.obs or [], memory.obs)
+        if returns is not None and gained is not None:
+            is_same = gained == returns if gained.shape == returns.shape else np.zeros(len(has_failed))
+            has_failed |= ~is_same.reshape(len(has_failed), -1).astype(np.bool_).all(1)
+        failed = np.flatnonzero(has_failed & (num_steps > 0))
+        if len(failed):
+            _warn_of_lost(
+                failed, "did not come back to where they were when the actions of their episode were repeated"
+            )
+        return failed
 
 
-class SingleStates:
-    """The states of single envs that are saveable, together."""
+@dataclass(frozen=True, slots=True)
+class Saver:
+    """The functions that save a vector env's own state, and that check a state and return what loads it."""
 
-    def __init__(self, envs: MaskedVectorEnv) -> None:
-        self._envs = envs
-
-    def state_dict(self) -> State:
-        """Return the states of all envs."""
-        return {"envs": list(self._envs.call("state_dict"))}
-
-    def load_state_dict(self, state: State) -> None:
-        """Put all envs where they were."""
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: State) -> Load:
-        """Check that there is a state for each env, and return what loads them."""
-        found, num_envs = state.get("envs"), self._envs.num_envs
-        if not isinstance(found, list) or len(found) != num_envs or not all(isinstance(each, dict) for each in found):
-            raise CheckpointError(f"adapter.envs.envs: expected a list of the states of {num_envs} envs")
-        return lambda: self._envs.load_states(found)
+    save: Callable[[], State]
+    prepare: Callable[[State], Load]
 
 
-def find_saveable(envs: gym.vector.VectorEnv[Any, Any, Any]) -> SaveableEnv | None:
-    """Return what saves and loads all envs of a vector env, wrappers included; None if something in it is not saved."""
+def find_saver(envs: VectorEnv) -> Saver | None:
+    """Return what saves all envs of a vector env, wrappers included; None if a part of them is not saved."""
     for layer in layers(envs):
         if isinstance(layer, SaveableEnv):
-            return layer
+            return Saver(layer.state_dict, getattr(layer, "prepare_load", partial(_prepare_unchecked, layer)))
         if isinstance(layer, MaskedVectorEnv):
-            return SingleStates(layer) if layer.are_saveable else None
-        if (native := NATIVE_STATES.get(f"{type(layer).__module__}.{type(layer).__qualname__}")) is not None:
-            found: SaveableEnv = native(layer)
-            return found
+            single = Saver(partial(_single_states, layer), partial(_prepare_single_states, layer))
+            return single if layer.are_saveable else None
+        if f"{type(layer).__module__}.{type(layer).__qualname__}" == CARTPOLE:
+            return Saver(partial(_cartpole_state, layer), partial(_prepare_cartpole, layer))
         if not (isinstance(layer, NativeVectorEnv) or getattr(layer, "is_stateless", False)):
-            return None  # nobody knows what a wrapper remembers
+            return None  # an unknown wrapper may have a state of its own
     return None
 
 
-def load_of(saveable: SaveableEnv, state: State) -> Load:
-    """Check the state of envs, as far as they let it be checked before they change, and return what loads it."""
-    prepare = getattr(saveable, "prepare_load", None)
-    if callable(prepare):
-        load: Load = prepare(state)
-        return load
-
-    def load_unchecked() -> None:
+def _prepare_unchecked(envs: SaveableEnv, state: State) -> Load:
+    def load() -> None:
         try:
-            saveable.load_state_dict(state)
+            envs.load_state_dict(state)
         except Exception as error:
-            name = f"{type(saveable).__name__}.load_state_dict"
+            name = f"{type(envs).__name__}.load_state_dict"
             raise CheckpointError(f"adapter.envs: {name} raised {type(error).__name__}: {error}") from error
 
-    return load_unchecked
+    return load
 
 
-Array = np.ndarray[Any, Any]
+def _single_states(envs: MaskedVectorEnv) -> State:
+    return {"envs": list(envs.call("state_dict"))}
+
+
+def _prepare_single_states(envs: MaskedVectorEnv, state: State) -> Load:
+    found, num_envs = state.get("envs"), envs.num_envs
+    if not isinstance(found, list) or len(found) != num_envs or not all(isinstance(each, dict) for each in found):
+        raise CheckpointError(f"adapter.envs.envs: expected a list of the states of {num_envs} envs")
+    return partial(envs.load_states, found)
+
+
+CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
+"""The one native vector env whose attributes are saved here, as they are in gymnasium 1.4."""
 
 
 @dataclass
@@ -291,13 +248,6 @@ class PCG64State:
     has_uint32: int
     uinteger: int
 
-    @classmethod
-    def of(cls, generator: np.random.Generator) -> "PCG64State":
-        """Return a generator's state."""
-        state: Any = generator.bit_generator.state
-        words = state["state"]
-        return cls(str(words["state"]), str(words["inc"]), state["has_uint32"], state["uinteger"])
-
     def problem(self) -> str | None:
         """Return what is wrong with a state that was read from a file, or None."""
         try:
@@ -307,7 +257,7 @@ class PCG64State:
         return None
 
     def words(self) -> Any:
-        """Return what NumPy takes."""
+        """Return the state as NumPy takes it."""
         words = {"state": int(self.state), "inc": int(self.inc)}
         rest = {"has_uint32": self.has_uint32, "uinteger": self.uinteger}
         return {"bit_generator": "PCG64", "state": words, **rest}
@@ -323,76 +273,43 @@ class CartPoleState:
     random: PCG64State
 
 
-class CartPoleStates:
-    """Saves and loads gymnasium's vector env of CartPole, read in gymnasium 1.4."""
-
-    def __init__(self, envs: Any) -> None:
-        self._envs = envs
-
-    def state_dict(self) -> State:
-        """Return the state of all envs."""
-        envs = self._envs
-        arrays = envs.state.copy(), envs.steps.copy(), envs.prev_done.copy()
-        return dict(to_state(CartPoleState(*arrays, PCG64State.of(envs.np_random))))
-
-    def load_state_dict(self, state: State) -> None:
-        """Put all envs where they were."""
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: State) -> Load:
-        """Check a state, and return what loads it.
-
-        Raises:
-            CheckpointError: it is of other envs, or none.
-        """
-        envs, found = self._envs, from_state(CartPoleState, state, "adapter.envs")
-        num_envs = envs.num_envs
-        for name, shape, dtype in (
-            ("state", (4, num_envs), np.float64), ("steps", (num_envs,), np.int32), ("prev_done", (num_envs,), np.bool_)
-        ):  # fmt: skip
-            array = getattr(found, name)
-            if array.shape != shape or array.dtype != dtype or not np.isfinite(array).all():
-                expected = f"finite {np.dtype(dtype)} {shape}"
-                raise CheckpointError(f"adapter.envs.{name}: expected {expected}, found {array.dtype} {array.shape}")
-
-        def load() -> None:
-            envs.state, envs.steps, envs.prev_done = found.state.copy(), found.steps.copy(), found.prev_done.copy()
-            envs.np_random.bit_generator.state = found.random.words()
-
-        return load
+def _cartpole_state(envs: Any) -> State:
+    random: Any = envs.np_random.bit_generator.state
+    words = str(random["state"]["state"]), str(random["state"]["inc"])
+    arrays = envs.state.copy(), envs.steps.copy(), envs.prev_done.copy()
+    return dict(to_state(CartPoleState(*arrays, PCG64State(*words, random["has_uint32"], random["uinteger"]))))
 
 
-NATIVE_STATES: dict[str, Callable[[Any], Any]] = {
-    "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": CartPoleStates
-}
-"""The savers and loaders of native vector envs, by the names of their classes."""
+def _prepare_cartpole(envs: Any, state: State) -> Load:
+    found, num_envs = from_state(CartPoleState, state, "adapter.envs"), envs.num_envs
+    for name, array, shape, dtype in (
+        ("state", found.state, (4, num_envs), np.float64),
+        ("steps", found.steps, (num_envs,), np.int32),
+        ("prev_done", found.prev_done, (num_envs,), np.bool_),
+    ):
+        if array.shape != shape or array.dtype != dtype or not np.isfinite(array).all():
+            expected = f"finite {np.dtype(dtype)} {shape}"
+            raise CheckpointError(f"adapter.envs.{name}: expected {expected}, found {array.dtype} {array.shape}")
 
+    def load() -> None:
+        envs.state, envs.steps, envs.prev_done = found.state.copy(), found.steps.copy(), found.prev_done.copy()
+        envs.np_random.bit_generator.state = found.random.words()
 
-@dataclass(slots=True)
-class Repeated:
-    """Outcome of repeated episodes.
-
-    Args:
-        failed: [N] bool, the envs whose episode ended on the way.
-        returns: [N] or [N, A], the sums of rewards; None if no step was taken.
-    """
-
-    failed: Mask
-    returns: Array | None
+    return load
 
 
 def repeat_episodes(
-    envs: gym.vector.VectorEnv[Any, Any, Any],
+    envs: VectorEnv,
     seeds: list[int | None],
     table: Any,
     num_steps: Rows,
     memory: ObsMemory,
     env_device: torch.device | None,
-) -> Repeated:
-    """Bring envs that were just reset to where these actions lead.
+) -> tuple[Mask, Array | None]:
+    """Step envs that were just reset with the actions of a table.
 
     An env with a shorter episode than others begins it later, with a reset of its own. Before that, and when its
-    episode has ended too early, it is left out of steps, or takes some that nobody looks at.
+    episode has ended too early, it is parked, or takes steps that do not count.
 
     Args:
         envs: their masked resets work.
@@ -401,32 +318,36 @@ def repeat_episodes(
         num_steps: of the episodes [N].
         memory: for the last observations.
         env_device: of envs that take tensors.
+
+    Returns:
+        the envs whose episode ended on the way [N] bool, and the sums of rewards [N] or [N, A]; None without steps.
     """
-    begins, result = len(table) - num_steps, Repeated(np.zeros(envs.num_envs, np.bool_), None)
+    begins, has_failed = len(table) - num_steps, np.zeros(envs.num_envs, np.bool_)
+    returns: Array | None = None
     _leave_out(envs, seeds, begins > 0, is_done=False)
     for number, row in enumerate(table):
         if number:
             _reset(envs, seeds, begins == number)
-        row = lent(row)  # the table is also the record of the running episodes
+        row = lent(row)  # the table is also the history of the running episodes
         action = row if env_device is None else torch.from_numpy(row).to(env_device)
         obs, reward, terminated, truncated, _ = envs.step(action)
         if number == len(table) - 1:
             memory.write(obs)
-        counts = (begins <= number) & ~result.failed
-        gained = as_array(reward).astype(np.float32)  # as whoever counted them got them
-        result.returns = np.zeros(gained.shape) if result.returns is None else result.returns
-        result.returns[counts] += gained[counts]
+        counts = (begins <= number) & ~has_failed
+        gained = as_array(reward).astype(np.float32)  # as the collector counted them
+        returns = np.zeros(gained.shape) if returns is None else returns
+        returns[counts] += gained[counts]
         done = as_array(terminated) | as_array(truncated)
-        result.failed |= counts & done
+        has_failed |= counts & done
         _leave_out(envs, seeds, done, is_done=True)
     late = begins == len(table)
     if len(table) and late.any():
         memory.write_rows(np.flatnonzero(late), take_rows(_reset(envs, seeds, late), np.flatnonzero(late)))
-    return result
+    return has_failed, returns
 
 
 def differing(saved: list[Any], obs: Any) -> Mask:
-    """Return which envs observe something else [N], in any bit, than these leaves say."""
+    """Return which envs observe something else [N], in any bit, than these leaves."""
     differs: Any = False
     for there, here in zip(saved, leaves(obs), strict=True):
         differs = differs | (_bits(there) != _bits(here)).any(1)
@@ -439,7 +360,7 @@ def _bits(leaf: Any) -> Array:
 
 
 def _leave_out(envs: Any, seeds: list[int | None], mask: Mask, is_done: bool) -> None:
-    """Keep envs from being stepped; where that cannot be, see to it that they can be."""
+    """Park envs; where that is impossible, reset those that are done, so that all can be stepped."""
     if not mask.any():
         return
     if isinstance(envs.unwrapped, MaskedVectorEnv):
@@ -454,3 +375,16 @@ def _reset(envs: Any, seeds: list[int | None], mask: Mask) -> Any:
         return None
     due = [seed if mask[n] else None for n, seed in enumerate(seeds)]
     return envs.reset(seed=due, options={"reset_mask": mask})[0]
+
+
+def _warn_of_lost(rows: Rows, why: str) -> None:
+    text = f"envs {rows.tolist()} {why}: they start a new episode instead of continuing"
+    warnings.warn(text, stacklevel=5)
+
+
+def _check_tensor(name: str, found: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.dtype != dtype:
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise CheckpointError(f"{name}: expected {dtype} {shape}, found {what}")
+    if dtype.is_floating_point and not found.isfinite().all():
+        raise CheckpointError(f"{name}: holds NaN or infinity")

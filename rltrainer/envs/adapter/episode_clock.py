@@ -14,15 +14,25 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 FAR = np.iinfo(np.int64).max  # a step that never comes
 
 
+@dataclass
+class ClockState:
+    """State of an `EpisodeClock`."""
+
+    seed: int | None
+    episode: list[NonNegativeInt]
+    episode_step: list[NonNegativeInt]
+    num_steps: NonNegativeInt
+    num_resets: NonNegativeInt
+
+
 class EpisodeClock:
     """Counts episodes and steps of N envs; all seeds derive from `seed`, which is drawn where it is None."""
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
-        self.seed = seed
-        self.num_envs = num_envs
+        self.seed, self.num_envs = seed, num_envs
         self._episode = np.zeros(num_envs, np.int64)
-        self.num_steps = 0  # this and `_began` since the last whole reset, so that a step counts one number
-        self._began = np.zeros(num_envs, np.int64)
+        # Both count from the last reset of all envs, so that a step changes one number.
+        self.num_steps, self._began = 0, np.zeros(num_envs, np.int64)
         self._num_resets = 0
 
     @property
@@ -31,7 +41,7 @@ class EpisodeClock:
         return np.maximum(self.num_steps - self._began, 0)
 
     def step(self, rows: Rows) -> None:
-        """Count a step of these envs [K] alone: for the others, all that counts in steps comes one later."""
+        """Count a step of these envs [K] alone: all step numbers of the others move by one."""
         self.num_steps += 1
         later = self._began < FAR
         later[rows] = False
@@ -60,15 +70,14 @@ class EpisodeClock:
         self._began[rows] = self.num_steps + 1
 
     def restart(self, first_episode: bool = False) -> None:
-        """Go to each env's next episode that nobody stepped in, or to its very first."""
+        """Go to each env's next episode in which no step was taken, or to its very first."""
         was_inside = self.episode_steps > 0
         self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + was_inside
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
-        self.num_steps = 0
-        self._began = np.zeros(self.num_envs, np.int64)
+        self.num_steps, self._began = 0, np.zeros(self.num_envs, np.int64)
 
     def reset_seed(self) -> int:
-        """Return the seed of the last whole reset."""
+        """Return the seed of the last reset of all envs."""
         return derive_seed(self._root(), "reset", self._num_resets)
 
     def episode_seeds(self, rows: Rows) -> list[int | None]:
@@ -78,32 +87,19 @@ class EpisodeClock:
             seeds[n] = derive_seed(self._root(), n, int(self._episode[n]))
         return seeds
 
-    def state(self) -> "ClockState":
+    def state(self) -> ClockState:
         """Return seed, episodes and steps."""
         steps = self.episode_steps.tolist()
         return ClockState(self.seed, self._episode.tolist(), steps, self.num_steps, self._num_resets)
 
-    def load(self, state: "ClockState", resetting: Rows) -> None:
+    def load(self, state: ClockState, resetting: Rows) -> None:
         """Restore a state that was checked; some envs spend the next step on their reset."""
-        self.seed = state.seed
+        self.seed, self.num_steps, self._num_resets = state.seed, state.num_steps, state.num_resets
         self._episode = np.array(state.episode, np.int64)
-        self.num_steps = state.num_steps
         self._began = self.num_steps - np.array(state.episode_step, np.int64)
         self.postpone(resetting)
-        self._num_resets = state.num_resets
 
     def _root(self) -> int:
         if self.seed is None:
             self.seed = draw_seed()
         return self.seed
-
-
-@dataclass
-class ClockState:
-    """State of an `EpisodeClock`."""
-
-    seed: int | None
-    episode: list[NonNegativeInt]
-    episode_step: list[NonNegativeInt]
-    num_steps: NonNegativeInt
-    num_resets: NonNegativeInt

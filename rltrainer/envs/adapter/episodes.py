@@ -1,6 +1,7 @@
-"""Recorded episodes: seeds and actions in files of a folder, and an episode stepped through again.
+"""Recorded episodes: their seeds and actions in files of a folder, and one of them stepped through again.
 
-No file is ever changed. A resumed run records the episodes since its checkpoint once more: the newest record counts.
+Each file holds the episodes that ended since the one before, and never changes. A resumed run records the episodes
+since its checkpoint again: the newest record of an episode counts.
 """
 
 import copy
@@ -14,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionTrail, as_array
+from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 from rltrainer.envs.adapter.observations import EnvStep
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
@@ -25,9 +26,15 @@ from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, Rule, checked
 
 Array = np.ndarray[Any, Any]
+Env = gym.Env[Any, Any]
+MakeEnv = Annotated[Callable[[], Env], Rule("a factory of one env, as for make_vec", callable)]
 
 KIND, FOLDER = "episodes", "episodes"
+MAX_PENDING_NBYTES = 2**22
+"""Bytes of actions that wait for the next checkpoint; more are written at once."""
+
 _NAME = re.compile(r"(\d{6,})-(\d+)\.safetensors")
+_INTEGERS, _FLAGS = ("env", "number", "seed", "length", "digest"), ("terminated", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,10 @@ class Episode:
         number: how many episodes of the env were before it.
         seed: of its reset.
         length: its steps.
-        actions: what the env received [length, ...]; none if there were more than `MAX_STEPS`.
+        actions: that the env received [length, ...]; none if there were more than `MAX_STEPS`.
         digest: of the final observation; see `digest_of`.
-        terminated: as the env said.
-        truncated: by the env, or by what stepped it.
+        terminated: as the env returned it.
+        truncated: by the env, or by the collector.
     """
 
     env: int
@@ -57,7 +64,7 @@ class Episode:
 
 @dataclass
 class EpisodesState:
-    """Some episodes in a file: arrays [E], and their actions one after the other [sum of kept steps, ...]."""
+    """The episodes of a file: arrays [E], and their actions one after the other [sum of kept steps, ...]."""
 
     env: Array
     number: Array
@@ -70,15 +77,13 @@ class EpisodesState:
 
     @classmethod
     def of(cls, episodes: list[Episode]) -> "EpisodesState":
-        """Return what a file holds of these."""
-        numbers = {name: [getattr(each, name) for each in episodes] for name in _INTEGERS}
-        flags = {name: [getattr(each, name) for each in episodes] for name in _FLAGS}
-        columns = {name: np.array(values, np.int64) for name, values in numbers.items()}
-        columns |= {name: np.array(values, np.bool_) for name, values in flags.items()}
+        """Return the columns of episodes."""
+        dtypes = dict.fromkeys(_INTEGERS, np.int64) | dict.fromkeys(_FLAGS, np.bool_)
+        columns = {name: np.array([getattr(e, name) for e in episodes], dtype) for name, dtype in dtypes.items()}
         return cls(**columns, actions=np.concatenate([each.actions for each in episodes]))
 
     def problem(self) -> str | None:
-        """Return what is wrong with what was read from a file, or None."""
+        """Return what is wrong with columns that were read from a file, or None."""
         for name in (*_INTEGERS, *_FLAGS):
             column, dtype = getattr(self, name), np.int64 if name in _INTEGERS else np.bool_
             if column.dtype != dtype or column.shape != self.env.shape or column.ndim != 1:
@@ -101,29 +106,74 @@ class EpisodesState:
         return Episode(**values, actions=self.actions[first : first + int(self.kept[i])].copy())
 
 
-_INTEGERS, _FLAGS = ("env", "number", "seed", "length", "digest"), ("terminated", "truncated")
+class EpisodeRecorder:
+    """Writes the actions of episodes that have ended into files of a folder.
 
-
-def next_index(folder: Path) -> int:
-    """Return the number of the next file of a folder."""
-    return max((index for index, _ in _files(folder)), default=-1) + 1
-
-
-def write_episodes(folder: Path, index: int, first_env: int, episodes: list[Episode]) -> None:
-    """Write a file that nobody changes any more; what else is recorded in the folder at this time has other envs.
-
-    Raises:
-        CheckpointError: it could not be written.
+    Args:
+        folder: is made when there is something to write.
+        history: the actions of the running episodes.
+        first_env: the index of the first env, where several record into one folder.
     """
-    path = folder / f"{index:06d}-{first_env}.safetensors"
-    try:
-        write_state(path, KIND, to_state(EpisodesState.of(episodes)))
-    except OSError as error:
-        raise CheckpointError(f"{path}: episodes could not be written ({error})") from error
+
+    def __init__(self, folder: Path, history: ActionHistory, first_env: int = 0) -> None:
+        self._folder, self._history, self._first_env = folder, history, first_env
+        self._index = max((index for index, _ in _files(folder)), default=-1) + 1
+        self._pending: list[Episode] = []
+        self._nbytes, self._is_open = 0, True
+
+    def record(self, rows: Rows, clock: EpisodeClock, result: EnvStep) -> None:
+        """Take in the episodes of envs [K] that end with a step, which the clock has counted.
+
+        Raises:
+            CheckpointError: they could not be written.
+        """
+        if not self._is_open:
+            return
+        steps, seeds = clock.episode_steps, clock.episode_seeds(rows)
+        for n in rows[clock.counts(rows)].tolist():
+            # In the step in which an env broke down no transition took place.
+            length = int(steps[n]) - int(result.valid is not None and not result.valid[n])
+            actions = self._history.of(n, int(steps[n]) if length <= MAX_STEPS else 0)[:length]
+            digest = digest_of(map_tree(lambda leaf, n=n: as_array(leaf[n]), result.next_obs))
+            flags = bool(result.terminated[n]), bool(result.truncated[n])
+            number, seed = clock.episode_of(n), seeds[n] or 0
+            self._pending.append(Episode(n + self._first_env, number, seed, length, actions.copy(), digest, *flags))
+            self._nbytes += actions.nbytes + 64
+        if self._nbytes > MAX_PENDING_NBYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write a file of the episodes that wait; they keep waiting if that fails.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if not self._pending:
+            return
+        path = self._folder / f"{self._index:06d}-{self._first_env}.safetensors"
+        try:
+            write_state(path, KIND, to_state(EpisodesState.of(self._pending)))
+        except OSError as error:
+            raise CheckpointError(f"{path}: episodes could not be written ({error})") from error
+        self._index += 1
+        self._pending, self._nbytes = [], 0
+
+    def close(self) -> None:
+        """Write the episodes that wait, and record no more."""
+        self._is_open = False
+        self.flush()
+
+
+def digest_of(obs: Tree) -> int:
+    """Return 63 bits of a hash of an observation's leaves, as they are stored."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for leaf in leaves(obs):
+        hasher.update(np.ascontiguousarray(leaf).tobytes())
+    return int.from_bytes(hasher.digest(), "big") >> 1
 
 
 def find_episode(run: Path, env: int, number: int) -> Episode:
-    """Return an episode of a run, the newest record of it.
+    """Return the newest record of an episode of a run.
 
     Raises:
         CheckpointError: there is none, or a file is damaged.
@@ -145,85 +195,19 @@ def find_episode(run: Path, env: int, number: int) -> Episode:
 
 def _files(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield the number and path of each file of a folder."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if match := _NAME.fullmatch(path.name):
-                yield int(match[1]), path
-
-
-MAX_PENDING_NBYTES = 2**22
-"""Bytes of actions that wait to be written; what is beyond does not wait for the next checkpoint."""
-
-
-class EpisodeRecorder:
-    """Writes the actions of episodes that have ended into files of a folder.
-
-    Args:
-        folder: made when there is something to write.
-        trail: the actions of the running episodes.
-        first_env: the index of the first env, where several record into one folder.
-    """
-
-    def __init__(self, folder: Path, trail: ActionTrail, first_env: int = 0) -> None:
-        self._folder, self._trail, self._first_env = folder, trail, first_env
-        self._index = next_index(folder)
-        self._pending: list[Episode] = []
-        self._nbytes, self._is_open = 0, True
-
-    def record(self, rows: Rows, clock: EpisodeClock, result: EnvStep) -> None:
-        """Take in the episodes of envs [K] that end with a step, which the clock has counted.
-
-        Raises:
-            CheckpointError: they could not be written.
-        """
-        if not self._is_open:
-            return
-        steps, seeds = clock.episode_steps, clock.episode_seeds(rows)
-        for n in rows[clock.counts(rows)].tolist():
-            # In the step in which an env broke down no transition took place.
-            length = int(steps[n]) - int(result.valid is not None and not result.valid[n])
-            actions = self._trail.of(n, int(steps[n]) if length <= MAX_STEPS else 0)[:length]
-            digest = digest_of(map_tree(lambda leaf, n=n: as_array(leaf[n]), result.next_obs))
-            flags = bool(result.terminated[n]), bool(result.truncated[n])
-            number, seed = clock.episode_of(n), seeds[n] or 0
-            self._pending.append(Episode(n + self._first_env, number, seed, length, actions.copy(), digest, *flags))
-            self._nbytes += actions.nbytes + 64
-        if self._nbytes > MAX_PENDING_NBYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what waits; raises as `record` does, and what could not be written waits on."""
-        if self._pending:
-            write_episodes(self._folder, self._index, self._first_env, self._pending)
-            self._index += 1
-            self._pending, self._nbytes = [], 0
-
-    def close(self) -> None:
-        """Write what waits, and record no more."""
-        self._is_open = False
-        self.flush()
-
-
-def digest_of(obs: Tree) -> int:
-    """Return what tells an observation from others: 63 bits of a hash of its leaves, as they are stored."""
-    hasher = hashlib.blake2b(digest_size=8)
-    for leaf in leaves(obs):
-        hasher.update(np.ascontiguousarray(leaf).tobytes())
-    return int.from_bytes(hasher.digest(), "big") >> 1
-
-
-Env = gym.Env[Any, Any]
-MakeEnv = Annotated[Callable[[], Env], Rule("a factory of one env, as for make_vec", callable)]
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            yield int(match[1]), path
 
 
 class ReplayedStep(NamedTuple):
     """A step of an episode.
 
     Args:
-        obs: what was acted on, as the env returned it.
-        action: what the env received.
-        reward, next_obs, terminated, truncated: what the step led to; a limit of the collector's truncates, too.
-        frame: what the env renders after the step, if its render mode is `rgb_array`.
+        obs: the observation that was acted on, as the env returned it.
+        action: as the env received it.
+        reward, next_obs, terminated, truncated: the result; a limit of the collector's truncates, too.
+        frame: rendered after the step, if the render mode is `rgb_array`.
     """
 
     obs: Any
@@ -255,14 +239,11 @@ def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[
     Raises:
         ParamsError: an argument breaks its rule.
         CheckpointError: there is no record of this episode, or it is damaged.
-        EnvError: the env does not do again what it did: another one was made, or it is not deterministic.
+        EnvError: the env does not repeat the episode: another one was made, or it is not deterministic.
     """
     name = "replay_episode"
-    found = find_episode(
-        Path(checked(name, "run", run, AnyPath)),
-        checked(name, "env", env, NonNegativeInt),
-        checked(name, "episode", episode, NonNegativeInt),
-    )
+    run, env = Path(checked(name, "run", run, AnyPath)), checked(name, "env", env, NonNegativeInt)
+    found = find_episode(run, env, checked(name, "episode", episode, NonNegativeInt))
     make_env = checked(name, "make_env", make_env, MakeEnv)
     if found.length > MAX_STEPS:
         rule = f"must be one of at most {MAX_STEPS} steps: actions of longer ones are not kept"
@@ -276,14 +257,13 @@ def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedSt
         obs = copy.deepcopy(env.reset(seed=episode.seed)[0])  # some envs write all observations into one array
         for number, action in enumerate(episode.actions, 1):
             next_obs, reward, terminated, truncated, _ = env.step(copy.copy(action))
-            next_obs = copy.deepcopy(next_obs)
-            is_last = number == episode.length
-            done = bool(terminated or truncated)
+            next_obs, is_last = copy.deepcopy(next_obs), number == episode.length
             if is_last:
-                is_same = digest_of(_as_stored(env, next_obs)) == episode.digest and terminated == episode.terminated
+                stored = map_tree(_as_stored, leaf_spaces(env.observation_space), next_obs)
+                is_same = digest_of(stored) == episode.digest and terminated == episode.terminated
                 if not is_same or truncated > episode.truncated:
                     raise _failure(episode, "did not end as it did")
-            elif done:
+            elif terminated or truncated:
                 raise _failure(episode, f"ended after {number} steps instead of {episode.length}")
             frame = copy.copy(env.render()) if env.render_mode == "rgb_array" else None
             truncated = bool(truncated or (is_last and episode.truncated))
@@ -293,9 +273,8 @@ def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedSt
         env.close()
 
 
-def _as_stored(env: Env, obs: Any) -> Any:
-    """Return an observation as collectors store it."""
-    return map_tree(lambda space, leaf: np.asarray(leaf, numpy_dtype(space)), leaf_spaces(env.observation_space), obs)
+def _as_stored(space: gym.Space[Any], leaf: Any) -> Array:
+    return np.asarray(leaf, numpy_dtype(space))
 
 
 def _failure(episode: Episode, what: str) -> EnvError:

@@ -15,17 +15,21 @@ from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 @dataclass(slots=True)
 class ObsMemory:
-    """One observation of all envs.
+    """One observation of all envs, copied from the env at once.
 
     Args:
         obs: tree [N, ...], as the env's arrays or tensors.
         tensor: the same as tensors on the policy's device.
-        shares: whether these are in the memory of `obs`, so that nothing is to be uploaded.
+        shares: whether these are in the memory of `obs`, so that nothing has to be uploaded.
     """
 
     obs: Tree
     tensor: Tree
     shares: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the shared memory shared in a copy."""
+        return _memory, (self.obs, None if self.shares else self.tensor)
 
     @classmethod
     def allocate(cls, space: Tree, num_envs: int, device: torch.device, env_device: torch.device | None) -> "ObsMemory":
@@ -45,7 +49,7 @@ class ObsMemory:
         return cls(obs, map_tree(lambda leaf: torch.empty_like(leaf, device=device), tensor), False)
 
     def write(self, obs: Tree) -> None:
-        """Copy what the env returned [N, ...]."""
+        """Copy the observations of all envs [N, ...]."""
         if type(self.obs) is np.ndarray:
             self.obs[...] = obs
         else:
@@ -66,7 +70,7 @@ class ObsMemory:
 
     @property
     def num_changes(self) -> int:
-        """Count the changes of `tensor` that PyTorch made in the memory of an env's arrays: none of them is ours."""
+        """The changes that PyTorch made in the memory of an env's arrays: a policy's, as our own are NumPy's."""
         if not self.shares:
             return 0
         if isinstance(self.tensor, torch.Tensor):  # a walk over a tree takes several us, at each collection
@@ -79,28 +83,9 @@ class ObsMemory:
             here.copy_(torch.as_tensor(there))
 
 
-def all_finite(values: Tree) -> bool:
-    """Return whether all numbers of a tree of arrays or tensors are finite."""
-    if not isinstance(values, np.ndarray | torch.Tensor):
-        return all(map(all_finite, leaves(values)))
-    if isinstance(values, np.ndarray):
-        # Counting is several times as fast as `all`.
-        return values.dtype.kind != "f" or int(np.count_nonzero(np.isfinite(values))) == values.size
-    return not values.is_floating_point() or bool(torch.isfinite(values).all())
-
-
-def take_rows(obs: Tree, rows: Any) -> Tree:
-    """Return a copy of some envs' rows [len(rows), ...]."""
-    return map_tree(lambda leaf: leaf[rows], obs)
-
-
-def _assign(target: Any, rows: Any, values: Any) -> None:
-    target[rows] = values.to(target.dtype) if isinstance(target, torch.Tensor) else values
-
-
 @dataclass(slots=True)
 class EnvStep:
-    """Result of one step of all envs; the adapter reuses it, so it is good until the next step.
+    """Result of one step of all envs; the adapter reuses it, so it is valid until the next step.
 
     Args:
         next_obs: tree [N, ...], the true successors: at the end of an episode its final observation.
@@ -127,7 +112,7 @@ class EnvStep:
         return cls(None, zeros(reward, dtype=float32), zeros(terminated), zeros(truncated))
 
     def void(self, rows: Rows) -> None:
-        """Mark the cells that these envs [K] spent on a reset."""
+        """Mark the steps that these envs [K] spent on a reset as no transitions."""
         self.valid = np.ones(len(self.reward), np.bool_)
         self.valid[rows] = False
         is_tensor = isinstance(self.reward, torch.Tensor)
@@ -135,3 +120,26 @@ class EnvStep:
         self.reward[~kept] = 0.0
         self.terminated &= kept
         self.truncated &= kept
+
+
+def all_finite(values: Tree) -> bool:
+    """Return whether all numbers of a tree of arrays or tensors are finite."""
+    if not isinstance(values, np.ndarray | torch.Tensor):
+        return all(map(all_finite, leaves(values)))
+    if isinstance(values, np.ndarray):
+        # Counting is several times as fast as `all`.
+        return values.dtype.kind != "f" or int(np.count_nonzero(np.isfinite(values))) == values.size
+    return not values.is_floating_point() or bool(torch.isfinite(values).all())
+
+
+def take_rows(obs: Tree, rows: Any) -> Tree:
+    """Return a copy of some envs' rows [len(rows), ...]."""
+    return map_tree(lambda leaf: leaf[rows], obs)
+
+
+def _assign(target: Any, rows: Any, values: Any) -> None:
+    target[rows] = values.to(target.dtype) if isinstance(target, torch.Tensor) else values
+
+
+def _memory(obs: Tree, tensor: Tree | None) -> ObsMemory:
+    return ObsMemory(obs, map_tree(torch.as_tensor, obs) if tensor is None else tensor, tensor is None)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.envs.adapter.action_history import ActionTrail, StreamTrail
+from rltrainer.envs.adapter.action_history import ActionHistory, StreamHistory
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.adapter.env_state import NO_ROWS
@@ -112,7 +112,7 @@ class StreamAdapter(EnvAdapter):
         ParamsError: the envs cannot be stepped each by itself.
     """
 
-    trail_class: ClassVar[type[ActionTrail]] = StreamTrail
+    history_class: ClassVar[type[ActionHistory]] = StreamHistory
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         super().__init__(envs, device)
@@ -138,8 +138,8 @@ class StreamAdapter(EnvAdapter):
     def send(self, envs: Rows, env_action: Any) -> None:
         """Let envs [K] take a step with what `convert` returned."""
         self.num_sent += len(envs)
-        if isinstance(self._trail, StreamTrail):
-            self._trail.put(envs, self._clock.episode_steps[envs], env_action)
+        if isinstance(self._history, StreamHistory):
+            self._history.put(envs, self._clock.episode_steps[envs], env_action)
         self._streams.step(envs.tolist(), env_action, (self.num_steps[envs] + 1).tolist())
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rltrainer.envs.adapter import action_history as action_trail
-from rltrainer.envs.adapter.action_history import ActionTrail, StreamTrail
+from rltrainer.envs.adapter.action_history import ActionHistory, StreamHistory
 from rltrainer.envs.adapter.episode_clock import EpisodeClock
 
 EVERY, NONE = np.arange(3), np.zeros(0, np.int64)
@@ -22,7 +22,7 @@ def row(number: int) -> Any:
 @pytest.mark.parametrize("of_tensors", [False, True])
 def test_episodes_are_there_as_a_whole(seed: int, of_tensors: bool) -> None:
     rng = np.random.default_rng(seed)
-    trail, clock, begins = ActionTrail(3), EpisodeClock(3, 1), np.zeros(3, np.int64)
+    trail, clock, begins = ActionHistory(3), EpisodeClock(3, 1), np.zeros(3, np.int64)
     for number in range(1500):
         trail.add(torch.from_numpy(row(number)) if of_tensors else row(number), clock)
         clock.num_steps += 1
@@ -37,7 +37,7 @@ def test_episodes_are_there_as_a_whole(seed: int, of_tensors: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_episodes_of_envs_that_step_by_themselves(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    trail, done = StreamTrail(3), [[], [], []]  # type: ignore[var-annotated]  # numbers
+    trail, done = StreamHistory(3), [[], [], []]  # type: ignore[var-annotated]  # numbers
     for number in range(1500):
         envs = np.flatnonzero(rng.random(3) < 0.6)
         steps = np.array([len(done[n]) for n in envs], np.int64)
@@ -51,7 +51,7 @@ def test_episodes_of_envs_that_step_by_themselves(seed: int) -> None:
 
 
 def test_memory_is_for_twice_the_longest_running_episode() -> None:
-    trail, clock = ActionTrail(3), EpisodeClock(3, 1)
+    trail, clock = ActionHistory(3), EpisodeClock(3, 1)
     largest = 0
     for number in range(40_000):
         trail.add(row(number), clock)
@@ -68,8 +68,8 @@ def test_memory_is_for_twice_the_longest_running_episode() -> None:
 
 def test_an_episode_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(action_trail, "MAX_STEPS", 1_000)
-    trail, clock = ActionTrail(3), EpisodeClock(3, 1)
-    stream = StreamTrail(3)
+    trail, clock = ActionHistory(3), EpisodeClock(3, 1)
+    stream = StreamHistory(3)
     for number in range(50_000):
         trail.add(row(number), clock)
         stream.put(EVERY, clock.episode_steps, row(number))
@@ -80,12 +80,12 @@ def test_an_episode_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_was_restored_goes_on() -> None:
     table, num_steps = np.stack([row(k) for k in range(6)]), np.array([2, 6, 0])
-    for trail in (ActionTrail(3), StreamTrail(3)):
+    for trail in (ActionHistory(3), StreamHistory(3)):
         trail.restore(table, num_steps)
         clock = EpisodeClock(3, 1)
         clock.num_steps = 6
         clock._began = 6 - num_steps
-        if isinstance(trail, StreamTrail):
+        if isinstance(trail, StreamHistory):
             trail.put(EVERY, num_steps, row(6))
         else:
             trail.add(row(6), clock)
