@@ -27,7 +27,7 @@ EXCEPTIONS = {
     r"\.adapter\._check_step\._": "what the last step that was checked looked like",
     r"_clock\.(num_steps|_began|_num_resets)$": "counted since the last reset of all envs; of one by one, only the "
     "difference of the first two says something, and test_midway.py compares that",
-    r"history\._(rows|used|capacity)$": "with actions of episodes that are over; what is left of them is compared below",
+    r"history\._(rows|used|capacity)$": "with actions of episodes that are over; the rest is compared below",
     r"test_collector": "every test step starts its envs and seeds from the beginning",
     r"_ring\.stream$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",
