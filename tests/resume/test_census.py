@@ -22,8 +22,8 @@ EXCEPTIONS = {
     r"_collector\.(_watch\.)?_episodes\.(num_valid|_ended|open|_quota)": "counts of the last collection alone",
     r"_collector\._(limit|watch\._(began|has_warned))$": "set at the start of every collection",
     r"_episodes\._infos": "of the last step, and whether a warning was given",
-    r"\.envs\b|(_env_state|_autoreset)\._(envs|saver|check)": "the envs: their next steps are compared in test_midway.py",
-    r"\.adapter\._(next|result|starting|autoreset\._first_obs|has_truncated)": "memory of the last step, rewritten by the next one",
+    r"\.envs\b|(_env_state|_autoreset)\._(envs|saver|check)": "compared in test_midway.py",
+    r"\.adapter\._(next|result|starting|autoreset\._first_obs|has_truncated)": "memory of the last step",
     r"\.adapter\._check_step\._": "what the last step that was checked looked like",
     r"_clock\.(num_steps|_began|_num_resets)$": "counted since the last reset of all envs; of one by one, only the "
     "difference of the first two says something, and test_midway.py compares that",
