@@ -17,7 +17,7 @@ from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
-from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, check_dtype, dtype_entry
+from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.plain_values import Constructed, to_plain
@@ -231,7 +231,7 @@ class Algorithm(metaclass=Constructed):
         if state.get("algorithm") != name:
             hint = "rl.load(path) builds what a file holds."
             raise CheckpointError(f"{name}: the state was saved by {readable(state.get('algorithm'))}. {hint}")
-        check_dtype(name, self.policy.weight_dtype, state)
+        saved_dtype(name, state, self.policy.weight_dtype)
         for part_name in [*parts, *state.keys() - NO_PARTS]:
             if part_name not in state:
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")

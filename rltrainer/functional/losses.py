@@ -1,4 +1,4 @@
-"""Losses and the weighted means they are made of."""
+"""Losses, the weighted means they are made of, and distributions of returns: atoms (C51), quantiles (QR-DQN, TQC)."""
 
 import torch
 from torch import Tensor
@@ -6,10 +6,7 @@ from torch.nn import functional as F
 
 
 def weighted_mean(x: Tensor, weight: Tensor, total: Tensor | None = None) -> Tensor:
-    """Mean of `x` [..., B] under `weight` [B], over the last axis; cells of weight 0 (padding) do not count.
-
-    Several means under the same weights share their sum `total` [].
-    """
+    """Return the mean of `x` [..., B] under `weight` [B], 0 for padding; `total` [] is the sum of the weights."""
     return (x * weight).sum(-1) / (weight.sum() if total is None else total)
 
 
@@ -22,10 +19,7 @@ def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 def explained_variance(prediction: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Return 1 - Var(target - prediction) / Var(target) under `weight` [B]: 1 is perfect, 0 no better than a constant.
-
-    It is 0 where the target does not vary.
-    """
+    """Return 1 - Var(target - prediction) / Var(target) under `weight` [B], and 0 where the target does not vary."""
     both = torch.stack([target - prediction, target])
     centred = both - (both @ weight / weight.sum()).unsqueeze(-1)
     unexplained, total = (centred.square() @ weight).unbind()
@@ -51,33 +45,28 @@ def expectile(error: Tensor, tau: float) -> Tensor:
 
 
 def project(support: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-    """Return the distribution of reward + discount * z as probabilities of the atoms (Bellemare et al. 2017, eq. 7).
+    """Return the distribution of reward + discount * z as probabilities of the atoms z [B, K].
 
-    Atom j moves to reward + discount * z_j, clipped to the support, and shares its probability among the two atoms
-    beside that place, the nearer one getting more: max(0, 1 - distance / spacing). So written it loses nothing where
-    an atom lands on another one, as rounding down and up does. Takes [B, K, K] numbers in memory, where it is not
-    compiled.
+    Bellemare et al. 2017, A Distributional Perspective on Reinforcement Learning, eq. 7.
 
     Args:
-        support: [K], the atoms z in ascending order, evenly spaced.
+        support: [K], the atoms in ascending order, evenly spaced.
         probability: [B, K], of each atom after the transition.
-        reward: [B].
-        discount: [B], 0 after a terminal transition.
-
-    Returns:
-        probabilities [B, K].
+        reward, discount: [B]; the discount is 0 after a terminal transition.
     """
+    # Atom j moves to reward + discount * z_j, clipped to the support, and shares its probability among the two nearest
+    # atoms: max(0, 1 - distance / spacing). Rounding down and up would lose it where an atom lands on another one.
     low, high = support[0], support[-1]
     moved = (reward.unsqueeze(1) + discount.unsqueeze(1) * support).clamp(low, high)
     place = (moved - low) * ((len(support) - 1) / (high - low))  # in atoms
     atom = torch.arange(len(support), device=support.device)
     share = (1 - (place.unsqueeze(1) - atom.unsqueeze(1)).abs()).clamp(min=0)  # [B, to, from]
-    # A sum, not a matrix product: a graph then holds no [B, K, K] numbers at all.
+    # A sum, not a matrix product: a graph then needs no memory of [B, K, K].
     return (share * probability.unsqueeze(1)).sum(2)
 
 
 def midpoints(quantiles: Tensor) -> Tensor:
-    """Return the fractions (2i + 1) / 2K [K] that K quantiles [..., K] approximate a distribution best at.
+    """Return the fractions (2i + 1) / 2K [K] at which K quantiles [..., K] approximate a distribution best.
 
     Dabney et al. 2018, Distributional Reinforcement Learning with Quantile Regression, lemma 2.
     """
@@ -86,21 +75,15 @@ def midpoints(quantiles: Tensor) -> Tensor:
 
 
 def quantile_huber(current: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """Return the quantile Huber loss, summed over current quantiles and averaged over those of the target.
-
-    |tau_i - 1(error_ij < 0)| * huber(error_ij) / kappa with error_ij = target_j - current_i
-    (Dabney et al. 2018, Distributional Reinforcement Learning with Quantile Regression, eq. 10; Implicit Quantile
-    Networks, eq. 3).
+    """Return the quantile Huber loss [...], summed over current quantiles and averaged over those of the target.
 
     Args:
-        current: [..., N], estimated quantiles.
-        tau: [N] or [..., N], the fraction in (0, 1) that each of them is for.
+        current: [..., N], estimated quantiles of the fractions `tau` [N] or [..., N] in (0, 1).
         target: [..., M], samples or quantiles of the target; without gradient.
-        kappa: error from which on the loss is linear.
-
-    Returns:
-        one loss for each distribution [...].
+        kappa: the loss is linear beyond this error.
     """
+    # |tau_i - 1(error_ij < 0)| * huber(error_ij) / kappa with error_ij = target_j - current_i (Dabney et al. 2018,
+    # QR-DQN, eq. 10; Implicit Quantile Networks, eq. 3).
     error = target.unsqueeze(-2) - current.unsqueeze(-1)
     weight = (tau.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
     return (weight * huber(error, kappa)).mean(-1).sum(-1) / kappa

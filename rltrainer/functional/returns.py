@@ -3,33 +3,20 @@
 import torch
 from torch import Tensor
 
+# A recurrence over at most so many rows goes row by row.
 FEW_ROWS = 24
-"""Up to so many, a recurrence goes row by row."""
 
 
 def gae(
     reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ends: Tensor, gamma: float, lambda_: float
 ) -> tuple[Tensor, Tensor]:
-    """Estimate advantages and returns (Schulman et al. 2016, Generalized Advantage Estimation, eq. 16).
+    """Estimate advantages and returns, both [T, N] (Schulman et al. 2016, Generalized Advantage Estimation, eq. 16).
 
-    delta_t = r_t + gamma * (1 - terminated_t) * V(next_obs_t) - V(obs_t)
-    A_t = delta_t + gamma * lambda * (1 - ends_t) * A_{t+1}
-
-    `terminated` stops bootstrapping; `ends` (terminated, truncated or a boundary) only breaks the trace, so that a time
-    limit does not teach the critic that the future is worth nothing.
-
-    Args:
-        reward: [T, N].
-        value: [T, N], V(obs).
-        next_value: [T, N], V of the true successor.
-        terminated: [T, N] bool.
-        ends: [T, N] bool.
-        gamma: discount factor in [0, 1].
-        lambda_: 0 gives one-step advantages, 1 Monte-Carlo ones.
-
-    Returns:
-        advantage and return_ = advantage + value, both [T, N].
+    `next_value` is that of the true successor. `terminated` stops bootstrapping; `ends` (terminated, truncated or a
+    boundary) only ends the trajectory, so that a time limit does not teach the critic that the future is worth nothing.
     """
+    # delta_t = r_t + gamma * (1 - terminated_t) * V(next_obs_t) - V(obs_t)
+    # A_t = delta_t + gamma * lambda * (1 - ends_t) * A_{t+1}
     delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     keep = torch.full_like(reward, gamma * lambda_).masked_fill_(ends, 0.0)
     advantage = backward_recurrence(delta, keep)
@@ -47,33 +34,24 @@ def vtrace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Estimate advantages and returns of a policy from what another one did (Espeholt et al. 2018, IMPALA, section 4).
-
-    rho_t = min(rho_bar, pi(a_t|s_t) / mu(a_t|s_t)), c_t = min(c_bar, pi(a_t|s_t) / mu(a_t|s_t))
-    delta_t = r_t + discount_t * V(next_obs_t) - V(obs_t)
-    e_t = rho_t * delta_t + discount_t * lambda * c_t * (1 - ends_t) * e_{t+1}   (eq. 1 as in remark 1, v_t - V(obs_t))
-    A_t = rho_t * (delta_t + discount_t * lambda * (1 - ends_t) * e_{t+1})
+    """Estimate advantages and returns, both [T, N], of a policy from actions of another one (Espeholt et al. 2018).
 
     With lambda = 1 the advantage is the paper's rho_t * (r_t + gamma * v_{t+1} - V(obs_t)), where v_{t+1} is
-    V(next_obs_t) where the trace ends: so truncation bootstraps from the true successor, termination by `discount` not
-    at all. Lambda is that of remark 2, and the next target is mixed with V(next_obs_t) by it too, as in rlax: with all
-    ratios 1 this is `gae`.
+    V(next_obs_t) at the end of a trajectory: truncation bootstraps from the true successor, termination by `discount`
+    not at all. Lambda (remark 2) mixes the next target with V(next_obs_t) too, as in rlax: with all ratios 1 this is
+    `gae`.
 
     Args:
-        reward: [T, N].
-        value: [T, N], V(obs).
-        next_value: [T, N], V of the true successor.
         discount: [T, N], gamma * (not terminated).
-        ends: [T, N] bool, where a trace ends.
-        ratio: [T, N], pi / mu of what was done: the policy's probability over that of the policy that acted.
-        lambda_: 0 gives one-step targets, 1 those of the paper.
-        rho_bar: ratios are clipped to at most this where they weigh errors: what is learned is the value of a policy
-            between mu (0) and pi (infinity).
-        c_bar: ratios are clipped to at most this along a trace; how fast errors spread, not what they lead to.
-
-    Returns:
-        advantage and return_ = v, both [T, N].
+        ratio: [T, N], the policy's probability of the action over that of the policy that acted.
+        rho_bar: clips the ratios that weigh errors: the learned value is that of a policy between the acting one (0)
+            and this one (infinity).
+        c_bar: clips the ratios along a trajectory: how fast errors spread, not their limit.
     """
+    # IMPALA, section 4, eq. 1 as in remark 1, with e_t = v_t - V(obs_t), rho_t = min(rho_bar, ratio_t) and c_t alike:
+    # delta_t = r_t + discount_t * V(next_obs_t) - V(obs_t)
+    # e_t = rho_t * delta_t + discount_t * lambda * c_t * (1 - ends_t) * e_{t+1}
+    # A_t = rho_t * (delta_t + discount_t * lambda * (1 - ends_t) * e_{t+1})
     rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
     delta = reward + discount * next_value - value
     keep = (lambda_ * discount).masked_fill(ends, 0.0)
@@ -83,14 +61,10 @@ def vtrace(
 
 
 def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
-    """Return y_t = x_t + keep_t * y_{t+1}, with y_T = 0.
+    """Return y_t = x_t + keep_t * y_{t+1} [T, N], with y_T = 0.
 
-    A few rows are summed up one after the other, many in about log2(T) rounds, each of which doubles the span of rows
-    that y_t holds (Hillis & Steele 1986, Data Parallel Algorithms).
-
-    Args:
-        x: [T, N].
-        keep: [T, N].
+    Many rows are summed up in about log2(T) rounds, each of which doubles the span of rows in y_t (Hillis & Steele
+    1986, Data Parallel Algorithms).
     """
     if 0 < len(x) <= FEW_ROWS:
         y: list[Tensor] = []
@@ -106,18 +80,11 @@ def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
 
 
 def discounted_returns(reward: Tensor, ends: Tensor, initial: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """Accumulate R_t = gamma * R_{t-1} + r_t forwards in time, restarting after each end: what scales rewards.
+    """Accumulate R_t = gamma * R_{t-1} + r_t forwards in time, from `initial` [N] on, and from 0 after each end.
 
-    Args:
-        reward: [T, N].
-        ends: [T, N] bool, where a trace ended.
-        initial: [N], R before the first row.
-        gamma: discount factor.
-
-    Returns:
-        R [T, N], and what to pass as `initial` for the rollout that follows [N].
+    Returns R [T, N], and `initial` of the next rollout [N].
     """
-    # A row after an end starts anew; the first one goes on from `initial`.
+    # keep is 0 in a row after an end, so that R starts again; the first row continues `initial`.
     keep = gamma * torch.cat([torch.ones_like(ends[:1]), ~ends[:-1]]).to(reward.dtype)
     first = torch.addcmul(reward[:1], keep[:1], initial)
     returns = backward_recurrence(torch.cat([first, reward[1:]]).flip(0), keep.flip(0)).flip(0)

@@ -1,9 +1,9 @@
 """Statistics of the scores of several runs on several tasks, and how sure one can be of them.
 
-After Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical Precipice", whose definitions
-their package `rliable` has too. Scores are arrays `[..., R, M]`: R runs (seeds) of one algorithm on each of M tasks,
-normalised where tasks are to be compared, such as 0 for a random agent and 1 for an expert. `[R]` is one task.
-Axes in front, such as points of a learning curve, stay. NumPy only; knows no log and no picture.
+The definitions are those of Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice", and their package `rliable`. Scores are arrays `[..., R, M]`: R runs (seeds) of one algorithm on each of M
+tasks, normalised if tasks are to be compared, such as 0 for a random agent and 1 for an expert. `[R]` is one task.
+Leading axes, such as points of a learning curve, stay. Other arrays are a `ParamsError`.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from rltrainer.validation.field_rules import PositiveInt, checked, is_finite
 
 Array = NDArray[np.float64]
 
+# Scores that are drawn at once: 32 MB, for any number of resamples.
 MAX_DRAWN = 4_000_000
-"""Scores that are drawn at once: 32 MB, however many resamples are asked for."""
 
 
 def interquartile_mean(scores: ArrayLike) -> Array:
@@ -25,12 +25,6 @@ def interquartile_mean(scores: ArrayLike) -> Array:
 
     A quarter of the scores, rounded down, is left out at each end (the mean trimmed by 25 %). One failed run moves it
     less than the mean, and it depends on more scores than the median.
-
-    Args:
-        scores: `[..., R, M]` or `[R]`.
-
-    Raises:
-        ParamsError: they are no such array of finite numbers.
     """
     found = _checked("interquartile_mean", "scores", scores)
     ordered = np.sort(found.reshape(*found.shape[:-2], -1), axis=-1)
@@ -40,28 +34,20 @@ def interquartile_mean(scores: ArrayLike) -> Array:
 
 
 def mean_score(scores: ArrayLike) -> Array:
-    """Return the mean of all scores `[...]`; for arguments and errors see `interquartile_mean`."""
+    """Return the mean of all scores `[...]`."""
     return _array(_checked("mean_score", "scores", scores).mean(axis=(-2, -1)))
 
 
 def median_score(scores: ArrayLike) -> Array:
     """Return the median over tasks of each task's mean score `[...]`, as most papers report it.
 
-    Zero scores on almost half of the tasks do not change it. For arguments and errors see `interquartile_mean`.
+    Zero scores on almost half of the tasks do not change it.
     """
     return _array(np.median(_checked("median_score", "scores", scores).mean(axis=-2), axis=-1))
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Array:
-    """Return by how much runs miss a target on average `[...]`, mean(target - min(score, target)). Less is better.
-
-    Args:
-        scores: `[..., R, M]` or `[R]`.
-        target: the score beyond which more is not worth anything, such as 1 for an expert's.
-
-    Raises:
-        ParamsError: the scores are no such array of finite numbers.
-    """
+    """Return by how much runs miss a target on average `[...]`, mean(target - min(score, target)). Less is better."""
     found = _checked("optimality_gap", "scores", scores)
     return _array((target - np.minimum(found, target)).mean(axis=(-2, -1)))
 
@@ -69,33 +55,19 @@ def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Array:
 def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
     """Return the share of runs, over all tasks, whose score is above each threshold `[..., K]`.
 
-    Where one algorithm's profile is above another's everywhere, any quantile of its scores is better.
-
-    Args:
-        scores: `[..., R, M]` or `[R]`.
-        thresholds: `[K]`.
-
-    Raises:
-        ParamsError: the scores are no such array of finite numbers.
+    If one algorithm's profile is above another's everywhere, any quantile of its scores is better.
     """
     found = _checked("performance_profile", "scores", scores)
-    # One after the other: with all at once, a bootstrap's resamples would fill the memory.
+    # In turn: all at once would fill the memory with a bootstrap's resamples.
     shares = [(found > threshold).mean(axis=(-2, -1)) for threshold in np.asarray(thresholds, dtype=np.float64)]
     return _array(np.stack(shares, axis=-1))
 
 
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
-    """Return how probable it is that a run scores better than one of another algorithm, averaged over tasks `[...]`.
+    """Return the probability that a run scores better than one of another algorithm, averaged over tasks `[...]`.
 
-    Of all pairs of runs on a task, the share in which the first is better; a draw counts half (the statistic U of Mann
-    and Whitney over the number of pairs).
-
-    Args:
-        scores: `[..., R, M]` or `[R]`.
-        others: those of the other algorithm on the same tasks, `[..., S, M]` or `[S]`.
-
-    Raises:
-        ParamsError: they are no such arrays of finite numbers, or their numbers of tasks differ.
+    The share of all pairs of runs on a task in which the first is better; a draw counts half (the statistic U of Mann
+    and Whitney over the number of pairs). `others` are on the same tasks, `[..., S, M]` or `[S]`.
     """
     found = _checked("probability_of_improvement", "scores", scores)
     other = _checked("probability_of_improvement", "others", others)
@@ -113,18 +85,16 @@ def bootstrap_interval(
     num_resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[Array, Array]:
-    """Return the lower and the upper end of a statistic's stratified bootstrap interval.
+    """Return the lower and the upper end of a statistic's stratified bootstrap interval (percentile method).
 
-    Runs are drawn anew, with replacement and within each task, so that no task is drawn more often than another; the
-    interval holds the middle of the statistics of all resamples (percentile method). All axes in front are drawn alike:
-    a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
+    Runs are resampled with replacement within each task, so that all tasks are drawn equally often, and alike on all
+    leading axes: a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
 
     Args:
         statistic: a function of arrays `[..., R, M]`, such as `interquartile_mean`.
-        scores: one array `[..., R, M]` or `[R]` for each argument of the statistic.
+        scores: one array for each argument of the statistic.
         confidence: the share of resamples inside the interval.
-        num_resamples: how many; papers take 2,000 for curves and profiles, 50,000 for tables.
-        seed: of what is drawn; the same seed gives the same interval.
+        num_resamples: papers take 2,000 for curves and profiles, 50,000 for tables.
 
     Raises:
         ParamsError: an argument breaks its rule.
@@ -145,7 +115,7 @@ def bootstrap_interval(
 
 
 def _resampled(scores: Array, num_resamples: int, generator: np.random.Generator) -> Array:
-    """Return runs drawn anew within each task, [B, ..., R, M] for [..., R, M]."""
+    """Return runs drawn again within each task, [B, ..., R, M] for [..., R, M]."""
     num_runs, num_tasks = scores.shape[-2:]
     drawn = generator.integers(num_runs, size=(num_resamples, num_runs, num_tasks))
     return np.moveaxis(scores[..., drawn, np.arange(num_tasks)], -3, 0)

@@ -5,30 +5,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+# From a vector [P] to a matrix times it [P].
 Product = Callable[[Tensor], Tensor]
-"""From a vector [P] to a matrix times it [P]."""
 
 
 def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: float = 1e-10) -> Tensor:
-    """Solve A x = b for a symmetric positive definite A (Hestenes & Stiefel 1952).
+    """Solve A x = b [P] for a symmetric positive definite A (Hestenes & Stiefel 1952), given its product with a vector.
 
-    All steps are taken; one whose residual is small enough changes nothing. Nobody waits for a number on a device.
-
-    Args:
-        product: returns A times a vector [P].
-        b: [P].
-        num_steps: at most so many matter; P steps would be exact.
-        tolerance: of the squared norm of the residual b - A x.
-
-    Returns:
-        x [P].
+    All steps are taken, so that no device is waited for; a step after `tolerance`, of the squared norm of the residual,
+    changes nothing. P steps would be exact.
     """
     x, residual = torch.zeros_like(b), b
     direction, square = b, b @ b
     for _ in range(num_steps):
         image = product(direction)
         is_open = square > tolerance
-        # Where the residual is nothing, both products are nothing, and their ratio could be anything.
+        # Where the residual is zero, both products are zero, and their ratio is undefined.
         length = torch.where(is_open, square / (direction @ image), 0.0)
         x = x + length * direction
         residual = residual - length * image
@@ -41,18 +33,12 @@ def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: f
 def fisher_product(
     outputs: Sequence[Tensor], parameters: Sequence[Tensor], metric: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 ) -> Product:
-    """Return the product of J' M J with a vector: J is the derivative of outputs by parameters.
+    """Return the product of J' M J with a vector: J is the derivative of outputs by parameters, M the `metric`.
 
     Unlike a second derivative of the KL divergence, the form is never negative along any direction, however it is
-    rounded (Martens & Sutskever 2011, section 5.2; Schulman et al. 2015, Trust Region Policy Optimization, appendix
-    C.1). J v is the derivative by u of (J' u) . v, so that backward passes are all it takes; the graphs of both are
-    made once.
-
-    Args:
-        outputs: what a network makes, such as logits [B, A]; with a graph.
-        parameters: of the network.
-        metric: M times a direction in the outputs, shape by shape.
+    rounded (Martens & Sutskever 2011, section 5.2; Schulman et al. 2015, TRPO, appendix C.1).
     """
+    # J v is the derivative by u of (J' u) . v: two backward passes, whose graphs are made once.
     directions = [torch.zeros_like(output, requires_grad=True) for output in outputs]
     pulled_back = torch.autograd.grad(outputs, parameters, directions, create_graph=True)
 
@@ -64,19 +50,17 @@ def fisher_product(
 
 
 def trust_region_step(product: Product, gradient: Tensor, max_kl: float, num_steps: int) -> Tensor:
-    """Return the step along the natural gradient at whose end the KL divergence is `max_kl`, to second order.
-
-    Source: Schulman et al. 2015, Trust Region Policy Optimization, appendix C: sqrt(2 delta / s' A s) s, A s = g.
+    """Return the step along the natural gradient to a KL divergence of `max_kl`, to second order.
 
     Args:
         product: of the Fisher matrix A with a vector, its damping included.
-        gradient: of what grows [P].
-        max_kl: delta.
+        gradient: of the objective [P].
         num_steps: of conjugate gradients.
     """
+    # Schulman et al. 2015, Trust Region Policy Optimization, appendix C: sqrt(2 delta / s' A s) s, A s = g.
     direction = conjugate_gradient(product, gradient, num_steps)
     curvature = direction @ product(direction)
-    # A gradient that is nothing has no direction.
+    # A gradient of zero has no direction.
     return torch.where(curvature > 0, (2 * max_kl / curvature).sqrt(), 0.0) * direction
 
 
@@ -86,11 +70,11 @@ def line_search(is_good: Callable[[float], bool], num_steps: int, shrink: float)
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """Return all numbers of some tensors as one vector."""
+    """Return all elements as one vector."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def split_like(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the parts of a vector in the shapes of some tensors; the inverse of `flat`."""
+    """Return the parts of a vector in the shapes of `tensors`; the inverse of `flat`."""
     parts = torch.split(vector, [tensor.numel() for tensor in tensors])
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

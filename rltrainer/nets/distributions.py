@@ -1,7 +1,7 @@
 """Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow.
 
 They compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never
-drawn. Random numbers are float32 in any format, so that all draw the same.
+drawn. Random numbers are float32 in any format, so that all formats draw the same.
 """
 
 import math
@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from rltrainer.errors import NonFiniteError
 from rltrainer.nets.weight_dtype import full_precision
 
+# The logit or value of a choice that is not allowed: finite, as 0 * -inf is NaN. So it is never drawn, and has no
+# entropy and no gradient (Huang & Ontanon 2022, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms).
 EXCLUDED = -1e8
-"""Logit or value of what is not allowed: finite, as 0 * -inf is NaN."""
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -42,10 +43,10 @@ class Distribution(Protocol):
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The tensors [B, ...] that a network gives the distributions by."""
+        """The outputs [B, ...] of a network that define the distributions."""
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """Return the Fisher information in `parameters`, times directions in them: what `kl` grows by, twice."""
+        """Return the Fisher information in `parameters`, the second derivative of `kl`, times directions in them."""
 
 
 def excluded(values: Tensor, mask: Tensor) -> Tensor:
@@ -54,16 +55,16 @@ def excluded(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def best_choice(preference: Tensor) -> Tensor:
-    """Return the place of the largest number of each row, [B] for [B, A].
+    """Return the index of the largest number of each row [B, A].
 
     Raises:
-        NonFiniteError: a row holds NaN, on the CPU. On devices and in graphs its place is -1, no choice of any space:
-            nobody can look at a number there without waiting.
+        NonFiniteError: a row holds NaN, on the CPU. On devices and in graphs, where a look at a number would wait, its
+            index is -1, no choice of any space.
     """
     if _can_look_at(preference):
         return _best_choice(full_precision(preference).detach().numpy())
-    largest, place = preference.max(-1)
-    return place.masked_fill(largest.isnan(), -1)
+    largest, index = preference.max(-1)
+    return index.masked_fill(largest.isnan(), -1)
 
 
 def _can_look_at(preference: Tensor) -> bool:
@@ -98,14 +99,14 @@ class Categorical:
 
     @property
     def log_probs(self) -> Tensor:
-        """The log-probability of every choice [B, A]; computed once, and once more if gradients are first asked for."""
+        """The log-probability of every choice [B, A]; computed once, and again when gradients are first needed."""
         kept = self._log_probs
         if kept is None or (not kept.requires_grad and self.logits.requires_grad and torch.is_grad_enabled()):
             kept = self._log_probs = F.log_softmax(self.logits, -1)
         return kept
 
     def masked(self, mask: Tensor) -> "Categorical":
-        """Return the distribution over the choices that are allowed, as a mask [B, A] says."""
+        """Return the distribution over the choices that a mask [B, A] allows."""
         return Categorical(excluded(self.logits, mask), self.start)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -126,12 +127,12 @@ class Categorical:
 
     def entropy(self) -> Tensor:
         """Return the entropies [B]."""
-        # p log p is 0 where p is 0. Not so 0 * -inf, but any finite number will do.
+        # p log p is 0 where p is 0, but 0 * -inf is NaN: any finite number serves.
         log_probs = self.log_probs
         return -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
     def kl(self, other: "Categorical") -> Tensor:
-        """Return sum p (log p - log q) [B]; what has no probability here adds nothing."""
+        """Return sum p (log p - log q) [B]; a choice without probability here adds nothing."""
         log_probs = self.log_probs
         return (log_probs.exp() * (log_probs - other.log_probs).masked_fill(log_probs == -torch.inf, 0.0)).sum(-1)
 
@@ -156,7 +157,7 @@ class MultiCategorical:
     parts: list[Categorical]
 
     def masked(self, mask: Tensor) -> "MultiCategorical":
-        """Return the distribution over the choices that are allowed, as a mask [B, A], one after the other, says."""
+        """Return the distribution over the choices that a mask [B, A], of one choice after the other, allows."""
         masks = torch.split(mask, [part.logits.shape[-1] for part in self.parts], -1)
         return MultiCategorical([part.masked(flags) for part, flags in zip(self.parts, masks, strict=True)])
 
@@ -202,11 +203,7 @@ class Bernoulli:
         self.logits = full_precision(self.logits)
 
     def masked(self, mask: Tensor) -> "Bernoulli":
-        """Return the distribution over what is allowed.
-
-        Args:
-            mask: [B, 2 D]; for one flag after the other, whether it may be 0 and whether it may be 1.
-        """
+        """Return the distribution over allowed flags; a mask [B, 2 D] says of each whether 0 and whether 1 is."""
         may_be_0, may_be_1 = mask[..., 0::2], mask[..., 1::2]
         fixed = torch.where(may_be_0 == may_be_1, 0.0, torch.where(may_be_1, -EXCLUDED, EXCLUDED))
         return Bernoulli(torch.where(may_be_0 & may_be_1, self.logits, fixed.to(self.logits.dtype)))
@@ -226,7 +223,7 @@ class Bernoulli:
 
     def entropy(self) -> Tensor:
         """Return the entropies of whole actions [B]."""
-        size = self.logits.abs()  # H(p) = H(1 - p); so both terms are small where one outcome is nearly certain
+        size = self.logits.abs()  # H(p) = H(1 - p): both terms are small where one outcome is nearly certain
         return (F.softplus(-size) + size * torch.sigmoid(-size)).sum(-1)
 
     def kl(self, other: "Bernoulli") -> Tensor:
@@ -247,7 +244,7 @@ class Bernoulli:
         return [self.logits.sigmoid() * (-self.logits).sigmoid() * directions[0]]
 
     def _flags(self, is_set: Tensor) -> Tensor:
-        """Return int8; without numbers in the logits an error, or -1, as `best_choice` has it."""
+        """Return int8; for NaN in the logits an error or -1, see `best_choice`."""
         if _can_look_at(self.logits):
             _require_numbers(self.logits.detach().numpy())
             return is_set.to(torch.int8)

@@ -20,16 +20,16 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Ru
 
 
 class Exploration(Protocol):
-    """Replaces a greedy action by one that explores. One with `settings(progress)` has these numbers logged."""
+    """Replaces a greedy action by one that explores. The numbers of `settings(progress)`, if it has it, are logged."""
 
     def __call__(
         self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the explored actions [N, ...], given what the policy would do and the share of the training done."""
+        """Return the explored actions [N, ...], given the greedy ones and the share of the training done."""
 
 
 class StatefulExploration(Exploration, Protocol):
-    """Exploration with a memory, which a collector keeps as it keeps a policy's. Called without, it has just begun."""
+    """Exploration with a memory, which a collector stores as that of a policy. A call without one begins an episode."""
 
     def initial_state(self, num_envs: int, action_space: Space) -> Tensor:
         """Return the memory at the start of an episode [num_envs, S] float32."""
@@ -52,16 +52,10 @@ AnyExploration = Annotated[
 
 @dataclass(frozen=True, repr=False)
 class EpsilonGreedy(Params):
-    """With probability `epsilon`, a uniformly random choice instead (Watkins 1989).
-
-    Args:
-        epsilon: probability in [0, 1], or a schedule of it.
-
-    Raises:
-        ParamsError: a value breaks its rule.
-    """
+    """With probability `epsilon`, a uniformly random choice instead (Watkins 1989)."""
 
     epsilon: UnitFloat | Scheduled = 0.1
+    """Probability in [0, 1], or a schedule of it."""
 
     def __call__(
         self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
@@ -72,31 +66,24 @@ class EpsilonGreedy(Params):
             raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
         chance = torch.rand(action.shape, generator=generator, device=action.device)
         epsilon = value_at(self.epsilon, progress)
-        if action.is_cpu and not np.count_nonzero(
-            chance.numpy() < epsilon
-        ):  # mostly, of few envs; torch takes 3 us more
+        # Mostly so with few envs; a comparison in torch takes 3 us more.
+        if action.is_cpu and not np.count_nonzero(chance.numpy() < epsilon):
             return action
         low, high = int(action_space.start), int(action_space.start + action_space.n)
         choice = torch.randint(low, high, action.shape, generator=generator, device=action.device)
         return torch.where(chance < epsilon, choice, action)
 
     def settings(self, progress: float) -> dict[str, float]:
-        """Return what a log tells of it."""
+        """Return the numbers to log."""
         return {"epsilon": value_at(self.epsilon, progress)}
 
 
 @dataclass(frozen=True, repr=False)
 class GaussianNoise(Params):
-    """Independent normal noise on each action, clipped to the bounds (Fujimoto et al. 2018, section 5.3).
-
-    Args:
-        std: standard deviation as a share of half the action's range, or a schedule of it.
-
-    Raises:
-        ParamsError: a value breaks its rule.
-    """
+    """Independent normal noise on each action, clipped to the bounds (Fujimoto et al. 2018, section 5.3)."""
 
     std: NonNegativeFloat | Scheduled = 0.1
+    """Standard deviation as a share of half the action's range, or a schedule of it."""
 
     def __call__(
         self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
@@ -106,7 +93,7 @@ class GaussianNoise(Params):
         return self._add(action, noise, value_at(self.std, progress), action_space)
 
     def settings(self, progress: float) -> dict[str, float]:
-        """Return what a log tells of it."""
+        """Return the numbers to log."""
         return {"exploration_noise": value_at(self.std, progress)}
 
     def _add(self, action: Tensor, noise: Tensor, scale: float, space: Space) -> Tensor:
@@ -116,7 +103,7 @@ class GaussianNoise(Params):
             name = type(self).__name__
             raise SpaceError(field_error_text(name, "action_space", "must be a bounded Box", space, hint))
         low, high, half_range = self._bounds_of(space, action.device)
-        # Few operations: after a large update the code of each comes from beyond the cache.
+        # Few operations: after a large update, the code of each is out of the cache.
         return torch.addcmul(action, noise, half_range, value=scale).clamp_(low, high)
 
     def _bounds_of(self, space: spaces.Box, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,7 +112,7 @@ class GaussianNoise(Params):
         if kept is None or kept[0] is not space or kept[1][0].device != device:
             low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
             kept = (space, (low, high, 0.5 * (high - low)))
-            object.__setattr__(self, "_kept", kept)  # of a frozen dataclass; no field of it
+            object.__setattr__(self, "_kept", kept)  # the dataclass is frozen, and this is no field
         bounds: tuple[Tensor, Tensor, Tensor] = kept[1]
         return bounds
 
@@ -136,19 +123,14 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
     Each env has its own, which is 0 before an episode's first step. Source: Uhlenbeck & Ornstein 1930; Lillicrap et al.
     2016, Continuous control with deep reinforcement learning, section 7. Its spread is std / sqrt(2 theta) in the end.
-
-    Args:
-        std: of its growth, as a share of half the action's range, or a schedule of it.
-        theta: how strongly it is drawn back to 0.
-        dt: time between two steps; 0.01 as in Stable-Baselines3, the paper's equation has 1.
-
-    Raises:
-        ParamsError: a value breaks its rule.
     """
 
     std: NonNegativeFloat | Scheduled = 0.2
+    """Of its growth, as a share of half the action's range, or a schedule of it."""
     theta: NonNegativeFloat = 0.15
+    """How strongly it is drawn back to 0."""
     dt: PositiveFloat = 0.01
+    """Time between two steps; 0.01 as in Stable-Baselines3, the paper's equation has 1."""
 
     def initial_state(self, num_envs: int, action_space: Space) -> Tensor:
         """Return zeros [num_envs, A]."""
@@ -170,16 +152,12 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
 
 def allowed(action: Tensor, mask: Tensor, space: Space, generator: torch.Generator | None) -> Tensor:
-    """Replace choices that are not allowed by ones drawn uniformly from those that are.
+    """Replace choices [N], or [N, D] for D choices, that are not allowed by uniform ones among those that are.
 
-    So what was drawn uniformly from all choices becomes uniform among the allowed ones.
-
-    Args:
-        action: [N], or [N, D] for D choices.
-        mask: [N, A] bool; of D choices one after the other.
+    So uniform choices become uniform among the allowed ones. `mask` is [N, A] bool; of D choices one after the other.
     """
     sizes = num_choices(space)
-    assert sizes is not None, "policies accept masks of choices only"
+    assert sizes is not None  # policies accept masks of choices only
     start = torch.as_tensor(getattr(space, "start", 0), device=action.device).expand(len(sizes))
     place = action.reshape(len(action), len(sizes)) - start
     score = torch.rand(mask.shape, generator=generator, device=mask.device).add_(1).mul_(mask)

@@ -1,4 +1,4 @@
-"""States of networks that are read: checked as a whole before anything is loaded; or reduced to what fits."""
+"""Saved states of networks: checked as a whole before anything is loaded, or reduced to the tensors that fit."""
 
 import copy
 from typing import Any, NamedTuple, cast
@@ -15,14 +15,14 @@ _EXTRA = "_extra_state"
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names of what `load(path, strict=False)` left out, as PyTorch's `load_state_dict` returns them; three lists."""
+    """Names that `load(path, strict=False)` left out, as PyTorch's `load_state_dict` returns them."""
 
     missing_keys: list[str]
-    """Names that the file does not hold; their tensors stay as they were."""
+    """Names that are missing in the file."""
     unexpected_keys: list[str]
     """Names that only the file holds."""
     mismatched_keys: list[str]
-    """Names that both hold, of another shape or kind; their tensors stay as they were. PyTorch raises here."""
+    """Names of another shape or kind; PyTorch raises here."""
 
     def describe(self) -> str:
         """Return a sentence that names all of them; empty if everything was loaded."""
@@ -32,11 +32,7 @@ class IncompatibleKeys(NamedTuple):
 
 
 def check_module(name: str, module: nn.Module, saved: Any) -> None:
-    """Check a whole state of a network before it is loaded.
-
-    Raises:
-        CheckpointError: it does not fit; the text begins with `name`.
-    """
+    """Raise a `CheckpointError`, whose text begins with `name`, unless a saved state fits a network."""
     if not isinstance(saved, dict):
         raise CheckpointError(f"{name}: expected a mapping, found {readable(saved)}")
     own = module.state_dict()
@@ -74,15 +70,10 @@ def load_module(name: str, module: nn.Module, saved: Any, strict: bool) -> Incom
 
 
 def fitting_module_state(module: nn.Module, saved: Any, prefix: str, left_out: IncompatibleKeys) -> Any:
-    """Return a whole state of a network: what was saved where that fits, and elsewhere what it holds now.
+    """Return a whole state of a network: the saved values that fit, and the present ones elsewhere.
 
     A normaliser's mean, variance and count are taken together or not at all; bounds of actions stay the policy's.
-
-    Args:
-        module: the network.
-        saved: what was saved; whether it is sound is for `check_module` to say.
-        prefix: of the names.
-        left_out: gets the names of what does not fit.
+    `left_out` gets the names, after `prefix`, of the values that do not fit.
     """
     if not isinstance(saved, dict):
         return saved
@@ -91,8 +82,8 @@ def fitting_module_state(module: nn.Module, saved: Any, prefix: str, left_out: I
     for path, part in module.named_modules():
         inner = f"{path}." if path else ""
         together = {f"{inner}{name}" for name, _ in part.named_buffers(recurse=False)}
-        is_torn = isinstance(part, RunningMoments) and not together <= fitting
-        if is_torn or _other_bounds(part, saved, inner):
+        is_incomplete = isinstance(part, RunningMoments) and not together <= fitting
+        if is_incomplete or _other_bounds(part, saved, inner):
             fitting -= together
     left_out.missing_keys.extend(prefix + key for key in own if key not in saved)
     left_out.unexpected_keys.extend(prefix + key for key in saved if key not in own)
@@ -108,18 +99,18 @@ def _fits(module: nn.Module, key: str, own: Any, saved: Any) -> bool:
             return False
         return True
     if not isinstance(saved, Tensor):
-        return True  # it is damaged, and no matter of shapes
+        return True  # damaged: `check_module` raises
     return bool(own.shape == saved.shape and own.dtype == saved.dtype)
 
 
 def _other_bounds(module: nn.Module, saved: State, prefix: str) -> str | None:
-    """Return a sentence if actions have other bounds for a policy than for what was saved."""
+    """Return the text of an error if actions had other bounds when the state was saved, else None."""
     asks = getattr(module, "other_bounds", None)
     return None if asks is None else asks(saved, prefix)
 
 
 def _try_extra_state(name: str, module: nn.Module, key: str, saved: Any) -> None:
-    """Try it on a copy: what else a module keeps, and whether it likes a state, only the module knows."""
+    """Try an extra state on a copy of its module, which alone knows if it fits."""
     part = module.get_submodule(key[: -len(_EXTRA)].removesuffix("."))
     try:
         cast(Any, copy.deepcopy(part)).set_extra_state(saved)

@@ -1,7 +1,7 @@
 """Running normalisation of observations and rewards; the statistics are buffers, saved with the policy they belong to.
 
 Statistics only change in `update`, which an algorithm calls at the end of an update step: they are constant during a
-collection and the gradient steps made from it, and tests never change them.
+collection and the gradient steps made from it; test steps never change them.
 """
 
 import functools
@@ -76,7 +76,7 @@ class ObsNormalizer(nn.Module):
             if np.issubdtype(space.dtype, np.floating):
                 self.moments[str(i)] = RunningMoments(leaf_shape(space))
             elif len(space.shape) != 3:  # images are scaled by their encoder
-                _say_what_is_left(f"obs{name}, {readable(space)},")
+                _warn_of_leaf(f"obs{name}, {readable(space)},")
         self.positions = rebuild(tree, map(str, itertools.count()))
 
     def forward(self, obs: Tree) -> Tree:
@@ -88,7 +88,7 @@ class ObsNormalizer(nn.Module):
         self._each(obs, lambda m, x: m.update(x))
 
     def add_to_std(self, amount: float) -> None:
-        """Enlarge all standard deviations, and so shrink what would be divided by a small one."""
+        """Enlarge all standard deviations, so that no observation is divided by a very small one."""
         for moments in running_moments(self):
             moments.var.copy_((moments.var.sqrt() + amount).square())
 
@@ -122,14 +122,15 @@ class RewardScaler(nn.Module):
     @torch.no_grad()
     def update(self, rollout: Rollout, gamma: float) -> None:
         """Merge the discounted returns of a rollout."""
-        # An env past its quota of episodes has rewards that belong to no counted one; they must not be carried on.
+        # Rewards of an env past its quota of episodes belong to no counted episode, and must not be carried over.
         reward = rollout.reward.to(self.moments.mean.dtype).masked_fill(~rollout.valid, 0.0)
         initial = self.running_return
         if initial is None or initial.shape != reward[0].shape:
             initial = torch.zeros_like(reward[0])
-        initial = to_device(initial, reward.device).masked_fill(rollout.starts, 0.0)  # a loaded one may be elsewhere
+        # A loaded one may be on another device.
+        initial = to_device(initial, reward.device).masked_fill(rollout.starts, 0.0)
         returns, running = discounted_returns(reward, rollout.ends, initial, gamma)
-        if (idle := rollout.idle)[-1].any():  # these envs go on where they stand
+        if (idle := rollout.idle)[-1].any():  # the episodes of these envs continue in a later rollout
             last, envs = (~idle).sum(0) - 1, torch.arange(idle.shape[1], device=idle.device)
             there = torch.where(last < 0, initial, returns[last, envs] * ~rollout.done[last, envs])
             running = torch.where(idle[-1], there, running)
@@ -137,21 +138,17 @@ class RewardScaler(nn.Module):
         self.moments.update(returns[rollout.valid])
 
     def get_extra_state(self) -> Tensor:
-        """Return the running return of each env, which no buffer holds: its size is not known in advance."""
+        """Return the running return of each env; it is no buffer, as its size is not known in advance."""
         return torch.zeros(0) if self.running_return is None else self.running_return
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore the running return of each env.
-
-        Raises:
-            ValueError: it is no vector of finite numbers.
-        """
+        """Restore the running return of each env; a `ValueError` if it is no vector of finite numbers."""
         if state.ndim != 1 or state.dtype != self.moments.mean.dtype or not state.isfinite().all():
             raise ValueError(f"expected finite float32 [N], found {state.dtype} {tuple(state.shape)}")
         self.running_return = state.clone() if len(state) else None
 
 
 @functools.cache  # once for each such leaf of a program
-def _say_what_is_left(leaf: str) -> None:
+def _warn_of_leaf(leaf: str) -> None:
     text = "normalize_obs: %s is left as it is, as only Boxes of floats are standardised. Cast it in a wrapper."
     logging.getLogger("rltrainer").warning(text, leaf)

@@ -22,7 +22,7 @@ from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.module_state import IncompatibleKeys, load_module
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
-from rltrainer.nets.weight_dtype import WeightDtype, cast, check_dtype, dtype_entry, dtype_name, set_weight_dtype
+from rltrainer.nets.weight_dtype import WeightDtype, cast, dtype_entry, dtype_name, saved_dtype, set_weight_dtype
 from rltrainer.plan import no_progress
 from rltrainer.spaces import (
     ACTION_MASK,
@@ -190,7 +190,7 @@ class Policy(nn.Module, metaclass=Constructed):
         return net
 
     def initial_state(self, num_envs: int) -> Tensor | None:
-        """Return the memory at the start of an episode [num_envs, S] float32; None without a memory."""
+        """Return the memory at the start of an episode [num_envs, S] float32; None without one."""
         return None
 
     @property
@@ -410,7 +410,7 @@ class Policy(nn.Module, metaclass=Constructed):
         path, strict = checked(name, "path", path, AnyPath), checked(name, "strict", strict, Flag)
         state = read_state(path, "policy", CheckpointError, or_kind="algorithm")
         if strict:
-            check_dtype(f"{path}", self.weight_dtype, state)
+            saved_dtype(f"{path}", state, self.weight_dtype)
         return load_module(f"{path}: policy", self, state.get("policy"), strict)
 
     def __getstate__(self) -> dict[str, Any]:

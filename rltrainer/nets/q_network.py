@@ -50,9 +50,6 @@ class QNetwork(Policy):
         num_outputs: K numbers for each action, whose mean is its value: `critic` returns [B, A, K].
         normalize_reward: see `ActorCritic`; for training in envs.
         options: see `Policy`; networks are 128-128 and ReLU by default.
-
-    Raises:
-        SpaceError: the action space is not Discrete.
     """
 
     default_net = NetParams(hidden_sizes=(128, 128), activation=nn.ReLU)
@@ -80,22 +77,20 @@ class QNetwork(Policy):
         self.start = int(action_space.start)
         encoder = Encoder(observation_space, self.net_params)
         make_head = DuelingHead if checked(name, "dueling", dueling, Flag) else ValueHead
-        # The head before the layers below it: the order in which initial weights are drawn.
+        # The head is made before the layers below it: another order would draw other initial weights.
         head = make_head(self.net_params.layer_sizes(encoder.out_features)[-1], int(action_space.n), self.num_outputs)
         self.critic = Chain(encoder, self.net_params.hidden_layers(encoder.out_features), head)
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
-        """Return the action values [B, A] that choices are made by; those of actions that are not allowed are -1e8.
+        """Return the action values [B, A] for normalised observations; those of actions that are not allowed are -1e8.
 
-        Args:
-            obs: normalised, [B, ...].
-            output: what another critic of this shape, such as the target network, makes of them; None asks `critic`.
+        `output` is that of another critic of this shape, such as the target network; None evaluates `critic`.
         """
         values, mask = self.expectation(self.critic(obs) if output is None else output), self.mask_of(obs)
         return values if mask is None else excluded(values, mask)
 
     def expectation(self, output: Tensor) -> Tensor:
-        """Return the values [...] that outputs [..., K] stand for: the mean of several, as of quantiles."""
+        """Return the values [...] of outputs [..., K]: the mean of several, as of quantiles."""
         return output if self.num_outputs == 1 else output.mean(-1)
 
     def decide(
@@ -124,9 +119,6 @@ class CategoricalQNetwork(QNetwork):
         v_min: the lowest atom. The atoms must cover the discounted returns of the env, as they are clipped to them.
         v_max: the highest atom; -10 to 10 are for the rewards of Atari games, clipped to [-1, 1].
         options: see `QNetwork`.
-
-    Raises:
-        ParamsError: `v_max` is not greater than `v_min`.
     """
 
     support: Tensor
@@ -152,7 +144,7 @@ class CategoricalQNetwork(QNetwork):
         self.register_buffer("support", torch.linspace(low, high, num_atoms))
 
     def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
-        """Return a sentence if a state was saved by a policy with other atoms, else None."""
+        """Return the text of an error if a saved state has other atoms, else None."""
         saved, own = state.get(f"{prefix}support"), self.support
         if not isinstance(saved, Tensor) or saved.shape != own.shape or torch.allclose(saved.to(own), own):
             return None
@@ -160,7 +152,7 @@ class CategoricalQNetwork(QNetwork):
         return f"{prefix}support: expected atoms in {limits[0]}, found others, in {limits[1]}"
 
     def expectation(self, output: Tensor) -> Tensor:
-        """Return the means [...] of the distributions that logits [..., K] are of."""
+        """Return the means [...] of the distributions with logits [..., K]."""
         return output.softmax(-1) @ self.support
 
 

@@ -1,4 +1,4 @@
-"""An actor and a critic that remember what they saw in an episode."""
+"""An actor and a critic with a memory of the episode: recurrent cells, and the policy that is built of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, che
 
 
 class RecurrentCell(nn.Module, ABC):
-    """Maps a sequence of features, and what was remembered before it, to what is remembered after each row.
+    """Maps a sequence of features and the memory before it to the memory after each row.
 
     Args:
         in_features: F.
-        size: H, numbers of the output.
+        size: H, the size of the output.
     """
 
     num_gates: ClassVar[int]
     num_parts: ClassVar[int]
-    """Of the memory; the first is the output."""
+    """Parts of the memory, of H numbers each; the first is the output."""
 
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()
@@ -41,12 +41,9 @@ class RecurrentCell(nn.Module, ABC):
         self.of_memory = Linear(size, self.num_gates * size)
 
     def forward(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
-        """Return the memory after each row [L, B, S]; the output is its first part, see `output`.
+        """Return the memory after each row [L, B, S], given features [L, B, F] and the memory before them [B, S].
 
-        Args:
-            x: features [L, B, F].
-            memory: what was remembered before the first row [B, S].
-            begins: [L, B] bool, where an episode begins: what was remembered before it is nothing.
+        The memory is zero before a row where an episode begins, as `begins` [L, B] bool says.
         """
         products = self.of_input(x.flatten(0, 1)).to(memory.dtype).view(*x.shape[:2], -1)
         keep = (~begins).to(memory.dtype).unsqueeze(-1)
@@ -54,19 +51,16 @@ class RecurrentCell(nn.Module, ABC):
         return memories
 
     def output(self, memory: Tensor) -> Tensor:
-        """Return the output [..., H] that belongs to a memory [..., S]."""
+        """Return the output [..., H] for a memory [..., S]."""
         return memory[..., : self.size]
 
     @abstractmethod
     def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the operator of the cell; see below what it takes and returns.
-
-        A graph that is exported gets what the operator does: it runs where nobody knows operators of ours.
-        """
+        """Run the operator of the cell, see below; an exported graph gets its steps, as other programs lack it."""
 
 
 class GRU(RecurrentCell):
-    """A gated recurrent unit (Cho et al. 2014), as `torch.nn.GRU`; remembers its output."""
+    """A gated recurrent unit (Cho et al. 2014), as `torch.nn.GRU`; its output is its memory."""
 
     num_gates, num_parts = 3, 1
 
@@ -77,7 +71,7 @@ class GRU(RecurrentCell):
 class LSTM(RecurrentCell):
     """A long short-term memory (Hochreiter & Schmidhuber 1997), as `torch.nn.LSTM` with gates i, f, o, g.
 
-    Remembers its output and its cell, side by side.
+    Its memory is its output beside its cell.
     """
 
     num_gates, num_parts = 4, 2
@@ -86,8 +80,8 @@ class LSTM(RecurrentCell):
         return _lstm(*args) if is_exporting() else torch.ops.rltrainer.lstm(*args)
 
 
-# Each operator takes products of the input [L, B, G * H], memory [B, S], keep [L, B, 1], weight [G * H, H] and bias of
-# the memory. It returns the memories [L, B, S] and, for the way back, [L, B, K, H]: what was kept, gates, and the rest.
+# An operator takes products of the input [L, B, G * H], memory [B, S], keep [L, B, 1], weight [G * H, H] and bias of
+# the memory. It returns the memories [L, B, S] and, for the backward pass, [L, B, K, H]: kept memory, gates, the rest.
 
 
 def _gru(x: Tensor, memory: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +103,7 @@ def _gru(x: Tensor, memory: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) 
 
 def _gru_backward(gradient: Tensor, keep: Tensor, weight: Tensor, saved: Tensor) -> tuple[Tensor, ...]:
     before, reset, update, new, candidate = saved.unbind(2)
-    of_new = (1 - update) * (1 - new.square())  # what arrives at the argument of tanh
+    of_new = (1 - update) * (1 - new.square())  # the gradient at the argument of tanh
     of_reset = of_new * candidate * reset * (1 - reset)
     of_update = (before - new) * update * (1 - update)
     factors = torch.stack([of_reset, of_update, of_new * reset], 2)
@@ -168,13 +162,13 @@ def _lstm_backward(gradient: Tensor, keep: Tensor, weight: Tensor, saved: Tensor
 
 
 def _gradients(of_x: Tensor, of_product: Tensor, hidden: Tensor, of_memory: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients by x, memory, weight and bias; those by products are [L, B, G, H]."""
+    """Return the gradients by x, memory, weight and bias, from those by products [L, B, G, H]."""
     rows = of_product.flatten(2).flatten(0, 1)
     return of_x.flatten(2).clone(), of_memory, rows.t() @ hidden.flatten(0, 1), rows.sum(0)
 
 
 def _without_autocast(kernel: Any) -> Any:
-    """Let a loop compute in the format of its memory: each row's rounding would be the next one's error."""
+    """Run a loop in the format of its memory: in a lower one, the rounding errors of its rows would add up."""
 
     def run(x: Tensor, *args: Tensor) -> Any:
         with torch.autocast(x.device.type, enabled=False):
@@ -226,21 +220,16 @@ CellName = Literal["gru", "lstm"]
 class RecurrentActorCritic(Policy):
     """An actor and a state-value critic with memory, for `RecurrentPPO`: encoder, recurrent cell, hidden layers, head.
 
-    What an env is remembered by, [N, S], is the memory of the actor's cell and, beside it, of the critic's.
+    The memory of an env [N, S] is that of the actor's cell, followed by that of the critic's.
 
     Args:
         cell: "gru" (Cho et al. 2014) or "lstm" (Hochreiter & Schmidhuber 1997).
-        cell_size: numbers that a cell hands on to the layers behind it.
+        cell_size: size of a cell's output.
         share_cell: actor and critic share one encoder and one cell.
-        critic_net: see `ActorCritic`.
+        critic_net, normalize_reward: see `ActorCritic`.
         log_std_init: see `Actor`.
-        normalize_reward: see `ActorCritic`.
         options: see `Policy`; layers behind the cell are 64-64 and ReLU by default: its output is bounded, and tanh on
             top of that saturates where returns are large.
-
-    Raises:
-        SpaceError: the action space is no Discrete, nor a MultiDiscrete, MultiBinary or Box of one axis.
-        ParamsError: an option breaks its rule.
     """
 
     extra_specs = LOG_PROB
@@ -281,20 +270,17 @@ class RecurrentActorCritic(Policy):
             self.reward_normalizer = RewardScaler()
 
     def initial_state(self, num_envs: int) -> Tensor:
-        """Return nothing, which is what is remembered at the start of an episode: zeros [num_envs, S]."""
+        """Return zeros [num_envs, S]."""
         size = sum(part.cell.memory_size for part in self._memories())
         return torch.zeros(num_envs, size, device=self.device)
 
     def next_state(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Return what is remembered after each of some observations.
+        """Return the memory after each observation [L * N, S].
 
         Args:
-            obs: normalised, a tree [L * N, ...]: what N envs saw one after the other, time first.
-            state: [N, S], what was remembered before the first row.
+            obs: normalised, a tree [L * N, ...]: L observations of each of N envs, time first.
+            state: [N, S], the memory before the first row.
             begins: [L, N] bool, where an episode begins; None for one row in which none does.
-
-        Returns:
-            [L * N, S].
         """
         if begins is None:
             begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
@@ -303,17 +289,15 @@ class RecurrentActorCritic(Policy):
         return torch.cat([part(obs, memory, begins) for part, memory in zip(memories, before, strict=True)], -1)
 
     def distribution(self, state: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution over actions, those that are allowed, for what is remembered after an observation.
+        """Return the distribution over the allowed actions for the memory after an observation [B, S].
 
-        Args:
-            state: [B, S].
-            mask: [B, A] bool, see `mask_of`; None where all are allowed.
+        `mask` [B, A] bool is that of `mask_of`; None where all are allowed.
         """
         distribution: Any = self.actor(self.actor_memory.cell.output(state))
         return distribution if mask is None else distribution.masked(mask)  # type: ignore[no-any-return]  # a head's
 
     def value(self, state: Tensor) -> Tensor:
-        """Return the values [B] of what is remembered after an observation [B, S]."""
+        """Return the values [B] for the memory after an observation [B, S]."""
         of_critic = state[..., -self.critic_memory.cell.memory_size :]
         value: Tensor = self.critic(self.critic_memory.cell.output(of_critic))
         return value.squeeze(-1)
@@ -321,25 +305,19 @@ class RecurrentActorCritic(Policy):
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
     ) -> Decision:
-        """Remember, and sample an action or take the likeliest one."""
+        """Advance the memory, and sample an action or take the likeliest one."""
         state = self.next_state(obs, self.initial_state(len(leaves(obs)[0])) if state is None else state)
         distribution = self.distribution(state, mask)
         action = distribution.sample(generator) if explore else distribution.mode()
         return Decision(action, state, {"log_prob": partial(distribution.log_prob, action)})
 
     def _memories(self) -> list["RecurrentEncoder"]:
-        """Return the modules that remember, the actor's first, each once."""
+        """Return the encoders with memory, the actor's first, each once."""
         return list(dict.fromkeys([self.actor_memory, self.critic_memory]))
 
 
 class RecurrentEncoder(nn.Module):
-    """An encoder and the cell that remembers what it sees.
-
-    Args:
-        encoder: from an observation to features.
-        make_cell: the class of the cell.
-        size: of the cell's output.
-    """
+    """An encoder, and the cell of this class and output size behind it."""
 
     def __init__(self, encoder: Encoder, make_cell: type[RecurrentCell], size: int) -> None:
         super().__init__()
@@ -347,7 +325,7 @@ class RecurrentEncoder(nn.Module):
         self.cell = orthogonal_(make_cell(encoder.out_features, size), 1.0)
 
     def forward(self, obs: Tree, memory: Tensor, begins: Tensor) -> Tensor:
-        """Return the memory after each row [L * N, S], given a tree [L * N, ...], [N, S] and [L, N]."""
+        """Return the memory after each row [L * N, S]; see `RecurrentActorCritic.next_state`."""
         features: Tensor = self.encoder(obs)
         memories: Tensor = self.cell(features.view(*begins.shape, -1), memory, begins)
         return memories.flatten(0, 1)

@@ -11,28 +11,22 @@ from rltrainer.functional.scalars import computed_once
 
 
 class Accumulation:
-    """Groups of gradient steps: the last of each applies what the group has gathered.
+    """Groups of gradient steps: the last of each applies the gradients of its group.
 
-    An algorithm's optimizers and target networks share one.
-
-    Args:
-        size: gradient steps of a group.
-
-    Attributes:
-        num_steps: steps of the group under way that were handed out.
-        applies: whether the step that is being taken is the last of its group.
+    An algorithm's optimizers and target networks share one. `num_steps` counts the steps of the current group, and
+    `applies` is whether the current step is the last one.
     """
 
     def __init__(self, size: int) -> None:
         self.size, self.num_steps, self.applies = size, 0, True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy without the group under way, which is another algorithm's."""
+        """Copy without the current group, which belongs to the other algorithm."""
         return {"size": self.size, "num_steps": 0, "applies": True}
 
     @property
     def begins(self) -> bool:
-        """Return whether the next step is the first of a group."""
+        """Whether the next step is the first of a group."""
         return self.num_steps == 0
 
     def grouped(self, steps: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
@@ -53,19 +47,19 @@ class TargetNetwork(nn.Module):
 
     num_calls: Tensor
     accumulation: Accumulation | None = None
-    """Of the gradients that the online network is trained with; a step that applies none does not count."""
+    """Groups of the online network's gradient steps; only a step that applies gradients counts."""
 
     def __init__(self, online: nn.Module, tau: float = 0.005, interval: int = 1) -> None:
         super().__init__()
         self.network = copy.deepcopy(online).requires_grad_(False)
         self.tau, self.interval = tau, interval
-        # On the network's device: a CUDA graph repeats only what happens there.
+        # On the network's device: a CUDA graph repeats only operations there.
         device = next(online.parameters()).device
         self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64, device=device))
         self.eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in eval mode: targets are made without dropout, and with the running statistics of batch norms."""
+        """Stay in eval mode: targets use no dropout, and the running statistics of batch norms."""
         return super().train(False)
 
     def forward(self, *args: Any) -> Any:
@@ -86,7 +80,7 @@ class TargetNetwork(nn.Module):
                 target.copy_(source)
 
     def _follow_if_due(self, online: nn.Module, is_due: Tensor) -> None:
-        """Follow without a branch: a graph has none, and a device is not waited for. Most steps are of length 0."""
+        """Follow without a branch, for graphs and to not wait for a device; most steps have length 0."""
         step = computed_once(self.tau * is_due)
         for target, source in zip(self.network.parameters(), online.parameters(), strict=True):
             target.lerp_(source, step)

@@ -1,10 +1,7 @@
 """The number format of weights: float32, or float64 where a trainer says so (`PrecisionParams.weights`).
 
-Networks, their statistics, optimizers and what updates compute are in it. What comes in and goes out is float32 as
-ever: observations, actions, memories, buffers and random numbers. So who asks a policy need not know its format.
-
-Scalars that are no parameters, such as counts, stay float32. PyTorch 2.13 takes a float64 scalar that a compiled graph
-is given for a number of Python's, and leaves out what is done to it in place.
+Networks, their statistics, optimizers and the computations of updates are in it. Observations, actions, memories,
+buffers and random numbers are always float32: they are cast where a policy acts, and where an update begins.
 """
 
 import dataclasses
@@ -18,27 +15,28 @@ from rltrainer.types import State
 from rltrainer.validation.field_rules import Rule
 
 FULL = (torch.float32, torch.float64)
-WeightDtype = Annotated[
-    torch.dtype, Rule("torch.float32 or torch.float64", lambda v: isinstance(v, torch.dtype) and v in FULL)
-]
+# The key in files; those of float32 do without.
 ENTRY = "weight_dtype"
-"""The name in files; those of float32 do without."""
+IsFull = Rule("torch.float32 or torch.float64", lambda v: isinstance(v, torch.dtype) and v in FULL)
+WeightDtype = Annotated[torch.dtype, IsFull]
 T = TypeVar("T")
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return a tensor in float32 at least: what networks give to distributions and losses."""
+    """Return the output of a network in float32 at least, for distributions and losses."""
     return x if x.dtype in FULL else x.float()
 
 
 def convert(tensor: Tensor, dtype: torch.dtype) -> None:
-    """Bring a parameter or vector to a format in place: it stays the same object; half precisions and integers stay."""
+    """Convert a parameter or vector in place; half precisions and integers stay."""
+    # Scalars that are no parameters, such as counts, stay float32: PyTorch 2.13 takes a float64 scalar of a compiled
+    # graph for a number of Python's, and leaves out operations on it in place.
     if tensor.dtype in FULL and (tensor.dim() or isinstance(tensor, nn.Parameter)):
         tensor.data = tensor.data.to(dtype)
 
 
 def cast(value: T, dtype: torch.dtype) -> T:
-    """Return a value whose float32 and float64 tensors are in a format; those in its items or fields, too."""
+    """Return a value with its float32 and float64 tensors in a format, those in items or fields included."""
     made: Any = value
     if isinstance(value, Tensor):
         made = value.to(dtype) if value.dtype in FULL else value
@@ -54,51 +52,33 @@ def cast(value: T, dtype: torch.dtype) -> T:
 
 
 def set_weight_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Bring parameters and buffers to a format in place, but for those that a module keeps (`keeps_dtype`).
-
-    What has an attribute `weight_dtype`, such as an encoder, is told.
-    """
-    part: Any
+    """Convert parameters and buffers in place, except those in `keeps_dtype`, and set all `weight_dtype`."""
     for part in module.modules():
-        kept = getattr(part, "keeps_dtype", ())
         own: list[tuple[str, Tensor]] = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
         for name, tensor in own:
-            if name not in kept:
+            if name not in getattr(part, "keeps_dtype", ()):
                 convert(tensor, dtype)
         if hasattr(type(part), "weight_dtype"):
-            part.weight_dtype = dtype
+            part.weight_dtype = dtype  # type: ignore[assignment]  # of a policy or an encoder
 
 
 def dtype_entry(dtype: torch.dtype) -> State:
-    """Return what a saved state says of its format: nothing of float32."""
+    """Return the entry of a saved state; empty for float32."""
     return {} if dtype is torch.float32 else {ENTRY: dtype_name(dtype)}
 
 
-def saved_dtype(name: str, state: State) -> torch.dtype:
-    """Return the format that a saved state says it is in.
-
-    Raises:
-        CheckpointError: there is no such format; the text begins with `name`.
-    """
+def saved_dtype(name: str, state: State, own: torch.dtype | None = None) -> torch.dtype:
+    """Return the format of a saved state; a `CheckpointError` if there is no such, or if it is not `own`."""
     found = state.get(ENTRY, "float32")
-    dtype = next((dtype for dtype in FULL if isinstance(found, str) and found == dtype_name(dtype)), None)
+    dtype = next((dtype for dtype in FULL if found == dtype_name(dtype)), None)
     if dtype is None:
         raise CheckpointError(f"{name}.{ENTRY}: expected 'float32' or 'float64', found {readable(found)}")
+    if own not in (None, dtype):
+        text = f"expected weights in {dtype_name(own)}, found {found}"
+        raise CheckpointError(f"{name}: {text}. Call set_weight_dtype({dtype}) before, or make it with rl.load.")
     return dtype
 
 
-def check_dtype(name: str, own: torch.dtype, state: State) -> None:
-    """Check that a saved state is in a policy's or algorithm's own format.
-
-    Raises:
-        CheckpointError: it is not; the text begins with `name`, and says what to do.
-    """
-    saved = saved_dtype(name, state)
-    if saved is not own:
-        text = f"expected weights in {dtype_name(own)}, found {dtype_name(saved)}"
-        raise CheckpointError(f"{name}: {text}. Call set_weight_dtype({saved}) before, or make it with rl.load.")
-
-
-def dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype | None) -> str:
     """Return the name without the module: `float64`."""
     return str(dtype).removeprefix("torch.")
