@@ -1,38 +1,110 @@
-"""The parents of loggers that write files: each run has a file or folder of its own, which only grows."""
+"""Loggers that write files: each run has a numbered file or folder of its own, which only grows."""
 
+import contextlib
+import itertools
+import json
 import logging
 import os
+import re
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.loggers.log_state import Extent, LoggerState
-from rltrainer.loggers.logger import Logger, LoggerOptions
-from rltrainer.loggers.run_path import RunPath
+from rltrainer.loggers.log_state import LoggerState, LogPosition
+from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.types import Load
+
+Test = Callable[[Path], bool]
+
+
+@dataclass
+class NumberedPath:
+    """The paths of several runs: the given one, and the same with numbers: `log.csv`, `log-2.csv`, `log-3.csv`."""
+
+    given: Path
+    suffix: str
+    """The end of the name, which stays behind the number."""
+
+    def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
+        """Make the first of these files or folders that is free, and return it: no other process gets the same.
+
+        Args:
+            make: makes it in one step, or raises a `FileExistsError` if it exists; by default it is a folder.
+            is_used: tells whether a run has used a path that `make` would take.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.given.parent.mkdir(parents=True, exist_ok=True)
+        for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):
+            if is_used is not None and (is_used(path) or (path != self.given and path.exists())):
+                continue
+            with contextlib.suppress(FileExistsError):
+                make(path)
+                return path
+        raise AssertionError("numbers do not end")
+
+    def newest(self, is_log: Test) -> Path:
+        """Return the log that was written to last, the given path if there is none."""
+        return max(filter(is_log, [self.given, *self._existing()]), key=_last_change, default=self.given)
+
+    def named(self, name: str | None) -> Path:
+        """Return the path of this name, which is not trusted; the given path if it is not one of these names."""
+        number = self._number(name or "")
+        return self.given if number is None or name == self.given.name else self._numbered(number)
+
+    def _existing(self) -> Iterator[Path]:
+        try:
+            names = os.listdir(self._numbered(2).parent)
+        except OSError:
+            return
+        numbers = sorted(number for name in names if (number := self._number(name)) is not None)
+        yield from (path for path in map(self._numbered, numbers) if path.name in names)
+
+    def _number(self, name: str) -> int | None:
+        stem = "" if self._is_above else self.given.name.removesuffix(self.suffix) + "-"
+        found = re.fullmatch(rf"{re.escape(stem)}(\d{{1,9}}){re.escape(self.suffix)}", name, re.ASCII)
+        return None if found is None else int(found[1])
+
+    @property
+    def _is_above(self) -> bool:
+        # The current folder or one above: a folder beside it would surprise, so the numbers lie in it.
+        return self.given.name in ("", "..")
+
+    def _numbered(self, number: int) -> Path:
+        if self._is_above:
+            return self.given / str(number)
+        return self.given.with_name(f"{self.given.name.removesuffix(self.suffix)}-{number}{self.suffix}")
+
+
+def _last_change(path: Path) -> int:
+    files = path.iterdir() if path.is_dir() else [path]
+    return max((file.lstat().st_mtime_ns for file in files), default=0)
 
 
 class FileLogger(Logger):
-    """A logger at a path, or at the same with a number if other runs have used it.
+    """A logger at a path, or at the next free number of it.
 
-    A run that begins claims its path in one step, so that of processes that start together each has a log of its own.
-    Every piece goes to the operating system in one unbuffered write, so that a killed process loses none.
+    A new run claims its path in one step, so that processes that start together have a log each. Every piece goes to
+    the operating system in one unbuffered write, so that a killed process loses none.
 
     Args:
         path: the log's file or folder; later that of this run.
-        suffix: the end of the path's name that stays behind the number.
+        suffix: see `NumberedPath`.
         options: intervals and `strict`, as in `Logger`.
     """
 
     def __init__(self, path: Path, suffix: str, **options: Unpack[LoggerOptions]) -> None:
         super().__init__(**options)
-        self.path, self._runs = path, RunPath(path, suffix)
+        self.path, self._runs = path, NumberedPath(path, suffix)
         self._file: FileIO | None = None
-        self._ends: dict[Path, int] = {}  # where files are cut before the next piece
-        self._lacks_place = False  # as the path could not be claimed: it may be another run's
+        self._cuts: dict[Path, int] = {}  # sizes to which the next piece cuts files
+        self._is_unclaimed = False  # claiming the path failed: the file there may be another run's
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -41,131 +113,115 @@ class FileLogger(Logger):
     def _is_log(self, path: Path) -> bool:
         """Return whether a log of this kind lies at a path."""
 
-    def _is_used(self, path: Path) -> bool:
-        """Return whether a run has written to a path, or beside it."""
-        return self._is_log(path) or self._counters_of(path).exists()
-
     @abstractmethod
     def _claim(self, path: Path) -> None:
         """Make the log at a path in one step; a `FileExistsError` if another process has."""
 
     @abstractmethod
-    def _files(self) -> dict[str, Path]:
-        """Return the files of the log, by their names in a checkpoint."""
-
-    @abstractmethod
-    def _find(self, place: Path, name: str) -> Path | None:
-        """Return the file of the log at a place by its name in a checkpoint, which is not trusted."""
-
-    @abstractmethod
-    def _size(self, file: Path) -> int:
-        """Return how far a file was written."""
+    def _files(self, path: Path) -> dict[str, Path]:
+        """Return the files of the log at a path, by their names in a checkpoint."""
 
     @abstractmethod
     def _open(self) -> FileIO:
         """Open the file that is appended to."""
 
     @abstractmethod
-    def _beginning(self) -> bytes:
-        """Return what stands at the beginning of each file."""
+    def _header(self) -> bytes:
+        """Return the beginning of each file."""
 
     @abstractmethod
     def _counters_of(self, path: Path) -> Path:
         """Return the small file of counters of the log at a path."""
 
-    @property
-    def _place(self) -> Path:
-        """The path of this run; before it has begun, of the last of all runs at the path."""
-        return self.path if self._has_place else self._runs.newest(self._is_log)
+    def _is_used(self, path: Path) -> bool:
+        """Return whether a run has written to a path, or beside it."""
+        return self._is_log(path) or self._counters_of(path).exists()
+
+    def _size(self, file: Path) -> int:
+        """Return the size of all whole pieces of a file."""
+        return file.stat().st_size
+
+    def _current(self) -> Path:
+        """Return the path of this run; before it begins, that of the last of all runs."""
+        return self.path if self._state.has_log else self._runs.newest(self._is_log)
 
     def _counters_file(self) -> Path | None:
-        place = self._place
-        return None if self._lacks_place or not self._is_log(place) else self._counters_of(place)
+        path = self._current()
+        return None if self._is_unclaimed or not self._is_log(path) else self._counters_of(path)
 
     def _append(self, data: bytes) -> None:
         """Write a piece, all or nothing: an `OSError` leaves the file as before."""
-        if self._lacks_place:
-            self._take_new_place()
+        if self._is_unclaimed:
+            self._begin_log()
         if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(f"{self.path}: the log was deleted during the run")
         self._cut()
         self._file = self._file or self._open()
         before = self._file.seek(0, os.SEEK_END)
-        data = (self._beginning() if before == 0 else b"") + data
+        data = (self._header() if before == 0 else b"") + data
         num_written = self._file.write(data)
         if num_written != len(data):
             self._file.truncate(before)
             raise OSError(f"{self.path}: only {num_written} of {len(data)} bytes could be written")
 
     def _cut(self) -> None:
-        for file, size in self._ends.items():
+        for file, size in self._cuts.items():
             if file.stat().st_size > size:
                 os.truncate(file, size)
-        self._ends = {}
+        self._cuts = {}
 
-    def _move(self, path: Path) -> None:
-        """Write to another place from now on."""
+    def _move(self, path: Path, cuts: dict[Path, int], last_step: int | None) -> None:
+        """Write to a log from now on, after its rows up to a step; None: to a new one."""
         self._close()
-        self.path, self._lacks_place, self._ends = path, False, {}
+        self.path, self._is_unclaimed, self._cuts = path, False, cuts
 
     def _close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
-    def _place_name(self) -> str:
+    def _log_name(self) -> str:
         return self.path.name
 
-    def _take_new_place(self) -> None:
-        self._lacks_place = True
+    def _begin_log(self) -> None:
+        self._is_unclaimed = True
         self._close()
-        self._move(self._runs.claim(self._claim, self._is_used))
+        self._move(self._runs.claim(self._claim, self._is_used), {}, None)
         if self.path != self._runs.given:
             text = "%s: %s holds the log of another run; this one is logged at %s"
             logging.getLogger("rltrainer").info(text, type(self).__name__, self._runs.given, self.path)
 
-    def _measure_files(self) -> dict[str, Extent]:
-        files = self._files().items()
-        return {name: Extent.of(file, self._ends.get(file, self._size(file))) for name, file in files}
+    def _measure_files(self) -> dict[str, LogPosition]:
+        files = self._files(self.path).items()
+        return {name: LogPosition.of(file, self._cuts.get(file, self._size(file))) for name, file in files}
 
     def _prepare_files(self, state: LoggerState) -> Load | None:
-        place, ends = self._runs.named(state.place), {}
+        path, cuts = self._runs.named(state.log), dict[Path, int]()
+        files = self._files(path)
         for name, known in state.files.items():
-            file = self._find(place, name)
-            if file is None:
-                continue
-            if not file.is_file():
+            file = files.get(name, path / name)
+            if name not in files or not file.is_file():
                 if known.size:
                     text = f"{file}: the log is missing, at the checkpoint it had {known.size} bytes."
-                    warnings.warn(f"{text} It goes on without the missing rows.", RuntimeWarning, stacklevel=6)
+                    warnings.warn(f"{text} The run continues without these rows.", RuntimeWarning, stacklevel=6)
             elif known.is_of(file):
-                ends[file] = known.size
+                cuts[file] = known.size
             elif known.size or file.stat().st_size:
                 text = f"{file}: is not the log that the checkpoint knows, and is left as it is."
                 warnings.warn(f"{text} The run takes a log of its own.", RuntimeWarning, stacklevel=6)
                 return None
-
-        def load() -> None:
-            self._move(place)
-            self._ends = ends
-            self._hide_after(state.last_step)
-
-        return load
-
-    def _hide_after(self, step: int) -> None:
-        """Hide, with the next piece, rows of later steps in files begun after a checkpoint."""
-        return
+        return lambda: self._move(path, cuts, state.last_step)
 
 
 class LineLogger(FileLogger):
-    """Appends lines to a file of text; one that exists is continued, without a last line that a kill broke off.
+    """Appends lines to a text file; it continues an existing one, without a last line that a kill broke off.
 
     Raises:
         ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
     """
 
     header: ClassVar[bytes]
-    """The beginning of every such file; a whole line is written into a new file."""
+    """The beginning of every such file; a new file begins with it if it is a whole line."""
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
         owner = type(self).__name__
@@ -184,18 +240,15 @@ class LineLogger(FileLogger):
             return False
         with open(path, "rb") as file:
             begin = file.read(len(self.header))
-        # A kill while the file was begun may have left a part of the header.
+        # A kill may have left a part of the header.
         return begin != b"" and self.header.startswith(begin)
 
     def _claim(self, path: Path) -> None:
         if not path.is_char_device():  # /dev/null serves any number of runs
             path.touch(exist_ok=False)
 
-    def _files(self) -> dict[str, Path]:
-        return {"log": self.path}
-
-    def _find(self, place: Path, name: str) -> Path | None:
-        return place if name == "log" else None
+    def _files(self, path: Path) -> dict[str, Path]:
+        return {"log": path}
 
     def _size(self, file: Path, chunk_size: int = 4096) -> int:
         """Return the position after the last whole line; 0 where there is no file."""
@@ -218,7 +271,7 @@ class LineLogger(FileLogger):
             file.truncate(end)
         return file
 
-    def _beginning(self) -> bytes:
+    def _header(self) -> bytes:
         return self.header if self.header.endswith(b"\n") else b""
 
     def _counters_of(self, path: Path) -> Path:
@@ -226,7 +279,7 @@ class LineLogger(FileLogger):
 
 
 class AppendedFile(FileIO):
-    """A file that closes itself in silence: in one that nobody closed nothing is lost, so Python need not warn."""
+    """A file that closes itself in silence: an unbuffered file loses nothing, so Python need not warn."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,3 +287,44 @@ class AppendedFile(FileIO):
 
     def __del__(self) -> None:
         self.close()
+
+
+class CSVLogger(LineLogger):
+    """Writes one line per number, `step,name,value`, such as `2048,training/return,23.5`.
+
+    New names need no new columns. NaN is `nan`, None is empty. Read it with
+    `pandas.read_csv(path).pivot(index="step", columns="name", values="value")`. Beside `log.csv` lie the params of the
+    run, `log.csv.params.json`, and the counters for `resume_from_log`, `log.csv.progress.json`.
+
+    Args:
+        path: the file; its folder is made. If it exists when a run begins, the run takes `log-2.csv` and so on.
+        options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
+    """
+
+    header = b"step,name,value\n"
+
+    def _is_used(self, path: Path) -> bool:
+        return super()._is_used(path) or _params_file(path).exists()
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        lines = (f"{step},{_quoted(name)},{'' if value is None else repr(value)}\n" for name, value in values.items())
+        self._append("".join(lines).encode())
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        path = _params_file(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x") as file:  # never over a user's file
+            file.write(json.dumps(params, indent=2) + "\n")
+
+
+def _params_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.params.json")
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a CSV field; line breaks, which would break the lines, become spaces."""
+    name = " ".join(name.splitlines())
+    return '"' + name.replace('"', '""') + '"' if '"' in name or "," in name else name

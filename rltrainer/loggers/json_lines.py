@@ -1,7 +1,4 @@
-"""Log to one file of JSON lines, and read its rows back, as they were written or as columns.
-
-Of all logs this is the one that is read: by `resume_from_log`, and by pictures.
-"""
+"""Log to one file of JSON lines, the log that `resume_from_log` and pictures read back, as rows or as columns."""
 
 import json
 import sys
@@ -15,27 +12,26 @@ import numpy as np
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_lines
-from rltrainer.loggers.file_logger import LineLogger
-from rltrainer.loggers.log_state import PROGRESS_NAMES, Extent, LoggedEpoch, LoggerState, ProgressRow
+from rltrainer.loggers.file_logger import LineLogger, NumberedPath
+from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState, LogPosition, ProgressRow
 from rltrainer.loggers.logger import Kind, Row
-from rltrainer.loggers.run_path import RunPath
 from rltrainer.state.typed_state import from_state
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
 """The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none."""
 
-FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER = 10_000_000, 100
-"""Limits of the cells of all columns: a number for any log, and a number for each value in it."""
+# Columns hold an entry per row and name. A small hostile log with a new name in each row would fill the memory.
+FREE_NUM_ENTRIES, MAX_ENTRIES_PER_NUMBER = 10_000_000, 100
 
 
 class JSONLinesLogger(LineLogger):
-    """Write one JSON object per row: `{"kind": "training", "step": 2048, "training/return": 23.5}`.
+    """Writes one JSON object per row: `{"kind": "training", "step": 2048, "training/return": 23.5}`.
 
-    NaN is written as `NaN`, as Python and pandas read and write it. Read it with `pandas.read_json(path, lines=True)`.
-    The first row, of the kind `params`, holds what trainer and algorithm were told.
+    NaN is `NaN`, as Python and pandas read and write it. Read it with `pandas.read_json(path, lines=True)`.
+    The first row, of the kind `params`, holds the params of trainer and algorithm.
 
     Args:
-        path: the file; its folder is made. If it is there when a run begins, the run takes `log-2.jsonl` and so on.
+        path: the file; its folder is made. If it exists when a run begins, the run takes `log-2.jsonl` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:
@@ -48,7 +44,7 @@ class JSONLinesLogger(LineLogger):
         """Return None: the rows of epochs hold the counters."""
 
     def _find_epoch(self) -> LoggedEpoch | None:
-        path, found, end = self._place, None, 0
+        path, found, end = self._current(), None, 0
         if not path.is_file():
             return None
         for number, (row, end) in enumerate(_rows(path), start=1):
@@ -61,8 +57,10 @@ class JSONLinesLogger(LineLogger):
         if found is None:
             return None
         progress, step, end = found
-        files = {"log": Extent.of(path, end)}
-        return LoggedEpoch(progress, LoggerState(type(self).__name__, step, {}, 0, files, place=path.name))
+        files = {"log": LogPosition.of(path, end)}
+        return LoggedEpoch(
+            progress, LoggerState(type(self).__name__, step, {}, 0, files, has_log=True, has_params=True, log=path.name)
+        )
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         self._append((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
@@ -80,14 +78,12 @@ class LogRow(NamedTuple):
 
 
 def read_log(folder: Path) -> list[LogRow]:
-    """Return the rows of the newest JSON lines in a folder of logs, in their order; none if the folder is empty.
-
-    A row that is being written is left out.
+    """Return the complete rows of the newest JSON lines in a folder of logs, in their order; none of an empty folder.
 
     Raises:
-        CheckpointError: the log cannot be read, or a row is none, or there are other logs only; the text names it.
+        CheckpointError: the log cannot be read, or a line is no row, or there are other logs only; the text names it.
     """
-    path = RunPath(folder / "log.jsonl", ".jsonl").newest(Path.is_file)
+    path = NumberedPath(folder / "log.jsonl", ".jsonl").newest(Path.is_file)
     if path.is_file():
         return [row for row, _ in _rows(path) if row is not None]
     if names := sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []:
@@ -106,7 +102,7 @@ def columns(rows: list[LogRow], kind: str) -> Columns:
     """
     rows = [row for row in rows if row.kind == kind]
     names = dict.fromkeys(name for row in rows for name in row.values)
-    if len(names) * len(rows) > max(FREE_NUM_CELLS, MAX_CELLS_PER_NUMBER * sum(len(row.values) for row in rows)):
+    if len(names) * len(rows) > max(FREE_NUM_ENTRIES, MAX_ENTRIES_PER_NUMBER * sum(len(row.values) for row in rows)):
         text = f"{len(names):,} names in {len(rows):,} rows, of which hardly one has two"
         raise CheckpointError(f"a log of kind {readable(kind)}: expected rows that share names, found {text}")
     found: Columns = {"step": np.array([row.step for row in rows], np.int64)}

@@ -1,6 +1,6 @@
 """The state of a log: how far its run has come, and how much of each file was written.
 
-A checkpoint holds it. A log that is no JSON lines also leaves it in a small file beside it, for `resume_from_log`.
+A checkpoint holds it. A log without JSON lines also writes it to a small file beside the log, for `resume_from_log`.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from rltrainer.files.atomic_write import replaced_file
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.functional.means import Part
-from rltrainer.state.typed_state import from_state
-from rltrainer.types import State
+from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeFloat, NonNegativeInt, Rule, is_int
 
 Progress = dict[str, int | float | None]
 """Counters and best score of a run, by the names of `ProgressRow`."""
+# Pictures read counts as float64, which is exact up to 2^53.
 Count = Annotated[int, Rule("a count", lambda v: is_int(v) and 0 <= v < 2**53)]
-"""Floats are no exact counts beyond: no run takes so many steps."""
+NUM_BYTES = 1 << 16
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ProgressRow:
     is_stopped: Annotated[int, Rule("0 or 1", lambda v: v in (0, 1))]
 
     def problem(self) -> str | None:
-        """Return what two fields contradict each other in, or None."""
+        """Return the contradiction between two fields, or None."""
         if (self.best_epoch or 0) > self.epoch:
             return f"best_epoch: expected one up to {self.epoch}, found {self.best_epoch}"
         return None
@@ -49,31 +49,25 @@ class ProgressRow:
 
 PROGRESS_NAMES = tuple(each.name for each in dataclasses.fields(ProgressRow))
 
-NUM_BYTES = 1 << 16
-"""So many at the beginning and at the end of what was written are compared: a look at a long log costs nothing."""
-
 
 @dataclass
-class Extent:
-    """Size and digest of a log file, by which a state knows it: only of that file may the end be removed.
-
-    Args:
-        size: the bytes that were written.
-        digest: SHA-256 of the first and the last of them.
-        path: where it was; tells whose log it is where nothing was written yet.
-    """
+class LogPosition:
+    """A position in a log file, with a digest that identifies the file: only the end of that file may be removed."""
 
     size: NonNegativeInt
+    """Bytes before the position."""
     digest: str
+    """SHA-256 of the first and the last of these bytes."""
     path: str
+    """The file, which identifies it while it is empty."""
 
     @classmethod
-    def of(cls, path: Path, size: int) -> "Extent":
-        """Measure the first bytes of a file."""
+    def of(cls, path: Path, size: int) -> "LogPosition":
+        """Return the position after the first `size` bytes of a file."""
         return cls(size, _digest(path, size), os.path.abspath(path))
 
     def is_of(self, path: Path) -> bool:
-        """Return whether a file begins with what was written."""
+        """Return whether a file begins with the bytes before the position."""
         if self.size == 0:
             return self.path == os.path.abspath(path)
         return path.stat().st_size >= self.size and _digest(path, self.size) == self.digest
@@ -82,6 +76,7 @@ class Extent:
 def _digest(path: Path, size: int) -> str:
     if size == 0:
         return hashlib.sha256().hexdigest()
+    # Both ends are enough to tell two logs apart, and a checkpoint of a long log costs as little as one of a short log.
     with open(path, "rb") as file:
         data = file.read(min(size, NUM_BYTES))
         start = max(0, size - NUM_BYTES)
@@ -91,37 +86,36 @@ def _digest(path: Path, size: int) -> str:
 
 @dataclass
 class LoggerState:
-    """State of a logger, as `Logger.state_dict` returns it.
-
-    Args:
-        logger: its class.
-        last_step: of the last row; -1 before.
-        last: where the last row of each kind was.
-        files: how far each file was written.
-        place: the name of its log.
-    """
+    """State of a logger: it counts here, and checkpoints hold it."""
 
     logger: str
+    """The logger's class."""
     last_step: int
-    last: dict[str, NonNegativeInt | None]
+    """The step of the last row; -1 before."""
+    last: dict[str, NonNegativeInt]
+    """The position of the last row of each kind, in the unit of its interval."""
     num_dropped: NonNegativeInt
-    files: dict[str, Extent]
+    files: dict[str, LogPosition]
+    """How far each file was written; filled in when the state is saved."""
     gathered: dict[str, list[Part]] = field(default_factory=dict)
-    has_place: bool = True
-    has_params: bool = True
-    place: str | None = None
+    has_log: bool = False
+    """Whether the run has a log of its own."""
+    has_params: bool = False
+    """Whether the params of the run were written."""
+    log: str | None = None
+    """The name of the run's file or folder, or its id at a service."""
 
 
 @dataclass
 class MultiLoggerState:
-    """State of several loggers, as `MultiLogger.state_dict` returns it."""
+    """State of several loggers."""
 
     logger: str
     loggers: list[dict[str, Any]]
 
 
 def read_logger_state(state: object) -> LoggerState | MultiLoggerState:
-    """Return the state of a logger; a `CheckpointError` names the field that makes it none."""
+    """Return the state of a logger; a `CheckpointError` names the field at fault."""
     is_multi = isinstance(state, dict) and state.get("logger") == "MultiLogger"
     return from_state(MultiLoggerState, state, "logger") if is_multi else from_state(LoggerState, state, "logger")
 
@@ -134,10 +128,10 @@ class LoggedEpoch:
     state: LoggerState
 
     def state_at(self, step: int) -> LoggerState:
-        """Return the state that a run resumes from at this step.
+        """Return the state from which a run resumes at this step.
 
-        If a run was killed between two of its loggers, the log of the second ends an epoch earlier. It holds no row
-        of a later step, and is not cut.
+        A run may have been killed between two of its loggers, or one may have failed: its log ends an epoch earlier.
+        That log holds no row of a later step, and is not cut.
         """
         is_same = step == (self.progress.env_step or self.progress.gradient_step)
         return self.state if is_same else dataclasses.replace(self.state, files={}, last_step=step)
@@ -151,9 +145,17 @@ class LoggedEpoch:
         """
         return from_state(cls, read_json_file(path, "the counters of a run"), str(path))
 
+    @staticmethod
+    def write(path: Path, progress: Progress, state: LoggerState) -> None:
+        """Write the file beside a log, in one step; like the log, the operating system flushes it later."""
+        state = dataclasses.replace(state, gathered={})  # tensors, which an epoch's end leaves to the checkpoint
+        text = json.dumps({"progress": progress, "state": to_state(state)}, indent=2)
+        with replaced_file(path, survives_power_loss=False) as file:
+            file.write(text.encode() + b"\n")
 
-def read_json_file(path: Path, what: str) -> Any:
-    """Return the contents of a JSON file; `what` names them in error texts.
+
+def read_json_file(path: Path, contents: str) -> Any:
+    """Return the contents of a JSON file; error texts call them `contents`.
 
     Raises:
         CheckpointError: it cannot be read, or is no JSON.
@@ -164,11 +166,4 @@ def read_json_file(path: Path, what: str) -> Any:
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise CheckpointError(f"{path}: expected {what}, as JSON ({error})") from error
-
-
-def write_logged_epoch(path: Path, progress: Progress, state: State) -> None:
-    """Write the file beside a log, in one step; like the log, it is left to the operating system to flush."""
-    text = json.dumps({"progress": progress, "state": state | {"gathered": {}}}, indent=2)  # numbers, and no tensors
-    with replaced_file(path, survives_power_loss=False) as file:
-        file.write(text.encode() + b"\n")
+        raise CheckpointError(f"{path}: expected {contents}, as JSON ({error})") from error

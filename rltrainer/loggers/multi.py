@@ -23,13 +23,10 @@ def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concate
 
 
 class MultiLogger(Logger):
-    """Hand every row to several loggers, each of which keeps its own intervals, files and failures.
-
-    Args:
-        loggers: one logger or more.
+    """Passes every row to several loggers, each with its own intervals, files and failures.
 
     Raises:
-        ParamsError: there is none, or one of them is no logger.
+        ParamsError: there is no logger, or an argument is none.
     """
 
     def __init__(self, *loggers: Logger) -> None:
@@ -38,7 +35,6 @@ class MultiLogger(Logger):
             raise ParamsError(field_error_text("MultiLogger", "loggers", "must be one Logger or more", loggers))
         self.loggers = loggers
 
-    check_step_unit = _by_each(Logger.check_step_unit)
     begin_run = _by_each(Logger.begin_run)
     continue_log = _by_each(Logger.continue_log)
     log_params = _by_each(Logger.log_params)
@@ -59,15 +55,19 @@ class MultiLogger(Logger):
         return any(logger.is_due(kind, step, update_step, gradient_step) for logger in self.loggers)
 
     def read_progress(self) -> Progress | None:
-        """Return the progress of the first logger that has one; it ends an epoch before the others do."""
-        return next((found for logger in self.loggers if (found := logger.read_progress()) is not None), None)
+        """Return the progress of the logger that is furthest, so that no log holds a row of a later step.
+
+        A kill between two loggers leaves the second one epoch behind, a failing logger stays further behind.
+        """
+        found = [progress for logger in self.loggers if (progress := logger.read_progress()) is not None]
+        return max(found, key=lambda progress: progress["env_step"] or progress["gradient_step"] or 0, default=None)
 
     def state_dict(self) -> State:
         """Return the states of all, in order."""
         return {"logger": "MultiLogger", "loggers": [logger.state_dict() for logger in self.loggers]}
 
     def prepare_load(self, state: State) -> Load:
-        """Return what continues each logger whose place in the list held one of its class; others start anew."""
+        """Return the function that continues each logger whose state is of its class; other loggers begin new logs."""
         found = read_logger_state(state)
         parts = zip(self.loggers, found.loggers if isinstance(found, MultiLoggerState) else [], strict=False)
         loads = [each.prepare_load(part) for each, part in parts if part.get("logger") == type(each).__name__]

@@ -1,4 +1,4 @@
-"""The folder of a run, `runs/<name>/`: where its params, logs, models, checkpoints and videos lie."""
+"""The folder of a run, `runs/<name>/`, with its params, logs, models, checkpoints and videos; loggers by name."""
 
 import json
 import os
@@ -9,15 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self, Unpack
+from typing import Annotated, Any, Literal, Protocol, Self, Unpack, get_args
 
-from rltrainer.errors import CheckpointError
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
-from rltrainer.loggers.by_name import LoggerName, get_logger
+from rltrainer.loggers.file_logger import CSVLogger, NumberedPath
+from rltrainer.loggers.json_lines import JSONLinesLogger
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.loggers.multi import MultiLogger
-from rltrainer.loggers.run_path import RunPath
+from rltrainer.loggers.services import MLflowLogger, WandbLogger
+from rltrainer.loggers.tensorboard import TensorBoardLogger
+from rltrainer.loggers.terminal import ConsoleLogger
 from rltrainer.validation.field_rules import AnyPath, AnyText, Rule, checked
+from rltrainer.validation.suggestions import check_arguments, did_you_mean
 
 FolderName = Annotated[
     str,
@@ -26,8 +30,17 @@ FolderName = Annotated[
         lambda v: isinstance(v, str) and v not in ("", ".", "..") and not re.search(r"[/\\\0]", v),
     ),
 ]
-
-
+LoggerName = Literal["tensorboard", "csv", "jsonl", "console", "wandb", "mlflow"]
+# Each class, and its file in the folder: "" is the folder itself, None is no path.
+_CLASSES: dict[str, tuple[type[Logger], str | None]] = {
+    "tensorboard": (TensorBoardLogger, ""),
+    "csv": (CSVLogger, "log.csv"),
+    "jsonl": (JSONLinesLogger, "log.jsonl"),
+    "console": (ConsoleLogger, None),
+    "wandb": (WandbLogger, ""),
+    "mlflow": (MLflowLogger, ""),
+}
+_GIT_SECONDS = 10  # a repository on a drive that does not answer is none
 WRITTEN = (
     "params.json", "recipe.json", "start.safetensors", "best.safetensors", "logs",
     "checkpoints", "checkpoints/rows", "checkpoints/episodes", "videos", "page.html", "learning_curve.png",
@@ -35,8 +48,31 @@ WRITTEN = (
 """The names of files and folders that rltrainer writes in the folder of a run."""
 
 
+def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **options: Any) -> Logger:
+    """Return a logger by its name.
+
+    Args:
+        name: "tensorboard", "csv" (`log.csv`), "jsonl" (`log.jsonl`), "console", "wandb" or "mlflow".
+        folder: of its files; "console" writes none.
+        options: further arguments of its class, such as `training_interval=1000` or `project="control"`.
+
+    Raises:
+        ParamsError: there is no such logger, or it has no such option.
+        MissingExtraError: it needs an extra that is not installed.
+    """
+    if not isinstance(name, str) or name not in _CLASSES:
+        names = get_args(LoggerName)
+        hint = did_you_mean(name, names).strip() if isinstance(name, str) else ""
+        raise ParamsError(field_error_text("get_logger", "name", f"must be one of {names}", name, hint))
+    cls, file = _CLASSES[name]
+    folder = Path(checked("get_logger", "folder", folder, AnyPath))
+    args = () if file is None else (folder / file,)
+    check_arguments("get_logger", cls, args, options, "option")
+    return cls(*args, **options)
+
+
 class Saveable(Protocol):
-    """An algorithm, seen from below."""
+    """An algorithm, for a room below it."""
 
     def save(self, path: str | Path) -> None:
         """Write a file."""
@@ -46,10 +82,7 @@ class Saveable(Protocol):
 class RunFolder:
     """The files of one run: `RunFolder.new("cartpole")` makes a folder that no other run has.
 
-    `RunFolder(path)` are those of a folder that is there, for a run that goes on. Nothing is made but what is written.
-
-    Args:
-        path: the folder.
+    `RunFolder(path)` is an existing folder, for a run that continues.
     """
 
     path: Path
@@ -59,21 +92,19 @@ class RunFolder:
 
     @classmethod
     def new(cls, name: str, root: str | os.PathLike[str] = "runs") -> Self:
-        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken.
-
-        Processes that do so at once get folders of their own.
+        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken, by any process.
 
         Raises:
-            ParamsError: the name is none of a folder.
+            ParamsError: the name cannot be that of a folder.
             OSError: the folder cannot be made.
         """
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
-        return cls(RunPath(Path(root) / name, "").claim())
+        return cls(NumberedPath(Path(root) / name, "").claim())
 
     @property
     def params(self) -> Path:
-        """The file of what the run was told, which `logger` writes."""
+        """The file of the run's params, which `logger` writes."""
         return self.path / "params.json"
 
     @property
@@ -99,19 +130,17 @@ class RunFolder:
     def refuse_links(self) -> None:
         """Refuse links in the folder, which may come from elsewhere, before a run writes there.
 
-        A link to a checkpoint is none of these: it is only read.
-
         Raises:
-            CheckpointError: something that is written is a link.
+            CheckpointError: a path that rltrainer writes is a link.
         """
         logs = [] if self.logs.is_symlink() else self.logs.glob("*")
         refuse_links([*(self.path / name for name in WRITTEN), *logs], CheckpointError)
 
     def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> MultiLogger:
-        """Return a logger that writes here: the params to `params.json`, rows to JSON lines and to what is named.
+        """Return a logger that writes here: the params to `params.json`, rows to JSON lines and to further loggers.
 
         Args:
-            names: of `get_logger`, beside "jsonl", which `open_run` and pictures read; a run of a service has the
+            names: of `get_logger`, beside "jsonl", which `open_run` and pictures read; a service's run takes the
                 folder's name.
             options: intervals and `strict` of all of them.
         """
@@ -129,7 +158,7 @@ class RunFolder:
 
 
 class ParamsFile(Logger):
-    """Write what a run was told to a file of its own, with the state of git, and no row."""
+    """Writes the params of a run to a file of its own, with the state of git, and no row."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -146,8 +175,8 @@ class ParamsFile(Logger):
         """Do nothing."""
 
     def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
-        """Note how far the run is, which tells the next one from it."""
-        self.last_step = step
+        """Note the step, which tells the next run from this one."""
+        self._state.last_step = step
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         return
@@ -159,16 +188,14 @@ class ParamsFile(Logger):
             with open(path, "x") as file:
                 file.write(text)
 
-        RunPath(self._path, ".json").claim(write)
+        NumberedPath(self._path, ".json").claim(write)
 
 
 def generate_exp_name(prefix: str, *parts: str) -> str:
     """Return a name that no other run has, by the time and a random end: `ppo_CartPole-v1_26_11_22-09_30_00_1f2e3d4c`.
 
-    Names of one prefix sort by time. What a folder's name should not have becomes `-`; no seeded generator is used.
-
-    Args:
-        prefix, parts: whatever tells the run from others.
+    Names of one prefix sort by time. Characters that a folder's name should not have become `-`; no seeded generator
+    is used.
 
     Raises:
         ParamsError: one is not a text, or empty.
@@ -179,14 +206,10 @@ def generate_exp_name(prefix: str, *parts: str) -> str:
     return "_".join([*(re.sub(r"[^\w.-]+", "-", text) for text in texts), time, secrets.token_hex(4)])
 
 
-_SECONDS = 10
-"""After which a repository is taken for none: one on a drive that does not answer, say."""
-
-
 def git_state() -> dict[str, Any] | None:
-    """Return `commit`, and `dirty` if tracked files differ from it, of the current folder's repository.
+    """Return the `commit` of the current folder's repository, and whether tracked files differ from it (`dirty`).
 
-    None without a repository, a commit, or git itself. Nothing that the repository configures is run.
+    None without a repository, a commit, or git itself.
     """
     commit = _git("rev-parse", "--verify", "HEAD")
     if commit is None or commit.returncode != 0:
@@ -196,8 +219,9 @@ def git_state() -> dict[str, Any] | None:
 
 
 def _git(*args: str) -> "subprocess.CompletedProcess[str] | None":
+    # A repository may configure programs that git would run: these settings switch them off.
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=" + os.devnull, *args]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None

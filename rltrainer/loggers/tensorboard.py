@@ -1,6 +1,6 @@
-"""Log to TensorBoard, in event files that are written at once and by the caller, so that failures reach him.
+"""Log to TensorBoard, in event files that the caller writes at once.
 
-TensorBoard's own writer leaves that to a thread, which prints where nobody can answer.
+TensorBoard's own writer leaves that to a thread, whose failures would not reach the caller.
 """
 
 import io
@@ -20,22 +20,22 @@ from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 
 EVENT_FILES = "events.out.tfevents."
 FIRST = f"{EVENT_FILES}0000000000.first"
-"""The first event file of a run: one name for all processes, so that only one of them can make it."""
+"""The first event file of a run: the same name in all processes, so that only one of them can make it."""
 _NUMBERS = itertools.count()
 
 
 class TensorBoardLogger(FileLogger):
-    """Write scalars for TensorBoard; look at them with `tensorboard --logdir <folder>`.
+    """Writes scalars for TensorBoard; `tensorboard --logdir <folder>` shows them.
 
-    A log is continued in a new event file, with the counters that `resume_from_log` reads in
-    `tensorboard.progress.json` beside it. The params of the run are among the texts.
+    A continued log takes a new event file; `tensorboard.progress.json` beside it holds the counters for
+    `resume_from_log`. The params of the run are among the texts.
 
     Args:
-        folder: where the event files are; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
+        folder: of the event files; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
         options: intervals and `strict`, as in `Logger`.
 
     Raises:
-        ParamsError: the path is a file, or an option breaks its rule.
+        ParamsError: the folder is a file, or an option breaks its rule.
     """
 
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
@@ -44,7 +44,7 @@ class TensorBoardLogger(FileLogger):
         if Path(folder).is_file():
             raise ParamsError(field_error_text("TensorBoardLogger", "folder", "must be a folder, not a file", folder))
         super().__init__(Path(folder), "", **options)
-        self._hiding = b""  # an event that hides rows of earlier files, written before the next piece
+        self._hiding = b""  # an event that is written before the next piece
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         self._append(_row(step, {name: value for name, value in values.items() if value is not None}, {}))
@@ -64,23 +64,16 @@ class TensorBoardLogger(FileLogger):
         path.mkdir(parents=True, exist_ok=True)
         (path / FIRST).touch(exist_ok=False)
 
-    def _move(self, path: Path) -> None:
-        super()._move(path)
-        self._hiding = b""
-
-    def _hide_after(self, step: int) -> None:
+    def _move(self, path: Path, cuts: dict[Path, int], last_step: int | None) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]  # has no types
 
-        self._hiding = _event(step + 1, session_log=SessionLog(status=SessionLog.START))
+        super()._move(path, cuts, last_step)
+        # Cuts do not reach event files that were begun after a checkpoint: this event hides their rows of later steps.
+        start = SessionLog(status=SessionLog.START)
+        self._hiding = b"" if last_step is None else _event(last_step + 1, session_log=start)
 
-    def _files(self) -> dict[str, Path]:
-        return {file.name: file for file in sorted(self.path.glob(f"{EVENT_FILES}*"))}
-
-    def _find(self, place: Path, name: str) -> Path | None:
-        return place / name if Path(name).name == name and name.startswith(EVENT_FILES) else None
-
-    def _size(self, file: Path) -> int:
-        return file.stat().st_size
+    def _files(self, path: Path) -> dict[str, Path]:
+        return {file.name: file for file in sorted(path.glob(f"{EVENT_FILES}*"))}
 
     def _open(self) -> FileIO:
         first = self.path / FIRST
@@ -88,7 +81,7 @@ class TensorBoardLogger(FileLogger):
         name = f"{EVENT_FILES}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
         return AppendedFile(first if is_claimed else self.path / name)
 
-    def _beginning(self) -> bytes:
+    def _header(self) -> bytes:
         return _event(0, file_version="brain.Event:2")
 
     def _counters_of(self, path: Path) -> Path:
@@ -96,7 +89,6 @@ class TensorBoardLogger(FileLogger):
 
 
 def _row(step: int, scalars: Mapping[str, float], texts: Mapping[str, str]) -> bytes:
-    """Return the event of a row."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # type: ignore[import-untyped]
     from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
 
@@ -109,10 +101,10 @@ def _row(step: int, scalars: Mapping[str, float], texts: Mapping[str, str]) -> b
     return _event(step, summary=Summary(value=values))
 
 
-def _event(step: int, **what: object) -> bytes:
+def _event(step: int, **contents: object) -> bytes:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
     stream = io.BytesIO()
-    RecordWriter(stream).write(Event(wall_time=time.time(), step=step, **what).SerializeToString())
+    RecordWriter(stream).write(Event(wall_time=time.time(), step=step, **contents).SerializeToString())
     return stream.getvalue()

@@ -17,7 +17,7 @@ from rltrainer.errors import ParamsError, call_all, field_error_text
 from rltrainer.functional.means import floats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
-from rltrainer.loggers.progress_bar import make_bar
+from rltrainer.loggers.terminal import make_bar
 from rltrainer.state.plain_values import to_plain
 from rltrainer.trainers.run_state import Best, EpochStats, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
@@ -48,8 +48,6 @@ class RunLog:
     ) -> None:
         self._params, self._algorithm, self.unit, self._settings = params, algorithm, unit, settings
         self._logger = params.logger
-        if self._logger is not None:
-            self._logger.check_step_unit(unit)
         self._bar = ProgressBar(None, unit, params.verbose)
         has_gpu = self._logger is not None and algorithm.device.type == "cuda"
         self._gpu = GpuUse(algorithm.device) if has_gpu else None

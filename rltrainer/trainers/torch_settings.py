@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 import torch
 
-from rltrainer.loggers.run_path import RunPath
+from rltrainer.loggers.file_logger import NumberedPath
 from rltrainer.nets.linear import Library, large_products_by
 from rltrainer.plan import ProfilerParams, RuntimeParams
 from rltrainer.updates.compiled_step import tracing_gradients
@@ -174,7 +174,7 @@ class RunProfiler:
             _LOG.warning(f"RuntimeParams.profiler: {text}", self._params.warmup)
 
     def _write(self, profile: Any) -> None:
-        folder = RunPath(Path(self._params.folder), "").claim()
+        folder = NumberedPath(Path(self._params.folder), "").claim()
         profile.export_chrome_trace(str(folder / "trace.json"))
         device = "cuda" if torch.cuda.is_available() else "cpu"
         table = profile.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=NUM_OPERATORS)

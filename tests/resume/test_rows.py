@@ -23,9 +23,7 @@ def logger(path: Path) -> rl.MultiLogger:
     return rl.MultiLogger(
         rl.JSONLinesLogger(path / "often.jsonl", training_interval=1, update_interval=1, strict=True),
         rl.JSONLinesLogger(path / "default.jsonl", strict=True),
-        rl.JSONLinesLogger(
-            path / "rarely.jsonl", training_interval=25, update_interval=rl.Every(7, "gradient_step"), strict=True
-        ),
+        rl.JSONLinesLogger(path / "rarely.jsonl", training_interval=25, update_interval=3, strict=True),
     )
 
 

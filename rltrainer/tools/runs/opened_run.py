@@ -12,9 +12,9 @@ from rltrainer.checkpoint.run_directory import checkpoints_in
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.files.regular_file import neighbours_hint
 from rltrainer.loggers import RunFolder
+from rltrainer.loggers.file_logger import NumberedPath
 from rltrainer.loggers.json_lines import Columns, LogRow, columns, read_log
 from rltrainer.loggers.log_state import read_json_file
-from rltrainer.loggers.run_path import RunPath
 from rltrainer.state.registry import Named
 from rltrainer.state.state_file import read_state
 from rltrainer.validation.field_rules import AnyPath, checked
@@ -183,7 +183,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 def _params_file(folder: RunFolder) -> Path:
-    return RunPath(folder.params, ".json").newest(Path.is_file)
+    return NumberedPath(folder.params, ".json").newest(Path.is_file)
 
 
 def _is_run(path: Path) -> bool:

@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 from rltrainer.envs.workers.by_value import dumps, loads
 from rltrainer.envs.workers.start_methods import make_context
 from rltrainer.errors import EnvError, ParamsError, field_error_text
-from rltrainer.loggers.progress_bar import make_bar
+from rltrainer.loggers.terminal import make_bar
 from rltrainer.tools.runs.job_process import OVER, Job, Report, run_job
 
 SECONDS_TO_SAVE = 60.0

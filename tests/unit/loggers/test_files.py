@@ -15,20 +15,9 @@ import pytest
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.interval import Every
 from rltrainer.loggers import CSVLogger, JSONLinesLogger
+from tests.unit.loggers.rows import PROGRESS
 
 FileLogger = CSVLogger | JSONLinesLogger
-PROGRESS = {
-    "epoch": 1,
-    "env_step": 20_000_001,
-    "update_step": 2,
-    "gradient_step": 32,
-    "best_score": 0.1 + 0.2,
-    "best_return": 21.5,
-    "best_return_std": None,
-    "best_epoch": 0,
-    "is_stopped": 0,
-}
-
 both = pytest.mark.parametrize("make", [CSVLogger, JSONLinesLogger])
 
 
@@ -285,7 +274,7 @@ def test_a_line_cut_short_is_no_part_of_a_state(make: Callable[..., FileLogger],
         ({"last": [1]}, "logger.last: expected a mapping, found [1] (list)"),
         ({"files": {"log": "all"}}, "logger.files.log: expected a mapping, found 'all' (str)"),
         ({"gathered": {"update": [3]}}, "logger.gathered.update.0: expected a mapping, found 3 (int)"),
-        ({"place": 3}, "logger.place: expected text, found 3 (int)"),
+        ({"log": 3}, "logger.log: expected text, found 3 (int)"),
         ({"more": 3}, "logger.more: expected no field of LoggerState, found 3 (int)"),
     ],
 )

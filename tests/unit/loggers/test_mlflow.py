@@ -14,7 +14,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
-from rltrainer.loggers.mlflow_logger import MLflowLogger
+from rltrainer.loggers.services import MLflowLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
 

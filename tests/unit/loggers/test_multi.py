@@ -8,18 +8,7 @@ import pytest
 
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, MultiLogger
-
-PROGRESS = {
-    "epoch": 1,
-    "env_step": 100,
-    "update_step": 2,
-    "gradient_step": 32,
-    "best_score": None,
-    "best_return": None,
-    "best_return_std": None,
-    "best_epoch": None,
-    "is_stopped": 0,
-}
+from tests.unit.loggers.rows import PROGRESS
 
 
 def test_each_logger_keeps_its_own_interval(tmp_path: Path) -> None:

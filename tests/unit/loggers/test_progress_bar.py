@@ -7,7 +7,7 @@ import sys
 import pytest
 import tqdm.std
 
-from rltrainer.loggers import progress_bar as progress
+from rltrainer.loggers import terminal as progress
 from rltrainer.tools.runs.processes import Bar
 from rltrainer.trainers.run_log import ProgressBar
 

@@ -12,17 +12,11 @@ from typing import Any
 
 import pytest
 
-from rltrainer.interval import Every
 from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
-from rltrainer.loggers.run_path import RunPath
+from rltrainer.loggers.file_logger import NumberedPath
+from tests.unit.loggers.rows import EACH, PROGRESS
 
 PARAMS = {"trainer": {"params": "TrainerParams", "fields": {"seed": 1}}, "algorithm": {"params": "PPOParams"}}
-EACH = Every(1, "update_step")
-COUNTS = {"epoch": 1, "env_step": 10, "update_step": 1, "gradient_step": 1}
-PROGRESS = {
-    **COUNTS, "best_score": None, "best_return": None, "best_return_std": None, "best_epoch": None, "is_stopped": 0
-}  # fmt: skip
-
 every_file_logger = pytest.mark.parametrize(
     ("make", "name", "second", "third"),
     [
@@ -251,7 +245,7 @@ def test_who_logs_by_hand_continues_the_log(
 
 @pytest.mark.parametrize("name", ["../log-2.csv", "log-2.csv/..", "/etc/passwd", "log-.csv", "log-٢.csv", "", None])
 def test_a_name_from_a_checkpoint_is_not_trusted(name: str | None, tmp_path: Path) -> None:
-    runs = RunPath(tmp_path / "log.csv", ".csv")
+    runs = NumberedPath(tmp_path / "log.csv", ".csv")
     assert runs.named(name) == tmp_path / "log.csv"
     assert runs.named("log-12.csv") == tmp_path / "log-12.csv"
 
@@ -521,7 +515,7 @@ def test_a_logger_of_a_users_own_needs_none_of_this() -> None:
 
 
 def test_a_folder_is_claimed_by_one(tmp_path: Path) -> None:
-    path = RunPath(tmp_path / "runs" / "cartpole", "")
+    path = NumberedPath(tmp_path / "runs" / "cartpole", "")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "cartpole-2").write_text("a file takes a name too")
     assert [path.claim().name for _ in range(3)] == ["cartpole", "cartpole-3", "cartpole-4"]
@@ -529,5 +523,5 @@ def test_a_folder_is_claimed_by_one(tmp_path: Path) -> None:
 
 def test_threads_that_claim_at_once_get_names_of_their_own(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
-        names = list(threads.map(lambda _: RunPath(tmp_path / "run", "").claim().name, range(64)))
+        names = list(threads.map(lambda _: NumberedPath(tmp_path / "run", "").claim().name, range(64)))
     assert sorted(names) == sorted(["run", *(f"run-{number}" for number in range(2, 65))])

@@ -15,7 +15,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import MissingExtraError, ParamsError
 from rltrainer.interval import Every
-from rltrainer.loggers.wandb_logger import WandbLogger
+from rltrainer.loggers.services import WandbLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
 
@@ -119,18 +119,18 @@ def test_a_run_is_in_its_files(name: str, tmp_path: Path, capfd: pytest.CaptureF
     assert told["algorithm"]["params"] == type(trainer.algorithm.params).__name__
     assert told["versions"]["rltrainer"] == rl.__version__
     assert told["command"] == shlex.join(sys.orig_argv)
-    assert (log.num_dropped, log.last_step > 0) == (0, True)
+    assert (log.num_dropped, log.state_dict()["last_step"] > 0) == (0, True)
 
 
 def test_a_second_run_is_one_of_its_own(tmp_path: Path) -> None:
     log = logger(tmp_path)
     trainer = build("ppo", logger=log)
     trainer.run()
-    first = log.state_dict()["place"]
+    first = log.state_dict()["log"]
     trainer.run()
     log.close()
     assert [len(history(part)) for part in parts(tmp_path)] == [len(history(parts(tmp_path)[0]))] * 2
-    assert first != log.state_dict()["place"]
+    assert first != log.state_dict()["log"]
     assert repr(log) == f"WandbLogger({str(tmp_path)!r}, 'project', id={log.state_dict()['place']!r})"
 
 
@@ -162,7 +162,7 @@ def test_a_run_is_resumed_from_its_counters_under_its_id(tmp_path: Path) -> None
     assert (resumed.epoch, resumed.env_step) == (2, 40)
     resumed.run()
     second.close()
-    assert first.state_dict()["place"] == second.state_dict()["place"]
+    assert first.state_dict()["log"] == second.state_dict()["log"]
     assert min(history(parts(tmp_path / "runs")[1])) > 40
     assert [path.name for path in (tmp_path / "runs").glob("*.json")] == ["wandb.project.cartpole.progress.json"]
 
@@ -184,7 +184,7 @@ def test_rows_that_the_service_has_are_left_out(tmp_path: Path, monkeypatch: pyt
     log = logger(tmp_path)
     given: dict[str, Any] = {}
     monkeypatch.setattr(log._wandb, "init", lambda **options: given.update(options) or Run())
-    log.load_state_dict({**log.state_dict(), "place": "0a1b2c3d", "last_step": 10, "has_place": True})
+    log.load_state_dict({**log.state_dict(), "log": "0a1b2c3d", "last_step": 10, "has_log": True})
     log.begin_run(Every(1, "update_step"), is_new=False)
     for step in (10, 20, 30, 30, 40):
         log.log("update", {"loss": float(step)}, step, step)

@@ -8,7 +8,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.loggers import progress_bar as progress
+from rltrainer.loggers import terminal as progress
 from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 
 

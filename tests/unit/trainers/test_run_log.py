@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
-from rltrainer.loggers import progress_bar as progress
+from rltrainer.loggers import terminal as progress
 from rltrainer.trainers.run_log import ProgressBar
 from tests.resume.runs import build
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
@@ -136,13 +136,13 @@ class Counts(rl.TrainerHook):
 
 
 def test_an_interval_of_the_users_counts_what_it_says() -> None:
-    by_updates, by_gradients = Rows(update_interval=2), Rows(update_interval=rl.Every(100, "gradient_step"))
-    off_policy_trainer(logger=rl.MultiLogger(by_updates, by_gradients)).run()
-    # Ten update steps of 30 gradient steps; nothing is added at the end.
+    by_updates, by_default = Rows(update_interval=2), Rows()
+    off_policy_trainer(logger=rl.MultiLogger(by_updates, by_default)).run()
+    # Ten update steps of 30 gradient steps.
     assert [step for step, _ in by_updates.of("update")] == [30, 60, 120, 180, 240, 300]
-    assert [step for step, _ in by_gradients.of("update")] == [30, 120, 210, 300]
-    # 31 to 60, and 31 to 120.
-    assert [logger.of("update")[1][1]["loss"] for logger in (by_updates, by_gradients)] == [45.5, 75.5]
+    assert [step for step, _ in by_default.of("update")] == [30, 300]  # every 1,000 gradient steps, and the rest
+    # 31 to 60, and 31 to 300.
+    assert [logger.of("update")[1][1]["loss"] for logger in (by_updates, by_default)] == [45.5, 165.5]
 
 
 class Steps(rl.TrainerHook):

@@ -16,7 +16,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
-from rltrainer.loggers import progress_bar as progress
+from rltrainer.loggers import terminal as progress
 from tests.unit.tools.runs.seed_programs import describe_process, die_or_return, make_trainer
 
 ROOT = Path(__file__).parents[4]

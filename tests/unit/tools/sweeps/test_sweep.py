@@ -17,7 +17,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
-from rltrainer.loggers import progress_bar as progress
+from rltrainer.loggers import terminal as progress
 from rltrainer.tools.runs.processes import Processes
 from rltrainer.tools.sweeps.search_space import SearchSpace
 from rltrainer.tools.sweeps.study import read_trials

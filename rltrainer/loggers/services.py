@@ -1,0 +1,288 @@
+"""Log to the services Weights & Biases and MLflow, which number runs by ids of their own."""
+
+import importlib.util
+import json
+import logging
+import os
+import re
+import secrets
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Unpack
+from urllib.parse import quote
+
+from rltrainer.errors import ParamsError, field_error_text, missing_extra
+from rltrainer.loggers.log_state import LoggerState
+from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
+from rltrainer.types import Load
+from rltrainer.validation.field_rules import AnyPath, AnyText, checked
+
+Mode = Literal["online", "offline", "disabled"]
+MAX_PARAM = 6000
+"""MLflow's limit of the characters of a param's value."""
+MAX_METRICS = 1000
+"""MLflow's limit of metrics in one request; of params it is a tenth."""
+
+
+class ServiceLogger(Logger):
+    """Writes rows to a run of a service; a resumed run continues the run of the service with the same id.
+
+    Args:
+        folder: of the counters for `resume_from_log`.
+        group: the project or experiment of the run.
+        name: of the run, as it is shown; None leaves it to the service.
+        options: intervals and `strict`, as in `Logger`.
+    """
+
+    service: ClassVar[str]
+    """The name of its extra, in the names of files too."""
+
+    def __init__(self, folder: Path, group: str, name: str | None, **options: Unpack[LoggerOptions]) -> None:
+        super().__init__(**options)
+        self.folder, self.name, self._group = folder, name, group
+        self._id: str | None = None
+
+    @abstractmethod
+    def _close(self) -> None:
+        """End the connection."""
+
+    def _counters_file(self) -> Path:
+        return self.folder / f"{self.service}.{quote(self._group, '')}.{quote(self.name or '', '')}.progress.json"
+
+    def _log_name(self) -> str | None:
+        return self._id
+
+    def _begin_log(self) -> None:
+        self._move(None)
+
+    def _prepare_files(self, state: LoggerState) -> Load | None:
+        return lambda: self._move(state.log)
+
+    def _move(self, run_id: str | None) -> None:
+        """Write to the run of this id from now on; None is a new one."""
+        self._close()
+        self._id = run_id
+
+
+class WandbLogger(ServiceLogger):
+    """Writes rows to a run of Weights & Biases, over our steps; its config holds the params. Extra `wandb`.
+
+    A run that is restored, or resumed by `resume_from_log`, continues the same run of the service. Online the service
+    reports its last step, and rows that it already has are left out: none is doubled or missing (the row of the last
+    step before a kill may be incomplete). Offline each start has a folder of its own under one id; `wandb sync` of all
+    folders sends the rows between a checkpoint and a kill twice.
+
+    Args:
+        folder: of W&B's files, in `<folder>/wandb`, and of the counters for `resume_from_log`; it is made with the
+            first row.
+        project: of the service.
+        name: of the run, as it is shown; None leaves it to W&B.
+        mode: "offline" only writes files, which `wandb sync` sends; None takes W&B's setting (WANDB_MODE), or online.
+        init: further arguments of `wandb.init`, such as `{"entity": "lab", "tags": ["sweep"]}`.
+        options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        MissingExtraError: W&B is not installed.
+        ParamsError: an argument breaks its rule.
+    """
+
+    service = "wandb"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] = "runs",
+        project: str = "rltrainer",
+        name: str | None = None,
+        *,
+        mode: Mode | None = None,
+        init: Mapping[str, Any] | None = None,
+        **options: Unpack[LoggerOptions],
+    ) -> None:
+        self.project = checked("WandbLogger", "project", project, AnyText)
+        folder = Path(checked("WandbLogger", "folder", folder, AnyPath))
+        super().__init__(folder, self.project, checked("WandbLogger", "name", name, AnyText | None), **options)
+        self.mode = checked("WandbLogger", "mode", mode, Mode | None)
+        own = {"dir", "project", "name", "mode", "id", "resume"}
+        if not isinstance(init, Mapping | None) or own & set(init or {}):
+            rule = f"must be a mapping of arguments of wandb.init without {', '.join(sorted(own))}"
+            raise ParamsError(field_error_text("WandbLogger", "init", rule, init))
+        self._init = dict(init or {})
+        try:
+            import wandb
+        except ImportError as error:
+            raise missing_extra("WandbLogger", "wandb", error) from error
+        self._wandb = wandb
+        self._run: Any = None
+
+    def __repr__(self) -> str:
+        return f"WandbLogger({str(self.folder)!r}, {self.project!r}, id={self._id!r})"
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        run = self._opened()
+        if step >= run.step:  # else the service has the row: the run was killed after its checkpoint
+            run.log({name: value for name, value in values.items() if value is not None}, step=step)
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        self._opened().config.update(dict(params), allow_val_change=True)
+
+    def _opened(self) -> Any:
+        if self._run is None:
+            self._id = self._id or secrets.token_hex(4)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            quiet = {"settings": self._wandb.Settings(silent=True)}
+            self._run = self._wandb.init(
+                **(quiet | self._init), dir=str(self.folder), project=self.project, name=self.name, mode=self.mode,
+                id=self._id, resume="allow",
+            )  # fmt: skip
+            place = self._run.dir if self._run.offline else self._run.url
+            logging.getLogger("rltrainer").info("WandbLogger: run %s at %s", self._id, place)
+        return self._run
+
+    def _close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+
+class MLflowLogger(ServiceLogger):
+    """Writes rows as metrics of a run of MLflow, over our steps. Extra `mlflow`.
+
+    The params of the run are among MLflow's, one by one, and whole in the artifact `params.json`.
+
+    A run that is restored, or resumed by `resume_from_log`, continues the same run of the service. Nothing can be
+    removed there, so values up to a metric's last step are not written again: no value is doubled or missing.
+
+    Args:
+        folder: of the counters for `resume_from_log`; without a server also of the database `mlflow.db` and of
+            artifacts. `mlflow ui --backend-store-uri sqlite:///<folder>/mlflow.db` shows it.
+        experiment: of the run; it is made if there is none.
+        name: of the run, as it is shown; None leaves it to MLflow.
+        tracking_uri: of the server, or a store; None is MLFLOW_TRACKING_URI, or the folder.
+        options: intervals and `strict`, as in `Logger`.
+
+    Raises:
+        MissingExtraError: MLflow is not installed, or the package that its database needs.
+        ParamsError: an argument breaks its rule.
+    """
+
+    service = "mlflow"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] = "runs",
+        experiment: str = "rltrainer",
+        name: str | None = None,
+        *,
+        tracking_uri: str | None = None,
+        **options: Unpack[LoggerOptions],
+    ) -> None:
+        self.experiment = checked("MLflowLogger", "experiment", experiment, AnyText)
+        folder = Path(os.path.abspath(checked("MLflowLogger", "folder", folder, AnyPath)))
+        super().__init__(folder, self.experiment, checked("MLflowLogger", "name", name, AnyText | None), **options)
+        uri = checked("MLflowLogger", "tracking_uri", tracking_uri, AnyText | None)
+        self.tracking_uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.folder}/mlflow.db"
+        try:
+            import mlflow
+
+            if self.tracking_uri.startswith("sqlite:") and importlib.util.find_spec("sqlalchemy") is None:
+                raise ImportError("No module named 'sqlalchemy'")
+        except ImportError as error:
+            raise missing_extra("MLflowLogger", "mlflow", error) from error
+        self._mlflow = mlflow
+        self._client: Any = None
+        self._continues = False
+        self._last_steps: dict[str, int] = {}
+        self._at_exit: weakref.finalize[Any, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"MLflowLogger({self.tracking_uri!r}, {self.experiment!r}, id={self._id!r})"
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        run, now = self._opened(), int(time.time() * 1000)
+        named = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in values.items() if value is not None}
+        metrics = [
+            self._mlflow.entities.Metric(name, float(value), now, step)
+            for name, value in named.items()
+            if step > self._last_step_of(name)
+        ]
+        for start in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(run, metrics=metrics[start : start + MAX_METRICS])
+
+    def _write_params(self, params: Mapping[str, Any]) -> None:
+        run = self._opened()
+        self._client.log_dict(run, dict(params), "params.json")
+        named = [self._mlflow.entities.Param(name, text[:MAX_PARAM]) for name, text in _flat(params)]
+        for start in range(0, len(named), MAX_METRICS // 10):
+            self._client.log_batch(run, params=named[start : start + MAX_METRICS // 10])
+
+    def _last_step_of(self, name: str) -> int:
+        """Return the last step of a metric in a continued run; -1 for none."""
+        if self._continues and name not in self._last_steps:
+            history = self._client.get_metric_history(self._id, name)
+            self._last_steps[name] = max((metric.step for metric in history), default=-1)
+        return self._last_steps.get(name, -1)
+
+    def _opened(self) -> str:
+        """Return the id of the run, which is made or continued."""
+        client = self._connected()
+        if self._id is None:
+            tags = {"mlflow.runName": self.name} if self.name else None
+            self._id = client.create_run(self._experiment_id(), tags=tags).info.run_id
+            logging.getLogger("rltrainer").info("MLflowLogger: run %s at %s", self._id, self.tracking_uri)
+        if self._at_exit is None:
+            client.update_run(self._id, status="RUNNING")
+            # Also at the end of the program: the service shows an abandoned run as running for ever.
+            self._at_exit = weakref.finalize(self, client.set_terminated, self._id)
+        return self._id
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            if self.tracking_uri.endswith(f"{self.folder}/mlflow.db"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            with _quiet():
+                self._client = self._mlflow.MlflowClient(self.tracking_uri)
+        return self._client
+
+    def _experiment_id(self) -> str:
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        is_ours = self.tracking_uri.startswith("sqlite:")  # which would put artifacts into the current folder
+        artifacts = (self.folder / "artifacts").as_uri() if is_ours else None
+        return str(self._client.create_experiment(self.experiment, artifact_location=artifacts))
+
+    def _close(self) -> None:
+        at_exit, self._at_exit = self._at_exit, None
+        if at_exit is not None:
+            at_exit()
+
+    def _move(self, run_id: str | None) -> None:
+        super()._move(run_id)
+        self._continues, self._last_steps = run_id is not None, {}
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON."""
+    for name, value in params.items():
+        if isinstance(value, Mapping) and "fields" in value:
+            yield from _flat(value["fields"], f"{prefix}{name}.")
+        elif isinstance(value, Mapping) and not prefix:
+            yield from _flat(value, f"{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep MLflow from announcing its new database: a run prints only its own output."""
+    log = logging.getLogger("mlflow.store.db.utils")
+    before = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
