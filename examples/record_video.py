@@ -25,7 +25,7 @@ def main() -> None:
         epoch_num_steps=2048 if args.short else 8192,
         collection_step_num_env_steps=1024,
         update_step_num_repetitions=4,
-        hooks=[rl.VideoRecorder(folder, every=1, env="CartPole-v1")],
+        hooks=[rl.VideoRecorder(folder, env="CartPole-v1")],
         seed=args.seed,
     )
     algorithm.run_training(params)

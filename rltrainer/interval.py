@@ -39,16 +39,16 @@ class Every:
         return time.monotonic() if self.unit == "second" else count
 
 
-def as_every(owner: str, every: int | Every, unit: Unit = "training_step", field: str = "every") -> Every:
+def as_every(owner: str, every: int | Every, field: str = "every") -> Every:
     """Return an interval; an int counts training steps.
 
     Raises:
         ParamsError: it is neither a positive integer nor an `Every`; the text begins with owner and field.
     """
     every = as_python(every)
-    if isinstance(every, Every):
-        return every
     if is_int(every) and every > 0:
-        return Every(every, unit)
-    rule = f"must be a positive integer, of {unit.replace('_', ' ')}s, or an Every"
-    raise ParamsError(field_error_text(owner, field, rule, every))
+        return Every(every, "training_step")
+    if not isinstance(every, Every):
+        rule = "must be a positive integer, of training steps, or an Every"
+        raise ParamsError(field_error_text(owner, field, rule, every))
+    return every

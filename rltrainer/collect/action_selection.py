@@ -1,4 +1,4 @@
-"""The one who decides what the envs do next, and what is remembered from one of their steps to the next."""
+"""The choice of actions for a collection, and the memory between steps."""
 
 from typing import Any
 
@@ -19,16 +19,15 @@ from rltrainer.tree import Tree
 from rltrainer.types import Load
 
 MEMORY = "state"
-"""The column of the memory that a cell was acted on with."""
+"""The column of the memory that an action was chosen with."""
 UNCHOSEN = {MEMORY, *VERSION}
-"""Columns that mean the same, whoever chooses the actions."""
+"""Columns that do not depend on how the actions are chosen."""
 
 
 class ActionSelection:
-    """Asks a collector's policy, or draws at random, and keeps the memory of policy or exploration.
+    """Chooses actions by a collector's policy or at random, and keeps the memory of policy or exploration.
 
     Attributes:
-        policy: who is asked.
         memory: [N, S] float32; None without one, and before the first collection.
         columns: names of the columns that the buffer declares.
     """
@@ -47,7 +46,8 @@ class ActionSelection:
         """Prepare for a collection; memory that does not continue an episode is the initial one.
 
         Raises:
-            ParamsError: policy and exploration both have a memory, or others replace the choices that a column is of.
+            ParamsError: policy and exploration both have a memory, or random actions or exploration replace the
+                choices that a column describes.
         """
         self._replacing, self._random, self._explore = exploration, random, explore
         acting = self.policy.exploration if exploration is None else exploration
@@ -58,17 +58,15 @@ class ActionSelection:
         if self.columns and (random or (explore and acting is not None)):
             lost = [name for name in self.columns if name not in UNCHOSEN]
             if lost:
-                rule = "must hold nothing of the policy's own choices, where random ones or exploration replace them"
+                rule = "must hold no column of the policy's own choices, where others replace them"
                 raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
 
     def decide(self, obs: Tree, generator: torch.Generator, envs: Tensor | None = None) -> Decision:
-        """Decide for observations [N, ...], and remember; or for those of some envs [K] alone."""
+        """Decide for observations [N, ...], or of some envs [K], and keep the memory."""
         memory = self.memory if envs is None else self.recall(envs)
         if self._random:
-            space, mask = self._adapter.action_space, self.policy.mask_of(obs)
-            action = random_action(space, self._adapter.num_envs if envs is None else len(envs), generator)
-            decision = Decision(action if mask is None else allowed(action, mask, space, generator))
-            if self.policy.is_recurrent and memory is not None:  # which remembers what happens under these too
+            decision = random_decision(self.policy, obs, self._adapter, generator, envs)
+            if self.policy.is_recurrent and memory is not None:  # its memory depends on the observations
                 decision.state = self.policy.select_action(obs, memory).state
         else:
             decision = self.policy.select_action(
@@ -105,13 +103,12 @@ class ActionSelection:
         return columns
 
     def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
-        """Check that a memory that was saved is of this policy, and return what loads it."""
+        """Check that a saved memory is of this policy, and return a function that loads it."""
         initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
         if memory is not None:
             if initial is None:
-                raise CheckpointError(
-                    f"collector.memory: {type(self.policy).__name__} has none, found {readable(memory)}"
-                )
+                text = f"{type(self.policy).__name__} has none, found {readable(memory)}"
+                raise CheckpointError(f"collector.memory: {text}")
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
             memory = memory.to(initial.device)
 
@@ -131,10 +128,17 @@ class ActionSelection:
         return exploration.initial_state(num_envs, self._adapter.action_space).to(self.policy.device)
 
 
-def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:
-    """Draw one action per env [N, ...] from a generator, so that its state is part of a checkpoint.
+def random_decision(
+    policy: Policy, obs: Tree, adapter: EnvAdapter, generator: torch.Generator, envs: Tensor | None = None
+) -> Decision:
+    """Return actions at random that the masks in the observations allow."""
+    space, mask = adapter.action_space, policy.mask_of(obs)
+    action = random_action(space, adapter.num_envs if envs is None else len(envs), generator)
+    return Decision(action if mask is None else allowed(action, mask, space, generator))
 
-    A Box without finite bounds is sampled from a standard normal.
+
+def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:
+    """Draw one action per env [N, ...]; in a Box without finite bounds from a standard normal.
 
     Raises:
         SpaceError: the space is neither Box, Discrete, MultiDiscrete nor MultiBinary.

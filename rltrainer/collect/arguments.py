@@ -1,6 +1,6 @@
-"""Arguments of a collector: what it can be given, and what it cannot."""
+"""Rules of the arguments of collectors."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 
@@ -12,7 +12,22 @@ from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_erro
 from rltrainer.nets import Policy
 from rltrainer.spaces import describe_mismatch
 from rltrainer.types import Rollout
-from rltrainer.validation.field_rules import PositiveInt, checked
+from rltrainer.validation.field_rules import PositiveInt, checked, instance_of
+
+AnyVectorEnv = Annotated[
+    gym.vector.VectorEnv[Any, Any, Any],
+    instance_of(gym.vector.VectorEnv, hint="Write Collector(policy, rl.make_vec(env_id, num_envs=1))."),
+]
+AnyPolicy = Annotated[Policy, instance_of(Policy, hint="Pass algorithm.policy, or ActorCritic.for_envs(envs).")]
+AnyBuffer = Annotated[
+    ReplayBuffer | RolloutBuffer,
+    instance_of(ReplayBuffer, RolloutBuffer, hint="Write rl.ReplayBuffer(capacity, *spaces)."),
+]
+
+
+def require_policy(owner: str, policy: object) -> None:
+    """Raise a `ParamsError` unless it is a policy."""
+    checked(owner, "policy", policy, AnyPolicy)
 
 
 def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
@@ -28,23 +43,8 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
     return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
 
 
-def require_envs(envs: object) -> None:
-    """Raise a `ParamsError` unless it is a vector env."""
-    if not isinstance(envs, gym.vector.VectorEnv):
-        hint = "Make one with rl.make_vec(env_id, num_envs=1)."
-        hint = "The policy comes first: Collector(policy, envs)." if isinstance(envs, Policy) else hint
-        raise ParamsError(field_error_text("Collector", "envs", "must be a gymnasium VectorEnv", envs, hint))
-
-
-def require_policy(owner: str, policy: object) -> None:
-    """Raise a `ParamsError` unless it is a policy."""
-    if not isinstance(policy, Policy):
-        hint = "Pass algorithm.policy." if hasattr(policy, "policy") else "Build one: ActorCritic.for_envs(envs)."
-        raise ParamsError(field_error_text(owner, "policy", "must be a Policy", policy, hint))
-
-
 def required_limit(adapter: EnvAdapter, max_episode_steps: int | None, num_episodes: int | None) -> int | None:
-    """Return the steps after which a collection truncates an episode; None if it need not, as teams do so themselves.
+    """Return the steps after which a collection truncates an episode, or None; a team truncates its own.
 
     Raises:
         ParamsError: an env whose episode was truncated would have to begin another, and cannot be reset by itself.
@@ -60,44 +60,26 @@ def required_limit(adapter: EnvAdapter, max_episode_steps: int | None, num_episo
     return max_episode_steps if is_limited else None
 
 
-def require_same_spaces(what: str, owner: Any, adapter: Any) -> None:
+def require_same_spaces(part: str, owner: Any, adapter: Any) -> None:
     """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs of an adapter or collector."""
     for name in ("observation_space", "action_space"):
-        found = getattr(owner, name)
-        where, expected = f"Collector.{what}.{name}", getattr(adapter, name)
-        mismatch = describe_mismatch(where, expected, found, with_bounds=name == "action_space")
-        if mismatch:
-            raise SpaceError(f"{mismatch}. Build the {what} for the spaces of these envs.")
+        where, expected = f"Collector.{part}.{name}", getattr(adapter, name)
+        if text := describe_mismatch(where, expected, getattr(owner, name), with_bounds=name == "action_space"):
+            raise SpaceError(f"{text}. Build the {part} for the spaces of these envs.")
 
 
-def require_buffer(owner: str, policy: Policy, source: Any, buffer: object, whose: str = "") -> None:
-    """Check what a collector, or its adapter, is to write into.
-
-    Args:
-        owner: the collector's class.
-        policy: what fills the buffer's columns.
-        source: has the envs' spaces, and their number.
-        buffer: what is checked.
-        whose: says of what the envs are all.
+def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: str = "") -> None:
+    """Check that a collector, or its adapter, can write into a buffer.
 
     Raises:
         SpaceError: it holds other spaces than the envs'.
-        ParamsError: it is no buffer, made for another number of envs, or declares extras that nobody would fill.
+        ParamsError: it is no buffer, made for another number of envs, or declares columns that the policy cannot fill.
     """
-    if not isinstance(buffer, ReplayBuffer | RolloutBuffer):
-        raise ParamsError(
-            field_error_text(
-                owner, "buffer", "must be a ReplayBuffer or None", buffer, "Write rl.ReplayBuffer(capacity, *spaces)."
-            )
-        )
+    checked(owner, "buffer", buffer, AnyBuffer)
     require_same_spaces("buffer", buffer, source)
-    if buffer.num_envs != source.num_envs:
-        rule = f"must be made for num_envs={source.num_envs}{whose}"
-        raise ParamsError(
-            field_error_text(
-                owner, "buffer.num_envs", rule, buffer.num_envs, f"Write ReplayBuffer(..., num_envs={source.num_envs})."
-            )
-        )
+    if buffer.num_envs != (count := source.num_envs):
+        rule, hint = f"must be made for num_envs={count}{whose}", f"Write ReplayBuffer(..., num_envs={count})."
+        raise ParamsError(field_error_text(owner, "buffer.num_envs", rule, buffer.num_envs, hint))
     require_columns(policy, buffer.extra)
 
 
@@ -106,15 +88,15 @@ def require_columns(policy: Policy, declared: Extra) -> None:
     known = policy.columns if declared else {}
     for name, spec in declared.items():
         if known.get(name) != spec:
-            rule = f"must be a column that somebody fills; {type(policy).__name__} fills {dict(known)}"
+            rule = f"must be a column that the policy fills; {type(policy).__name__} fills {dict(known)}"
             raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))
 
 
 def processed(process: Process, rollout: Rollout) -> Rollout:
-    """Return what a collection was made into, before it is stored.
+    """Return the rollout that a transform makes of a collection, before it is stored.
 
     Raises:
-        TypeError: that is no `Rollout` of the same shape.
+        TypeError: it is no `Rollout` of the same shape.
         NonFiniteError: its rewards are not all finite.
     """
     result, shape = process(rollout), tuple(rollout.reward.shape)

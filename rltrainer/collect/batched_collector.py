@@ -12,9 +12,8 @@ from rltrainer.collect.collector import Collector
 from rltrainer.collect.collector_state import StreamState
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
-from rltrainer.collect.faults import check_obs, check_rollout, check_step
+from rltrainer.collect.faults import NOTHING_STORED, FaultChecker, check_obs, check_rollout, check_step, stuck_error
 from rltrainer.collect.inference import InferenceParams, WaitingEnvs
-from rltrainer.collect.watch import NOTHING_STORED, Watch, stuck_error
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.storage import Array
@@ -34,8 +33,8 @@ MAX_SHORT_EPISODES = 1000
 """Episodes that a collection by episodes drops before it gives up, if there is no other."""
 
 
-class StreamWatch(Watch):
-    """Names faults by the steps that each env has taken; see `Watch`."""
+class StreamFaultChecker(FaultChecker):
+    """Names faults by the steps that each env has taken; see `FaultChecker`."""
 
     time_limit = "BatchedCollector(..., max_trajectory_length=...)"
     _adapter: StreamAdapter
@@ -125,7 +124,7 @@ class BatchedCollector(Collector):
     adapter_class = StreamAdapter
     varies_in_length: ClassVar[bool] = True
     adapter: StreamAdapter
-    _watch: StreamWatch
+    _checker: StreamFaultChecker
 
     def __init__(
         self,
@@ -204,7 +203,7 @@ class BatchedCollector(Collector):
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
         """Let envs act until so many steps are received, or the episodes are complete."""
-        adapter, episodes, waiting, watch = self.adapter, self._episodes, self._waiting, self._watch
+        adapter, episodes, waiting, checker = self.adapter, self._episodes, self._waiting, self._checker
         num_rows = -(-(num_steps or 0) // self.num_envs)
         num_left, most = num_rows * self.num_envs, self.num_envs
         # A rollout is of one policy: no more steps are sent than it takes.
@@ -225,8 +224,8 @@ class BatchedCollector(Collector):
                     num_answers += 1
                     self._take_in(step)
                 if num_steps is None:
-                    watch.check_progress(episodes.num_dropped - num_dropped)
-                    watch.warn_of_long_episode(num_answers)
+                    checker.check_progress(episodes.num_dropped - num_dropped)
+                    checker.warn_of_long_episode(num_answers)
             self._advance()
             self.num_rows += num_rows
         finally:
@@ -240,7 +239,7 @@ class BatchedCollector(Collector):
             self._waiting.clear()
         if not isinstance(self.buffer, ReplayBuffer):
             self._held.drop()
-        self._watch.begin(self._held.counts)
+        self._checker.begin(self._held.counts)
 
     def _advance(self) -> int:
         """Let envs that have answered wait for their next action, or begin their next episode; return how many live."""
@@ -249,7 +248,7 @@ class BatchedCollector(Collector):
         if len(begun):
             self._selection.forget(begun)
             if self.rollout_buffer is None:
-                self._watch.check_begun(begun)
+                self._checker.check_begun(begun)
         if is_open is not None:
             ready = ready[is_open[ready]]
         self._waiting.add(ready.tolist(), time.monotonic())
@@ -259,7 +258,7 @@ class BatchedCollector(Collector):
         """Decide for envs [K], and let them take the step."""
         adapter, decider = self.adapter, self._selection
         if self.policy.has_mask:
-            self._watch.check_masks_of(envs)
+            self._checker.check_masks_of(envs)
         rows = torch.from_numpy(envs).to(adapter.device)
         memory = decider.recall(rows)
         try:
@@ -285,7 +284,7 @@ class BatchedCollector(Collector):
         counted = self._episodes.add(step.reward, step.finished, step.valid)
         assert counted is not None, "a stream says which envs it is of"
         if buffer is None:
-            self._watch.check_arrived(step, self._action, counted)
+            self._checker.check_arrived(step, self._action, counted)
             return
         envs = adapter.stepped
         terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
@@ -297,7 +296,7 @@ class BatchedCollector(Collector):
     def _count_episodes(self) -> None:
         self._agents = None  # these envs cannot be stepped one by one
         self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length, self._reader)
-        self._watch = StreamWatch(self.adapter, self._episodes)
+        self._checker = StreamFaultChecker(self.adapter, self._episodes)
 
     def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
         return self.adapter.last_info(env)

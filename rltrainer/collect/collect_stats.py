@@ -34,13 +34,13 @@ class CollectStats:
     """Statistics of one collection, or of several merged.
 
     Args:
-        num_collected_steps: valid cells, those that hold a transition.
-        num_env_steps: cells in all; more than the valid ones where an env spends a step on its reset.
+        num_collected_steps: transitions.
+        num_env_steps: more than these where an env spends a step on its reset.
         returns: undiscounted sums of raw rewards [E], or [E, A] for A agents, in the order in which episodes ended.
         lengths: steps of those episodes [E].
         collect_time: seconds.
-        infos: what the envs told at the end of those episodes, by key [E] float64, NaN where an info lacks it; see
-            `Collector(info_keys=)`.
+        infos: numbers that the envs reported at the end of those episodes, by key [E] float64, NaN where an info lacks
+            it; see `Collector(info_keys=)`.
     """
 
     num_collected_steps: NonNegativeInt
@@ -54,7 +54,7 @@ class CollectStats:
         return f"CollectStats({self.summary()})"
 
     def summary(self) -> str:
-        """Return the counts and the mean and standard deviation of returns and lengths, in words."""
+        """Return counts, and mean and standard deviation of returns and lengths, as text."""
         parts = [f"{self.num_env_steps:,} env steps", f"{self.num_collected_episodes:,} episodes"]
         for name, stat in (("return", self.returns_stat), ("length", self.lengths_stat)):
             parts += [] if stat is None else [f"{name} {stat.mean:.4g} +- {stat.std:.3g}"]
@@ -78,9 +78,9 @@ class CollectStats:
 
     @property
     def info_means(self) -> dict[str, float]:
-        """Means of `infos` over the episodes whose info had them; nothing of a key that none had."""
-        told = {name: values[~np.isnan(values)] for name, values in self.infos.items()}
-        return {name: float(values.mean()) for name, values in told.items() if len(values)}
+        """Means of `infos` over the episodes whose info had them; a key that none had is left out."""
+        present = {name: values[~np.isnan(values)] for name, values in self.infos.items()}
+        return {name: float(values.mean()) for name, values in present.items() if len(values)}
 
     @property
     def success_rate(self) -> float | None:
@@ -96,20 +96,22 @@ class CollectStats:
     def merge(cls, parts: "list[CollectStats]") -> "CollectStats":
         """Join collections that followed one another."""
         with_episodes = [part for part in parts if part.num_collected_episodes] or parts
+        names = dict.fromkeys(name for part in with_episodes for name in part.infos)
+        infos = {  # a collection that asked for other keys has NaN
+            name: np.concatenate([part.infos.get(name, np.full(len(part.lengths), np.nan)) for part in with_episodes])
+            for name in names
+        }
         return cls(
             num_collected_steps=sum(part.num_collected_steps for part in parts),
             num_env_steps=sum(part.num_env_steps for part in parts),
             returns=np.concatenate([part.returns for part in with_episodes]),
             lengths=np.concatenate([part.lengths for part in with_episodes]),
             collect_time=sum(part.collect_time for part in parts),
-            infos=_joined_infos(with_episodes),
+            infos=infos,
         )
 
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
-        """Return the same stats with one return per episode.
-
-        Args:
-            reduction: from returns [E, A] to [E]; not called where there is one agent.
+        """Return the same stats with one return per episode, by a reduction from [E, A] to [E] for several agents.
 
         Raises:
             ParamsError: there are several agents and no reduction, or it returned another shape.
@@ -135,12 +137,3 @@ class CollectStats:
             return None if (self.lengths >= 0).all() else "lengths: is negative"
         found = f"{self.returns.dtype} {self.returns.shape} and {self.lengths.dtype} {self.lengths.shape}"
         return f"expected returns and lengths of as many episodes, found {found}"
-
-
-def _joined_infos(parts: list[CollectStats]) -> dict[str, Array]:
-    """Join the infos of collections; one that asked for other keys has NaN."""
-    names = dict.fromkeys(name for part in parts for name in part.infos)
-    return {
-        name: np.concatenate([part.infos.get(name, np.full(len(part.lengths), np.nan)) for part in parts])
-        for name in names
-    }

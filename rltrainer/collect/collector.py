@@ -1,6 +1,5 @@
 """The collector: the only place that steps envs."""
 
-import copy
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.collect.action_selection import ActionSelection
+from rltrainer.collect.action_selection import ActionSelection, random_decision
 from rltrainer.collect.arguments import (
+    AnyPolicy,
+    AnyVectorEnv,
     check_counts,
     processed,
     require_buffer,
-    require_envs,
-    require_policy,
     require_same_spaces,
     required_limit,
 )
@@ -25,7 +24,7 @@ from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import reader_of, with_infos
-from rltrainer.collect.watch import Watch
+from rltrainer.collect.faults import FaultChecker
 from rltrainer.collect.weight_sync import Counts, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
@@ -45,7 +44,7 @@ from rltrainer.validation.field_rules import PositiveInt, checked
 
 
 class Collector:
-    """Steps a policy in a vector env and writes what happens into a buffer.
+    """Steps a policy in a vector env and writes the data into a buffer.
 
     A collection goes into a rollout first; a `ReplayBuffer` receives it at the end, once it is known to be finite. So
     a faulty env leaves nothing of its collection behind, and off-policy data has the same form as on-policy data.
@@ -57,23 +56,22 @@ class Collector:
         envs: any gymnasium vector env, in any autoreset mode.
         buffer: a `ReplayBuffer` or `RolloutBuffer`; None stores nothing.
         exploration: replaces the policy's own exploration.
-        max_episode_steps: `collect(num_episodes=)` truncates an episode that gets as long as this, so that one without
-            an end cannot hold it up; None waits.
-        device: where a copy of the policy acts, which is given the policy's weights as `sync_every` says; None, and the
+        max_episode_steps: `collect(num_episodes=)` truncates an episode that gets as long as this; None waits.
+        device: where a copy of the policy acts, with the policy's weights as often as `sync_every` says; None, and the
             policy's own device, make no copy: the policy itself acts.
-        sync_every: how often the copy gets the weights of then; None is each training step.
+        sync_every: how often the copy gets the present weights, an int in training steps; None is each of them.
         info_keys: of numbers in the infos with which episodes end, such as `("is_success",)`; `CollectStats.infos` has
             them, and a trainer logs their means beside returns.
 
     Attributes:
         num_rows: steps that each env has taken since its first episode began.
-        keeps_env_action: whether the buffer gets what the envs received, and not what was sampled.
+        keeps_env_action: whether the buffer gets the actions that the envs received, not the samples.
         frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
-        ParamsError: an argument is of another kind; or the buffer is for another number of envs, or declares extras
-            that nobody would fill.
+        ParamsError: an argument is of another kind; or the buffer is for another number of envs, or declares columns
+            that the policy cannot fill.
     """
 
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
@@ -87,12 +85,12 @@ class Collector:
         exploration: Exploration | None = None,
         max_episode_steps: int | None = None,
         device: torch.device | str | None = None,
-        sync_every: Every | None = None,
+        sync_every: int | Every | None = None,
         info_keys: Sequence[str] = (),
     ) -> None:
-        require_envs(envs)
-        require_policy("Collector", policy)
-        self.policy, self.exploration = policy, checked("Collector", "exploration", exploration, AnyExploration | None)
+        envs = checked("Collector", "envs", envs, AnyVectorEnv)
+        self.policy = checked("Collector", "policy", policy, AnyPolicy)
+        self.exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
         self.max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt | None)
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
         self.adapter = self.adapter_class(with_infos(envs, info_keys), self._acting.device)
@@ -101,7 +99,7 @@ class Collector:
         self._selection = ActionSelection(self._acting, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
-        self.keeps_env_action, self._stream = False, UnbrokenRun()
+        self.keeps_env_action, self._stream = False, TrajectoryToken()
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
@@ -112,13 +110,13 @@ class Collector:
 
     @property
     def envs(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """The envs that it steps."""
+        """The vector env."""
         return self.adapter.envs
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; raises what `Collector` does, if it does not fit the envs."""
         require_buffer("Collector", self.policy, self.adapter, buffer)
-        self.buffer, self._stream = buffer, UnbrokenRun()
+        self.buffer, self._stream = buffer, TrajectoryToken()
         self.keeps_env_action = isinstance(buffer, ReplayBuffer)
         self._selection.columns = tuple(buffer.extra)
         if isinstance(buffer, RolloutBuffer):
@@ -134,22 +132,22 @@ class Collector:
         self.adapter.seed(derive_seed(seed, "env"))
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Start all envs anew.
+        """Reset all envs.
 
         Args:
             reset_buffer: also empty the buffer.
-            first_episode: start from the very first episodes' seeds again, as every test step does.
+            first_episode: begin with the seeds of the very first episodes again, as every test step does.
         """
         with env_named(self.num_rows):
             self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
         self._episodes.restart()
-        self._needs_reset, self._stream = False, UnbrokenRun()
+        self._needs_reset, self._stream = False, TrajectoryToken()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
     def sync(self, counts: Counts | None = None) -> None:
-        """Give a copy that acts the policy's weights, if they are due by a trainer's counters; at once without."""
+        """Give an acting copy the policy's weights, if they are due by a trainer's counters; at once without."""
         if self._weights is not None:
             self._weights.sync(counts)
 
@@ -166,18 +164,17 @@ class Collector:
         explore: bool = True,
         process: Process | None = None,
     ) -> CollectStats:
-        """Step the envs and store what happened; exactly one of the two counts is given.
+        """Step the envs and store the data; exactly one of the two counts is given.
 
         Args:
             num_steps: env steps; rounded up to a multiple of the number of envs.
-            num_episodes: whole episodes, shared among the envs; all envs start anew, and exactly this many are
-                counted and stored, so that which ones are does not depend on their lengths. No env is reset after its
+            num_episodes: whole episodes, shared among the envs; all envs are reset first, and exactly this many are
+                counted and stored, so that the choice does not depend on their lengths. No env is reset after its
                 last one, if it can be left out of steps.
-            random: act uniformly at random instead of asking the policy.
+            random: act uniformly at random instead of by the policy.
             explore: whether the policy explores.
-            process: is given the collection [T, N] once it is known to be finite, and returns what is stored and what
-                `rollout` returns: with other rewards, goals or extras. What it is given lies in memory that the next
-                collection overwrites.
+            process: a transform of the collection [T, N], with other rewards, goals or extras, before it is stored;
+                called once it is known to be finite. The next collection overwrites the memory of its argument.
 
         Returns:
             statistics of the collection, with the rewards of the envs.
@@ -205,15 +202,15 @@ class Collector:
             self.rollout_buffer.begin(self._stream)
         num_rows_before, self._processed = self.num_rows, None
         switched = self._eval_mode.switch()
-        # Until all is stored: whatever breaks off half-way must not be continued by the next collection.
+        # Until all is stored: the next collection must not continue one that failed half-way.
         self._needs_reset, is_stored = True, False
         try:
             self._selection.begin(self.exploration, random, explore)
             try:
                 self._step_envs(num_steps)
-                self._watch.check_policy(self.policy)
+                self._checker.check_policy(self.policy)
             except Exception as error:
-                self._watch.name_cause(self.rollout_buffer, num_rows_before)
+                self._checker.name_cause(self.rollout_buffer, num_rows_before)
                 raise_named(error, self.num_rows)
                 raise
             self._store(num_rows_before, process)
@@ -223,28 +220,44 @@ class Collector:
                 module.training = True
             if not is_stored and self.rollout_buffer is not None:
                 self.rollout_buffer.clear()
-        # Envs past their quota are in the middle of episodes that nobody counts.
+        # Envs past their quota are in the middle of episodes that do not count.
         self._needs_reset = num_episodes is not None
-        num_cells = (self.num_rows - num_rows_before) * self.num_envs if num_episodes is None else None
-        return self._episodes.stats(num_cells, time.perf_counter() - started)
+        num_env_steps = (self.num_rows - num_rows_before) * self.num_envs if num_episodes is None else None
+        return self._episodes.stats(num_env_steps, time.perf_counter() - started)
 
+    @torch.no_grad()
     def collect_random(self, num_rows: int) -> Rollout:
-        """Return what random actions lead to [T, N], with random streams of their own; nothing is counted or stored.
+        """Return a rollout of random actions [T, N], with random streams of its own; nothing is counted or stored.
 
-        The envs start anew afterwards, where they would have started without.
+        The envs are reset by the next collection, to the episodes that they would have begun without this.
         """
-        seed = derive_seed(self.generator.initial_seed(), "aside")  # drawn from nothing that others draw from
-        other = copy.copy(self)
-        spaces = (self.adapter.observation_space, self.adapter.action_space)
+        adapter, before = self.adapter, self.num_rows
+        seed = derive_seed(self.generator.initial_seed(), "aside")  # no stream of the run moves
+        generator = make_generator(derive_seed(seed, "action"), self.generator.device)
+        spaces = (adapter.observation_space, adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
-        other.buffer = other.rollout_buffer = buffer
-        other.keeps_env_action, other._selection = False, ActionSelection(self._acting, self.adapter)
-        other.generator = make_generator(derive_seed(seed, "action"), self.generator.device)
-        other._count_episodes()
-        other._needs_reset = self._needs_reset = True
-        with self.adapter.aside(derive_seed(seed, "env")):
-            other.collect(num_steps=num_rows * self.num_envs, random=True)
-        self.num_rows = other.num_rows  # the envs have taken these steps, whoever counts them
+        checker = FaultChecker(adapter, EpisodeCounter(self.num_envs))
+        self._needs_reset = True
+        with adapter.aside(derive_seed(seed, "env")), env_named(before):
+            adapter.reset()
+            try:
+                while self.num_rows < before + num_rows:
+                    if self.policy.has_mask:
+                        checker.check_masks(self.num_rows)
+                    action = random_decision(self.policy, adapter.obs_tensor, adapter, generator).action
+                    env_action = adapter.to_env(action)
+                    self.num_rows += 1
+                    # In step, also where a subclass steps single envs.
+                    step = EnvAdapter.step(adapter, env_action)
+                    sample = to_array(action) if adapter.to_env.clips_samples else env_action
+                    end = step.terminated, step.truncated
+                    buffer.add(adapter.obs, sample, step.reward, step.next_obs, *end, step.valid)
+                    EnvAdapter.advance(adapter)
+            except Exception as error:
+                checker.name_cause(buffer, before)
+                raise_named(error, self.num_rows)
+                raise
+            checker.check_collected(buffer, before, holds_samples=True)
         return buffer.rollout()
 
     @property
@@ -253,26 +266,26 @@ class Collector:
         return self._needs_reset
 
     def rollout(self) -> Rollout:
-        """Return what the last collection stored [T, N]; a `ParamsError` without a buffer."""
+        """Return the data of the last collection [T, N]; a `ParamsError` without a buffer."""
         if self.rollout_buffer is None:
             raise ParamsError(field_error_text("Collector", "buffer", "must be given to look at what was stored", None))
         return self.rollout_buffer.rollout() if self._processed is None else self._processed
 
     def settings(self) -> dict[str, float]:
-        """Return what a log tells of it: nothing."""
+        """Return further values for rows of training: none."""
         return {}
 
     def state_dict(self) -> State:
         """Return the state of generator, envs, memory, running episodes and counters; the buffer has its own."""
-        goes_on = not self._needs_reset
+        continues = not self._needs_reset
         return {
             "generator": self.generator.get_state(),
-            "adapter": self.adapter.state_dict(goes_on),
+            "adapter": self.adapter.state_dict(continues),
             "num_rows": self.num_rows,
             "needs_reset": self._needs_reset,
             "memory": self._selection.memory,
-            "episodes": to_state(self._episodes.running()) if goes_on else None,
-            "is_stored": goes_on and self._stream.is_stored(self.rollout_buffer, self.buffer),
+            "episodes": to_state(self._episodes.running()) if continues else None,
+            "is_stored": continues and self._stream.is_stored(self.rollout_buffer, self.buffer),
             **({} if self._weights is None else {"weights": to_state(self._weights.state)}),
         }
 
@@ -281,7 +294,7 @@ class Collector:
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it; the next collection begins with the envs where they were.
+        """Check a whole state, and return a function that loads it; the next collection continues the episodes.
 
         Envs that cannot be brought there start a new episode, with a warning.
 
@@ -297,7 +310,7 @@ class Collector:
         def load() -> None:
             set_generator(self.generator, found.generator)
             self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
-            self._stream = UnbrokenRun(found.is_stored)
+            self._stream = TrajectoryToken(found.is_stored)
             for each in (load_episodes, load_memory, load_adapter):
                 each()
             if self._weights is not None:
@@ -315,7 +328,7 @@ class Collector:
         return isinstance(other, Collector) and share_an_env(self.envs, other.envs)
 
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:
-        """Record all episodes that end from now on into files of a folder; `flush` of what is returned writes them."""
+        """Record all episodes that end from now on into files of a folder."""
         return self.adapter.record_episodes(folder)
 
     def close(self) -> None:
@@ -323,7 +336,7 @@ class Collector:
         self.adapter.close()
 
     def _resume(self) -> None:
-        """Bring the envs to where a state that was loaded has put them."""
+        """Bring the envs to where they were when the loaded state was saved."""
         lost = self.adapter.resume(self._episodes.running_return)
         self._episodes.forget(lost)
         self._selection.forget(lost)
@@ -332,21 +345,21 @@ class Collector:
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
-        adapter, decider, episodes, buffer = self.adapter, self._selection, self._episodes, self.rollout_buffer
+        adapter, selection, episodes, buffer = self.adapter, self._selection, self._episodes, self.rollout_buffer
         stores_env_action = self.keeps_env_action or not adapter.to_env.clips_samples
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
         must_look = buffer is None
         while not episodes.is_complete if stop is None else self.num_rows < stop:
             if must_look:
-                self._watch.check_first_obs(self.num_rows)
+                self._checker.check_first_obs(self.num_rows)
             if self.policy.has_mask:
-                self._watch.check_masks(self.num_rows)
-            memory = decider.memory
+                self._checker.check_masks(self.num_rows)
+            memory = selection.memory
             try:
-                decision = decider.decide(adapter.obs_tensor, self.generator)
+                decision = selection.decide(adapter.obs_tensor, self.generator)
                 env_action = adapter.to_env(decision.action)
             except NonFiniteError as error:
-                self._watch.name_idle(self.num_rows)
+                self._checker.name_uncounted(self.num_rows)
                 raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
             self.num_rows += 1
             step = adapter.step(env_action, self._limit)
@@ -357,32 +370,32 @@ class Collector:
                         f"Collector: rewards of shape {tuple(step.reward.shape)} are several agents'; no algorithm "
                         "trains on them. Reduce them to one reward per env in a wrapper."
                     )
-                # An array costs the buffer a tenth of what a tensor does.
+                # An array costs the buffer a tenth of the time of a tensor.
                 stored = env_action if stores_env_action else to_array(decision.action)
-                extra = decider.extra(decision, memory) if decider.columns else None
+                extra = selection.extra(decision, memory) if selection.columns else None
                 end = step.terminated, step.truncated
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, *end, counted, extra)
             else:
-                self._watch.check_row(step, env_action, counted, self.num_rows)
+                self._checker.check_row(step, env_action, counted, self.num_rows)
                 must_look = step.finished is not None
             starting = adapter.advance(episodes.wanted)
             if starting is not None:
-                decider.forget(starting)
+                selection.forget(starting)
             if stop is None:
-                self._watch.warn_of_long_episode(self.num_rows - first)
+                self._checker.warn_of_long_episode(self.num_rows - first)
 
     def _count_episodes(self) -> None:
         self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
         self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs), agents=self._agents)
-        self._watch = Watch(self.adapter, self._episodes)
+        self._checker = FaultChecker(self.adapter, self._episodes)
 
     def _store(self, num_rows_before: int, process: Process | None) -> None:
-        """Look at what was collected, and hand it to the replay buffer, if that is what it is for."""
+        """Check the rollout, and store it in the replay buffer, if there is one."""
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
         is_replay = isinstance(buffer, ReplayBuffer)
-        self._watch.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
+        self._checker.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
         if process is not None:
             self._processed = processed(process, rollout_buffer.rollout())
         if not isinstance(buffer, ReplayBuffer):
@@ -394,18 +407,17 @@ class Collector:
             else:
                 buffer.add_rollout(self.rollout(), stream=self._stream)
         except SpaceError:
-            self._watch.name_fault(rollout_buffer, num_rows_before)  # by env and step
+            self._checker.name_fault(rollout_buffer, num_rows_before)  # by env and step
             raise
 
 
 Buffer = ReplayBuffer | RolloutBuffer
 
 
-class UnbrokenRun:
-    """Stands for the steps of envs from one reset of all of them to the next; a new one continues nothing.
+class TrajectoryToken:
+    """Stands for the steps of envs from one reset of all of them to the next: steps of another token continue nothing.
 
-    Args:
-        is_loaded: whether it is the continuation of one whose last steps are in buffers that were loaded.
+    `is_loaded` marks the continuation of one whose last steps are in buffers that were loaded.
     """
 
     def __init__(self, is_loaded: bool = False) -> None:
@@ -417,13 +429,7 @@ class UnbrokenRun:
         return self.is_loaded or (bool(found) and all(found))
 
     def join(self, rollout_buffer: RolloutBuffer | None, buffer: Buffer | None, obs: Tree, lost: Array) -> None:
-        """Let buffers go on with what was loaded, now that the envs are there.
-
-        Args:
-            rollout_buffer, buffer: of a collector.
-            obs: where the envs are [N, ...].
-            lost: those that start a new episode [K].
-        """
+        """Let loaded buffers continue with envs at `obs` [N, ...], but for those that lost their episode [K]."""
         if self.is_loaded and rollout_buffer is not None:
             rollout_buffer.go_on(self, lost)
             if isinstance(buffer, ReplayBuffer):

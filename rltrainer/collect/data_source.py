@@ -1,4 +1,4 @@
-"""The questions of a trainer to whatever collects for it. It reaches through to no envs, wherever they are."""
+"""The questions of a trainer to the source of its data, wherever the envs are."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,14 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.types import Load, Rollout, State
 
 Process = Callable[[Rollout], Rollout]
-"""Change of a collection after it was checked, and before it is stored."""
+"""A rollout transform: changes a collection after it was checked, and before it is stored."""
 
 
 class EpisodeWriter(Protocol):
     """Writes episodes that were recorded."""
 
     def flush(self) -> None:
-        """Write those that ended since the last time; a `CheckpointError` if that cannot be."""
+        """Write those that ended since the last time; a `CheckpointError` if that fails."""
 
     def close(self) -> None:
         """Write them, and record no more."""
@@ -28,7 +28,7 @@ class EpisodeWriter(Protocol):
 class DataSource(Protocol):
     """Collects for a trainer, from envs of this process or of others; a `Collector` is one, and explains the names.
 
-    Its `policy` is the algorithm's, `buffer` holds what it collects, `frame_skip` is its envs' (`rl.frame_skip`).
+    Its `policy` is the algorithm's, `buffer` holds the data, `frame_skip` is its envs' (`rl.frame_skip`).
     `varies_in_length` is True if collections of as many env steps may have different numbers of rows.
     """
 
@@ -46,24 +46,21 @@ class DataSource(Protocol):
         """Seed actions and envs."""
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Start all envs anew."""
+        """Reset all envs."""
 
     @property
     def needs_reset(self) -> bool:
         """Tell whether the next collection begins with a reset of all envs."""
 
     def sync(self, counts: Counts | None = None) -> None:
-        """Act with the policy's weights of now in the next collection, or follow them as often as it is told to.
-
-        `counts` are a trainer's counters by their unit; None is at once.
-        """
+        """Act with the policy's present weights from now on, or as often as `sync_every` says by `counts`."""
 
     @property
     def has_stale_data(self) -> bool:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
 
     def collect_random(self, num_rows: int) -> Rollout:
-        """Return what random actions lead to; nothing is counted or stored."""
+        """Return a rollout of random actions; nothing is counted or stored."""
 
     def collect(
         self,
@@ -73,13 +70,13 @@ class DataSource(Protocol):
         explore: bool = True,
         process: Process | None = None,
     ) -> CollectStats:
-        """Step the envs and store what happened."""
+        """Step the envs and store the data."""
 
     def rollout(self) -> Rollout:
-        """Return what the last collection stored [T, N]."""
+        """Return the data of the last collection [T, N]."""
 
     def settings(self) -> dict[str, float]:
-        """Return what a log tells of it beside statistics of its collections."""
+        """Return further values for rows of training."""
 
     @property
     def num_env_restarts(self) -> int:
@@ -92,10 +89,10 @@ class DataSource(Protocol):
         """Return whether a step or reset of the one would move the other."""
 
     def state_dict(self) -> State:
-        """Return what a checkpoint keeps of it; the buffer has its own."""
+        """Return the state for a checkpoint; the buffer has its own."""
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it."""
+        """Check a whole state, and return a function that loads it."""
 
     def close(self) -> None:
         """Close the envs; never raises."""

@@ -1,4 +1,4 @@
-"""Numbers of infos that envs tell at the end of episodes, such as whether they succeeded."""
+"""Numbers of infos that envs report at the end of episodes, such as whether they succeeded."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 LastInfo = Callable[[int], tuple[dict[str, Any], int]]
 
 OF_SUCCESS = ("is_success", "success")
-"""Keys by which envs tell whether an episode succeeded."""
+"""Keys by which envs report whether an episode succeeded."""
 TAKEN = ("return", "length", "score", "env_steps_per_second")
 """Names that the rows of a log have already."""
 
@@ -33,16 +33,13 @@ Keys = Annotated[
 
 
 class InfoReader:
-    """Reads keys of the infos with which episodes end.
+    """Reads numbers or flags from the infos with which episodes end; NaN stands for one that is missing.
 
     Args:
-        last_info: returns the infos that an env's last step came with, gathered as gymnasium does, and its row there.
-        keys: of numbers or flags in the infos of single envs. An episode whose last info lacks one has NaN.
+        last_info: returns the infos of an env's last step, gathered as gymnasium does, and its row there.
+        keys: of the infos of single envs.
         optional: further keys, which are left out where no episode has a number there.
-        known: keys that the envs are known to tell at some ends, so that a collection without one is no surprise.
-
-    Attributes:
-        told: the keys that infos had where one was missing.
+        known: keys that only some ends have, so that a collection without one is no surprise.
     """
 
     def __init__(
@@ -50,8 +47,8 @@ class InfoReader:
     ) -> None:
         self._last_info, self._optional = last_info, frozenset(optional)
         self._no_surprises = {*optional, *known}
-        self.keys, self.told = (*keys, *optional), set[str]()
-        self._has_warned = False
+        self.keys = (*keys, *optional)
+        self._found, self._has_warned = set[str](), False  # keys of infos where one was missing
 
     def of_ended(self, rows: Array) -> Array:
         """Return the values of envs [K] whose episode ended with their last step [K, keys], float64.
@@ -63,22 +60,22 @@ class InfoReader:
         return np.array(values, np.float64).reshape(len(values), len(self.keys))
 
     def by_key(self, values: Sequence[Array]) -> dict[str, Array]:
-        """Return what `of_ended` returned in a collection, joined, by key [E]; warn once of one that no info had."""
+        """Join the results of `of_ended` in a collection, by key [E]; warn once of a key that no info had."""
         joined = np.concatenate([np.zeros((0, len(self.keys))), *values])
         by_key = dict(zip(self.keys, joined.T.copy(), strict=True))
-        missing = [key for key, told in by_key.items() if np.isnan(told).all()] if len(joined) else []
+        missing = [key for key, column in by_key.items() if np.isnan(column).all()] if len(joined) else []
         if (wanted := [key for key in missing if key not in self._no_surprises]) and not self._has_warned:
             self._has_warned = True
-            had = ", ".join(map(repr, sorted(self.told))) or "nothing"
+            had = ", ".join(map(repr, sorted(self._found))) or "nothing"
             text = f"{wanted[0]!r} is in no info with which an episode ended so far; they had {had}"
-            warnings.warn(f"info_keys: {text}.{did_you_mean(wanted[0], self.told)}", stacklevel=4)
-        return {key: told for key, told in by_key.items() if key not in self._optional.intersection(missing)}
+            warnings.warn(f"info_keys: {text}.{did_you_mean(wanted[0], self._found)}", stacklevel=4)
+        return {key: column for key, column in by_key.items() if key not in self._optional.intersection(missing)}
 
     def _value(self, key: str, env: int) -> float:
         infos, row = self._last_info(env)
         has = key in infos and (f"_{key}" not in infos or infos[f"_{key}"][row])
         if not has or infos[key][row] is None:
-            self.told.update(name for name in infos if name[:1] != "_")
+            self._found.update(name for name in infos if name[:1] != "_")
             return np.nan
         value = infos[key][row]
         value = as_python(value.item() if getattr(value, "shape", None) == () else value)
@@ -91,12 +88,7 @@ class InfoReader:
 
 
 class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Passes everything through, and reads the infos of a vector env in any autoreset mode.
-
-    Args:
-        envs: any vector env.
-        keys, optional: see `InfoReader`.
-    """
+    """Remembers the infos of a vector env's last step, in any autoreset mode, for its `InfoReader`."""
 
     is_stateless = True
 
@@ -107,7 +99,7 @@ class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         self._infos: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the last infos: they may hold what cannot be copied."""
+        """Leave out the last infos, which may hold objects that cannot be copied."""
         return vars(self) | {"_infos": {}}
 
     def step(self, actions: Any) -> Any:
@@ -124,11 +116,7 @@ class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
-    """Return keys of infos, each once.
-
-    Raises:
-        ParamsError: it is no sequence of keys, or a log has that name already.
-    """
+    """Return keys of infos, each once; a `ParamsError` if they are no keys, or if a log uses that name."""
     keys = checked(owner, "info_keys", keys, Keys)
     for key in keys:
         if key in TAKEN:
@@ -138,15 +126,15 @@ def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_infos(envs: VectorEnv, keys: Sequence[str]) -> VectorEnv:
-    """Return envs whose episodes' infos are read, or the same where no key is asked for."""
+    """Return envs whose episodes' infos are read, or the same without any key."""
     return EpisodeInfos(envs, keys) if (keys := checked_keys("Collector", keys)) else envs
 
 
 def with_success(envs: VectorEnv, keys: Sequence[str]) -> EpisodeInfos:
-    """Return envs of which these keys are read, and what a success rate is made of, where they tell it."""
+    """Return envs of which these keys are read, and success where they report it."""
     return EpisodeInfos(envs, keys, optional=[key for key in OF_SUCCESS if key not in keys])
 
 
 def reader_of(envs: VectorEnv) -> InfoReader | None:
-    """Return what reads the infos of a collector's envs; None if nothing does."""
+    """Return the reader of a collector's envs, if they have one."""
     return envs.reader if isinstance(envs, EpisodeInfos) else None

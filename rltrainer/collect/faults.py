@@ -1,55 +1,167 @@
-"""The first fault of a collection: a number that is not finite, or a choice that does not exist.
+"""The first fault of a collection: a number that is not finite, a choice that does not exist, an endless episode.
 
 Steps are counted from 1, as vector envs count them: `step 5` is an env's fifth step since its collector was made, and
-an observation, reward or action of step 5 is what that step returned or was given.
+an observation, reward or action of step 5 was returned by that step or given to it.
 """
 
+import logging
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from rltrainer.collect.episode_counter import EpisodeCounter
+from rltrainer.data import RolloutBuffer
 from rltrainer.data.incoming_cells import to_array
-from rltrainer.envs import EnvStep
-from rltrainer.errors import NonFiniteError, SpaceError
-from rltrainer.spaces import ValueRange
+from rltrainer.envs import EnvAdapter, EnvStep
+from rltrainer.envs.adapter.observations import all_finite
+from rltrainer.errors import EnvError, NonFiniteError, ParamsError, SpaceError
+from rltrainer.nets import Policy
+from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
 from rltrainer.tree import Tree, leaves, named_leaves
 from rltrainer.types import Rollout
 
 Array = np.ndarray[Any, Any]
-
 Fault = tuple[int, int, str, type[Exception]]
-"""A fault in the order of time, and within a row of what causes what: the row, its rank there (0 for what was acted on,
-1 for the action, 2 for the reward, 3 for a final observation), its text and its error."""
+"""A fault in the order of time, and within a row of cause and effect: the row, its rank there (0 for the observation
+acted on, 1 for the action, 2 for the reward, 3 for a final observation), its text and its error."""
+
+LONG_EPISODE, LONG_WAIT = 10_000, 10.0
+"""A collection warns of an episode that has taken so many steps and so many seconds."""
+LOOK_EVERY = 100
+"""Rows between two checks for such an episode."""
+NOTHING_STORED = "; nothing of this collection was stored"
+
+
+class FaultChecker:
+    """Names faults while envs are stepped: env, step, leaf and value.
+
+    Stored data is checked as a whole, at the end of a collection; other rows when they come.
+    """
+
+    time_limit: ClassVar[str] = "Collector(..., max_episode_steps=...)"
+    """The argument that limits an episode, as a user writes it."""
+
+    def __init__(self, adapter: EnvAdapter, episodes: EpisodeCounter) -> None:
+        self._adapter, self._episodes = adapter, episodes
+        self._actions = ValueRange(adapter.action_space)
+        self._has_warned, self._began = False, 0.0
+        self._num_changes = adapter.num_obs_changes
+        sizes = num_choices(adapter.action_space) or [1]
+        self._first_flags = np.cumsum([0, *sizes[:-1]])
+
+    def check_collected(self, buffer: RolloutBuffer, num_steps_before: int, holds_samples: bool) -> None:
+        """Check a collection, before which each env had taken so many steps; its actions too if they are samples."""
+        # A replay buffer checks the choices itself, for 3 us a step.
+        checks_actions = holds_samples and not self._adapter.to_env.clips_samples
+        if not buffer.is_finite() or (checks_actions and not buffer.holds_choices(self._actions)):
+            self.name_fault(buffer, num_steps_before)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Raise a `ParamsError` if the policy has changed observations in place before they were stored."""
+        before, self._num_changes = self._num_changes, self._adapter.num_obs_changes
+        if self._num_changes > before:
+            text = f"{type(policy).__name__}.decide: must leave the observations that it is given as they are, which it"
+            hint = "Copy first: obs = obs.clone()."
+            raise ParamsError(f"{text}, its encoder or its exploration changed in place{NOTHING_STORED}. {hint}")
+
+    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
+        """Raise the first fault of a collection, if it has one."""
+        check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
+
+    def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
+        """Raise the fault that made a policy or env fail, if there is one: a NaN has many effects."""
+        if buffer is None:  # each row was checked when it came
+            return
+        if buffer.num_rows:
+            self.name_fault(buffer, num_steps_before)
+        num_steps = num_steps_before + buffer.num_rows
+        check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
+
+    def name_uncounted(self, num_steps: int) -> None:
+        """Raise the fault of an env past its quota: a policy that acts on all may fail by it."""
+        check_obs(self._adapter.obs, None, num_steps, False, "")
+
+    def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: int) -> None:
+        """Check a row that is not stored; `num_steps` are the steps each env has taken, this one included."""
+        clips = self._adapter.to_env.clips_samples
+        acts = all_finite(env_action) if clips else self._actions.holds(to_array(env_action))
+        if acts and all_finite(step.reward) and all_finite(step.next_obs):
+            return
+        check_step(step, env_action, counted, num_steps, self._actions)
+        # An env that spent the step on its reset will act on the observation that the reset returned.
+        still_open = self._episodes.open
+        check_obs(step.next_obs, None if still_open is None else counted | still_open, num_steps, False, "")
+
+    def check_first_obs(self, num_steps: int) -> None:
+        """Check the first observations of episodes that are not stored."""
+        check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
+
+    def check_masks(self, num_steps: int) -> None:
+        """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask."""
+        is_stuck = self.is_stuck()
+        if not is_stuck.any():
+            return
+        if self._adapter.resetting is not None:  # these act on final observations, and their actions have no effect
+            is_stuck[self._adapter.resetting] = False
+        if self._episodes.open is not None:
+            is_stuck &= self._episodes.open
+        for env in np.flatnonzero(is_stuck)[:1]:
+            raise stuck_error(env, num_steps + 1)
+
+    def is_stuck(self) -> Any:
+        """Return which envs allow nothing [N] bool."""
+        mask = to_array(self._adapter.obs[ACTION_MASK])
+        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
+        return np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
+
+    def warn_of_long_episode(self, num_rows: int) -> None:
+        """Warn once of an episode that may never end, in a collection of so many rows, or answers of envs, so far."""
+        if num_rows == 1:
+            self._began = time.monotonic()
+        if num_rows % LOOK_EVERY or self._has_warned:
+            return
+        env, num_steps = self._episodes.longest()
+        seconds = (time.monotonic() - self._began) * num_steps / num_rows  # its share of the collection
+        if num_steps >= LONG_EPISODE and seconds >= LONG_WAIT:
+            self._has_warned = True
+            text = "collect(num_episodes=...): env %d is %d steps and %.0f seconds into an episode and still waits for "
+            hint = "its end. Give it a time limit: %s, or gymnasium.wrappers.TimeLimit."
+            logging.getLogger("rltrainer").warning(text + hint, env, num_steps, seconds, self.time_limit)
+
+
+def stuck_error(env: int, number: int) -> EnvError:
+    """Return the error of an env that allows nothing in its step of this number."""
+    text = f'env {env}, step {number}: obs["{ACTION_MASK}"] allows no action'
+    return EnvError(f"{text}. An episode must end where nothing can be done{NOTHING_STORED}.")
 
 
 def check_rollout(rollout: Rollout, num_steps_before: int | Array, actions: ValueRange, hint: str) -> None:
-    """Look at a whole collection.
+    """Raise the first fault of a collection [T, N], with `hint` after its text.
 
     Args:
-        rollout: the collection [T, N].
-        num_steps_before: how many steps each env had taken before it, or [N] int64 how many which.
+        num_steps_before: how many steps each env had taken before it, or [N] int64.
         actions: the action space; of a Box only finiteness is asked, as a rollout holds samples.
-        hint: what follows the text.
 
     Raises:
-        NonFiniteError: the first NaN or infinity, with env, step, name and value.
-        SpaceError: the first choice that does not exist, if that comes first.
+        NonFiniteError: a NaN or infinity is the first.
+        SpaceError: a choice that does not exist is.
     """
     _raise_first(_faults(rollout, np.broadcast_to(num_steps_before, rollout.reward.shape[1]), actions), hint)
 
 
 def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
-    """Look at the action and reward of the last of so many steps; `counts` as below."""
+    """Check the action and reward of the last of so many steps; `counts` as in `check_obs`."""
     action, reward = to_array(env_action)[None], to_array(step.reward)[None]
     valid = np.ones(action.shape[:2], np.bool_) if counts is None else counts[None]
-    _raise_first(_cell_faults(action, reward, valid, np.full(action.shape[1], num_steps - 1), actions), "")
+    _raise_first(_action_faults(action, reward, valid, np.full(action.shape[1], num_steps - 1), actions), "")
 
 
 def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, hint: str) -> None:
-    """Look at one observation of all envs [N, ...], which a reset or a step returned after so many steps.
+    """Check one observation of all envs [N, ...], which a reset or a step returned after so many steps.
 
-    `counts` [N] bool says which envs are looked at, None all; errors as `check_rollout`'s.
+    `counts` [N] bool says which envs are checked, None all.
     """
     for name, leaf in named_leaves(obs, "obs"):
         values = to_array(leaf)
@@ -63,11 +175,11 @@ def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterato
     """Yield the first fault of each leaf."""
     num_envs = rollout.reward.shape[1]
     valid, final_index = to_array(rollout.valid), to_array(rollout.final_index)
-    goes_on = valid.copy()
-    goes_on.reshape(-1)[final_index] = False
-    # What follows a valid cell counts, even if it is not acted on.
+    continues = valid.copy()
+    continues.reshape(-1)[final_index] = False
+    # The successor of a valid step counts, even if nothing acts on it.
     no_row = np.zeros((1, num_envs), np.bool_)
-    counts = np.concatenate([valid, no_row]) | np.concatenate([no_row, goes_on])
+    counts = np.concatenate([valid, no_row]) | np.concatenate([no_row, continues])
     for (name, leaf), last in zip(named_leaves(rollout.obs, "obs"), leaves(rollout.last_obs), strict=True):
         values = np.concatenate([to_array(leaf), to_array(last)[None]])
         index = _first_bad(values, counts)
@@ -77,8 +189,7 @@ def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterato
             num_steps = num_before[env] + row
             when = f"reset after {num_steps} steps" if is_first else f"step {num_steps}"
             yield row, 0, f"env {env}, {when}: {name} = {values[index]}", NonFiniteError
-    action, reward = to_array(rollout.action), to_array(rollout.reward)
-    yield from _cell_faults(action, reward, valid, num_before, actions)
+    yield from _action_faults(to_array(rollout.action), to_array(rollout.reward), valid, num_before, actions)
     for name, leaf in named_leaves(rollout.final_obs, "obs"):
         index = _first_bad(values := to_array(leaf), valid.reshape(-1)[final_index])
         if index is not None:
@@ -86,7 +197,9 @@ def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterato
             yield row, 3, f"env {env}, step {num_before[env] + row + 1}: {name} = {values[index]}", NonFiniteError
 
 
-def _cell_faults(action: Array, reward: Array, valid: Array, num_before: Array, actions: ValueRange) -> Iterator[Fault]:
+def _action_faults(
+    action: Array, reward: Array, valid: Array, num_before: Array, actions: ValueRange
+) -> Iterator[Fault]:
     """Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A]."""
     for rank, name, values in ((1, "action", action), (2, "reward", reward)):
         index = _first_bad(values, valid)
@@ -95,7 +208,7 @@ def _cell_faults(action: Array, reward: Array, valid: Array, num_before: Array, 
             yield index[0], rank, text, NonFiniteError
     if action.dtype.kind == "f" or actions.holds(action):
         return
-    index = _first(actions.outside(action) & _spread(valid, action))
+    index = _first(actions.outside(action) & _expanded(valid, action))
     if index is not None:
         chosen = action[index[: action.ndim - len(actions.space.shape or ())]].tolist()
         where = f"env {index[1]}, step {num_before[index[1]] + index[0] + 1}"
@@ -110,15 +223,15 @@ def _raise_first(faults: Iterator[Fault], hint: str) -> None:
 
 
 def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
-    """Return the index of the first number that is not finite among the cells that count, or None."""
+    """Return the index of the first number that is not finite where `counts` is True, or None."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return None
-    return _first(~np.isfinite(values) & _spread(counts, values))
+    return _first(~np.isfinite(values) & _expanded(counts, values))
 
 
 def _first(bad: Array) -> tuple[int, ...] | None:
     return tuple(np.argwhere(bad)[0].tolist()) if bad.any() else None
 
 
-def _spread(counts: Array, values: Array) -> Array:
+def _expanded(counts: Array, values: Array) -> Array:
     return counts.reshape(*counts.shape, *[1] * (values.ndim - counts.ndim))

@@ -1,7 +1,6 @@
-"""Weights for copies of a policy: when they are brought there, and which version they are.
+"""Weights for copies of a policy, which act on another device or in another process while the policy is trained.
 
-A copy acts elsewhere, on another device or in another process, while the policy is trained. Versions are counted from
-0, the weights that the first collection of a run is made with; `Policy.version` of the copy says which one it has.
+Versions are counted from 0, the weights of a run's first collection; `Policy.version` of the copy says which it has.
 """
 
 import copy
@@ -14,42 +13,41 @@ from torch import Tensor, nn
 
 from rltrainer.data.columns import require_device
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.interval import Every
+from rltrainer.interval import Every, as_every
 from rltrainer.nets import Policy
 from rltrainer.validation.field_rules import NonNegativeInt
 
 Counts = Mapping[str, float]
-"""A trainer's counters by the unit that they are in: how many of it are done."""
-
+"""A trainer's counters by their unit."""
 EACH_STEP = Every(1, "training_step")
 
 
 @dataclass
 class SyncState:
-    """State of a `WeightSync`: the version, and where the last look at the counter found it."""
+    """State of a `WeightSync`: the version, and the counter's value at the last look at it."""
 
     version: NonNegativeInt = 0
     seen: float | None = None
 
 
 class WeightSync:
-    """Brings weights when they are due, and counts their versions.
+    """Publishes weights when they are due, and counts their versions.
 
     Args:
-        owner: whose `sync_every` it is, for errors.
-        every: how often weights are due.
-        bring: is called with the version, and brings the weights of now.
+        owner: the collector's class, for errors.
+        every: how often weights are due; an int counts training steps, None is each.
+        publish: is called with the version, and gives the copy the policy's present weights.
     """
 
-    def __init__(self, owner: str, every: Every | None, bring: Callable[[int], None]) -> None:
-        check_every(owner, every)
-        self._owner, self._every, self._bring = owner, every or EACH_STEP, bring
+    def __init__(self, owner: str, every: int | Every | None, publish: Callable[[int], None]) -> None:
+        self._owner, self._publish = owner, publish
+        self._every = EACH_STEP if every is None else as_every(owner, every, "sync_every")
         self.state = SyncState()
-        self._is_there = False
+        self._is_published = False
 
     @property
     def version(self) -> int:
-        """The version that the copy has, or is brought next."""
+        """The version that the copy has, or is given next."""
         return self.state.version
 
     @property
@@ -58,58 +56,48 @@ class WeightSync:
         return self._every != EACH_STEP
 
     def sync(self, counts: Counts | None) -> bool:
-        """Bring the weights if they are due by a trainer's counters, or at once where nobody counts.
+        """Publish the weights if they are due by a trainer's counters, or at once without counters.
 
         Returns:
             whether the counters are those of a run that begins: its versions count from 0.
 
         Raises:
-            ParamsError: the trainer does not count what the interval is in.
+            ParamsError: the trainer does not count the interval's unit.
         """
         begins = counts is not None and counts.get("training_step") == 0
         if begins:  # wherever another run ended
             self.load(SyncState())
         state, seen = self.state, None
-        if counts is not None and self._every.unit != "second" and self._every.unit not in counts:
-            rule = f"must be in what the trainer counts ({', '.join(counts)})"
-            raise ParamsError(field_error_text(self._owner, "sync_every", rule, self._every))
         if counts is not None:
+            if self._every.unit != "second" and self._every.unit not in counts:
+                rule = f"must be in what the trainer counts ({', '.join(counts)})"
+                raise ParamsError(field_error_text(self._owner, "sync_every", rule, self._every))
             seen = self._every.now(counts.get(self._every.unit, 0))
         before, state.seen = state.seen, seen
         if seen is not None and before is not None and seen < before:  # another run begins
-            state.version, before, self._is_there = 0, None, False
+            state.version, before, self._is_published = 0, None, False
         is_due = seen is None or (before is not None and self._every.crossed(before, seen))
-        if self._is_there or before is not None:
+        if self._is_published or before is not None:
             state.version += is_due
-        if is_due or not self._is_there:
-            self.bring()
+        if is_due:
+            self._is_published = False
+        self.require()
         return begins
 
-    def bring(self) -> None:
-        """Bring the weights of now as the present version."""
-        self._bring(self.state.version)
-        self._is_there = True
-
     def require(self) -> None:
-        """Bring the weights unless some are there: nobody who acts shall do so with those of a copy's making."""
-        if not self._is_there:
-            self.bring()
+        """Publish the weights unless the copy has the present version."""
+        if not self._is_published:
+            self._publish(self.state.version)
+            self._is_published = True
 
     def load(self, state: SyncState) -> None:
-        """Go on with the versions of a run that was saved; the next collection is brought its weights."""
+        """Continue with the versions of a saved run, whose weights the next collection acts with."""
         self.state = SyncState(state.version, None if self._every.unit == "second" else state.seen)
-        self._is_there = False
-
-
-def check_every(owner: str, every: object) -> None:
-    """Raise a `ParamsError` unless a `sync_every` is an interval or None."""
-    if every is not None and not isinstance(every, Every):
-        hint = 'Write Every(4, "training_step").'
-        raise ParamsError(field_error_text(owner, "sync_every", "must be an Every or None", every, hint))
+        self._is_published = False
 
 
 def tensors_of(modules: Mapping[str, nn.Module]) -> list[tuple[str, Tensor]]:
-    """Return all parameters and buffers of modules with their names, in an order that a copy's are in too."""
+    """Return all parameters and buffers of modules with their names, in the same order for a copy."""
     named = []
     for name, module in modules.items():
         of_module: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
@@ -127,8 +115,8 @@ class CopyElsewhere:
         )
 
     @torch.no_grad()
-    def bring(self, version: int) -> None:
-        """Give the copy the weights of now, in their format, and what the policy explores by."""
+    def publish(self, version: int) -> None:
+        """Give the copy the present weights, in their format, and the policy's exploration."""
         if self.copy.weight_dtype is not self._policy.weight_dtype:
             self.copy.set_weight_dtype(self._policy.weight_dtype)
         torch._foreach_copy_(self._targets, self._sources)
@@ -137,14 +125,13 @@ class CopyElsewhere:
 
 
 def acting_policy(
-    owner: str, policy: Policy, device: torch.device | str | None, every: Every | None
+    owner: str, policy: Policy, device: torch.device | str | None, every: int | Every | None
 ) -> tuple[Policy, WeightSync | None]:
-    """Return the policy that acts on a device, and what brings it weights if it is a copy.
+    """Return the policy that acts on a device, and the `WeightSync` of it if it is a copy.
 
     Raises:
         ParamsError: there is no such device, or an interval without one.
     """
-    check_every(owner, every)
     if device is None:
         if every is not None:
             hint = "Without one the policy itself acts, always with its newest weights."
@@ -153,4 +140,4 @@ def acting_policy(
     if (there := require_device(owner, device)) == policy.device:
         return policy, None
     copied = CopyElsewhere(policy, there)
-    return copied.copy, WeightSync(owner, every, copied.bring)
+    return copied.copy, WeightSync(owner, every, copied.publish)

@@ -60,7 +60,7 @@ class BatchRecorder(TrainerHook):
 
     def __init__(self, folder: str | Path, every: int | Every = 100, max_files: int = 10) -> None:
         self.folder = Path(checked("BatchRecorder", "folder", folder, AnyPath))
-        self.every: Every = as_every("BatchRecorder", every, "training_step")
+        self.every: Every = as_every("BatchRecorder", every)
         self.max_files = checked("BatchRecorder", "max_files", max_files, PositiveInt)
         self.state = BatchRecorderState()
 

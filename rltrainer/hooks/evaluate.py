@@ -84,7 +84,7 @@ class Evaluate(TrainerHook):
     ) -> None:
         owner = "Evaluate"
         self.envs = checked(owner, "envs", envs, AnyEnvs)
-        self.every: Every = as_every(owner, every, "training_step")
+        self.every: Every = as_every(owner, every)
         self.num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt)
         self.name: str = checked(owner, "name", name, RowName)
         self.save_best_fn = checked(owner, "save_best_fn", save_best_fn, SaveBestFn | None)

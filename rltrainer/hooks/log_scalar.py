@@ -138,7 +138,7 @@ class LogScalar(TrainerHook):
     ) -> None:
         self.key = checked("LogScalar", "key", key, Key)
         self.reduction = checked("LogScalar", "reduction", reduction, Reduction)
-        self.every = None if every is None else as_every("LogScalar", every, "training_step")
+        self.every = None if every is None else as_every("LogScalar", every)
         self.std = checked("LogScalar", "std", std, Flag)
         self.log_pbar = checked("LogScalar", "log_pbar", log_pbar, Flag)
         self.prefix = checked("LogScalar", "log_as", log_as, Key | None) or self.key

@@ -55,7 +55,7 @@ class LogTiming(TrainerHook):
     state_class = Seconds
 
     def __init__(self, every: int | Every = 100) -> None:
-        self.every: Every = as_every("LogTiming", every, "training_step")
+        self.every: Every = as_every("LogTiming", every)
         self.state = Seconds()
         self._last_time: float | None = None
         self._begin_time: float | None = None
@@ -111,7 +111,7 @@ class ClearCudaCache(TrainerHook):
     """
 
     def __init__(self, every: int | Every = 100) -> None:
-        self.every: Every = as_every("ClearCudaCache", every, "training_step")
+        self.every: Every = as_every("ClearCudaCache", every)
 
     def post_steps(self, ctx: TrainerContext) -> None:
         """Empty the cache, if that is due."""

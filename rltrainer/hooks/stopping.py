@@ -69,7 +69,7 @@ class EarlyStopping(TrainerHook):
         self.min_delta = checked(owner, "min_delta", min_delta, NonNegativeFloat)
         self.min_looks = checked(owner, "min_looks", min_looks, NonNegativeInt)
         default = None if metric == "score" else Every(1, "epoch")
-        self.every = default if every is None else as_every(owner, every, "training_step")
+        self.every = default if every is None else as_every(owner, every)
         self.state = EarlyStoppingState()
 
     def setup(self, ctx: TrainerContext) -> None:

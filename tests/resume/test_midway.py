@@ -455,9 +455,9 @@ def wrong_states() -> Iterator[tuple[str, Callable[[State], Any], str]]:
     yield "four", lambda s: s["adapter"]["actions"].fill_(7.0), "adapter.actions: expected actions in Box"
     yield "four", lambda s: s["adapter"]["actions"].fill_(np.inf), "adapter.actions: holds NaN or infinity"
     yield "four", change("resetting", [4]), r"adapter.resetting: expected some of 4 envs, found \[4\]"
-    yield ("four", lambda s: s["episodes"].update(returns=torch.zeros(3)), "collector.episodes.returns: expected flo")
-    yield "four", lambda s: s["episodes"]["returns"].fill_(np.nan), "collector.episodes.returns: holds NaN or infinity"
-    yield ("four", lambda s: s["episodes"]["lengths"].fill_(-1), "collector.episodes.lengths: expected non-neg")
+    yield ("four", lambda s: s["episodes"].update(returns=torch.zeros(3)), "collector.episodes: returns: expected flo")
+    yield "four", lambda s: s["episodes"]["returns"].fill_(np.nan), "collector.episodes: returns: holds NaN or infinity"
+    yield ("four", lambda s: s["episodes"]["lengths"].fill_(-1), "collector.episodes: lengths: expected non-neg")
     yield "four", change("envs", 3), "adapter.envs: expected a mapping"
     yield ("native", lambda s: s["adapter"]["envs"].update(steps=torch.zeros(7)), "adapter.envs.steps: expected finite")
     yield "native", lambda s: s["adapter"]["envs"]["state"].fill_(np.nan), "adapter.envs.state: expected finite float64"

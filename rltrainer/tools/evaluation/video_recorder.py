@@ -33,7 +33,7 @@ class VideoRecorder(TrainerHook):
 
     Args:
         folder: for the files; made where it is missing.
-        every: the interval, an int in epochs.
+        every: the interval; an int counts training steps.
         env: a gymnasium id, or a factory of an env that renders with `"rgb_array"`; None films the test envs, which
             must be made with `render_mode="rgb_array"`.
         num_episodes: how many, each time.
@@ -49,7 +49,7 @@ class VideoRecorder(TrainerHook):
     def __init__(
         self,
         folder: str | Path,
-        every: int | Every = 1,
+        every: int | Every = Every(1, "epoch"),
         env: str | Callable[[], gym.Env[Any, Any]] | None = None,
         *,
         num_episodes: int = 1,
@@ -59,7 +59,7 @@ class VideoRecorder(TrainerHook):
     ) -> None:
         owner = "VideoRecorder"
         self.folder = Path(checked(owner, "folder", folder, AnyPath))
-        self.every: Every = as_every(owner, every, "epoch")
+        self.every: Every = as_every(owner, every)
         self.env = checked(owner, "env", env, EnvOrFactory | None)
         self.num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt)
         self.fps = checked(owner, "fps", fps, PositiveFloat | None)

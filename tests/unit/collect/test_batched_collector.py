@@ -538,7 +538,7 @@ def test_envs_that_cannot_be_stepped_alone() -> None:
     with pytest.raises(ParamsError, match=text):
         batched(envs)
     envs.close()
-    with pytest.raises(ParamsError, match=r"^Collector.envs: must be a gymnasium VectorEnv; got 'CartPole-v1' \(str\)"):
+    with pytest.raises(ParamsError, match=r"^Collector.envs: must be a VectorEnv; got 'CartPole-v1' \(str\)"):
         rl.BatchedCollector(tiny_actor_critic(native), "CartPole-v1")  # type: ignore[arg-type]  # on purpose
 
 

@@ -276,12 +276,12 @@ def test_wrong_kinds_of_arguments_are_named() -> None:
     envs = counting_envs()
     policy: Any = tiny_actor_critic(envs)
     with pytest.raises(
-        ParamsError, match="Collector.envs: must be a gymnasium VectorEnv; got .*CountingEnv.*rl.make_vec"
+        ParamsError, match="Collector.envs: must be a VectorEnv; got .*CountingEnv.*rl.make_vec"
     ):
         rl.Collector(policy, CountingEnv())  # type: ignore[arg-type]
     with pytest.raises(ParamsError, match="Collector.policy: must be a Policy; got 'policy'"):
         rl.Collector("policy", envs)  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match="Collector.buffer: must be a ReplayBuffer or None; got 3"):
+    with pytest.raises(ParamsError, match="Collector.buffer: must be a ReplayBuffer or RolloutBuffer; got 3"):
         rl.Collector(policy, envs, 3)  # type: ignore[arg-type]
     with pytest.raises(ParamsError, match="Collector.buffer: must be given to look at what was stored"):
         rl.Collector(policy, envs).rollout()

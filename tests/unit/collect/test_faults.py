@@ -368,7 +368,7 @@ def test_a_collector_does_not_take_columns_that_it_cannot_fill(buffer_class: str
         if buffer_class == "replay"
         else rl.RolloutBuffer(4, 2, *spaces, extra=extra)
     )
-    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that somebody fills; QNetwork fills {'version'"
+    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that the policy fills; QNetwork fills {'version'"
     with pytest.raises(ParamsError, match=text):
         rl.Collector(rl.QNetwork.for_envs(envs), envs, buffer)
 

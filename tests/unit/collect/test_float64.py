@@ -62,7 +62,7 @@ def test_a_copy_on_another_device_follows() -> None:
         policy.set_weight_dtype(dtype)
         with torch.no_grad():
             policy.actor[2].linear.bias.add_(1 / 3)
-        copied.bring(1)
+        copied.publish(1)
         own, other = policy.state_dict(), copied.copy.state_dict()
         assert {key: value.dtype for key, value in own.items()} == {key: value.dtype for key, value in other.items()}
         assert all(torch.equal(value, other[key]) for key, value in own.items())

@@ -269,7 +269,7 @@ def test_a_column_that_is_declared_otherwise_is_an_error() -> None:
     envs = counting_envs(2)
     spaces = (envs.single_observation_space, envs.single_action_space)
     buffer = rl.RolloutBuffer(4, 2, *spaces, extra={"log_prob": ((1,), torch.float32)})
-    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that somebody fills; ActorCritic fills {'log_prob'"
+    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that the policy fills; ActorCritic fills {"
     with pytest.raises(ParamsError, match=text):
         rl.Collector(tiny_actor_critic(envs), envs, buffer)
 
@@ -291,7 +291,7 @@ def test_a_column_that_nobody_fills_is_an_error_not_zeros() -> None:
 def test_columns_of_the_policys_choices_need_the_policys_choices(how: str) -> None:
     one = collector(columns=("state", "asked"))
     one.exploration = rl.EpsilonGreedy(0.5) if how == "exploration" else None
-    with pytest.raises(ParamsError, match=r"^Collector.buffer.extra: must hold nothing of .*; got \['asked'\]"):
+    with pytest.raises(ParamsError, match=r"^Collector.buffer.extra: must hold no column of .*; got \['asked'\]"):
         one.collect(num_steps=4, random=how == "random")
     one.collect(num_steps=4, explore=False)
 

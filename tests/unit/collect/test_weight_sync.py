@@ -64,9 +64,9 @@ def test_an_interval_that_the_trainer_does_not_count() -> None:
     text = r"Collector\.sync_every: must be in what the trainer counts \(training_step\); got Every\(n=2, unit='epoch'"
     with pytest.raises(ParamsError, match=text):
         brought(rl.Every(2, "epoch"), steps(1))
-    text = r"Collector\.sync_every: must be an Every or None; got 3 \(int\)\. Write Every\(4, \"training_step\"\)\."
+    text = r"Collector\.sync_every: must be a positive integer, of training steps, or an Every; got 0 \(int\)"
     with pytest.raises(ParamsError, match=text):
-        brought(3, [])  # type: ignore[arg-type]  # wrong on purpose
+        brought(0, [])
 
 
 class Far(Constant):
@@ -86,7 +86,7 @@ def test_a_collector_acts_on_a_copy_elsewhere() -> None:
     policy.set(3.0)
     policy.progress = lambda: 0.5  # type: ignore[method-assign]  # a trainer's
     policy.exploration = rl.GaussianNoise(0.1)
-    copied.bring(7)
+    copied.publish(7)
     assert copied.copy.weight.tolist() == policy.weight.tolist() == [3.0] * 8
     assert (copied.copy.version, copied.copy.progress()) == (7, 0.5)
     assert copied.copy.exploration is policy.exploration

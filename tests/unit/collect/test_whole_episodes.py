@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import rltrainer as rl
-from rltrainer.collect import watch
+from rltrainer.collect import faults
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
@@ -250,14 +250,14 @@ def test_the_limit_is_a_positive_integer(value: Any) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a look at the clock take `clock.step` seconds, and an episode be long from 10 steps and 5 seconds on."""
     for name, value in {"LONG_EPISODE": 10, "LONG_WAIT": 5.0, "LOOK_EVERY": 1}.items():
-        monkeypatch.setattr(watch, name, value)
+        monkeypatch.setattr(faults, name, value)
 
     def look() -> float:
         clock.now += clock.step
         return float(clock.now)
 
     clock = SimpleNamespace(now=0.0, step=1.0, monotonic=look)
-    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(faults, "time", clock)
     return clock
 
 

@@ -271,7 +271,7 @@ def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch:
     ("field", "rule", "accepted"),
     [
         ("folder", "must be a path", ("",)),
-        ("every", "must be a positive integer, of epochs, or an Every", ()),
+        ("every", "must be a positive integer, of training steps, or an Every", ()),
         ("env", "must be a gymnasium id or a factory of envs or None", (None,)),
         ("num_episodes", "must be a positive integer", ()),
         ("fps", "must be a positive finite number or None", (None,)),
