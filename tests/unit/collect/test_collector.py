@@ -275,9 +275,7 @@ def test_a_buffer_for_other_spaces_or_envs_is_refused() -> None:
 def test_wrong_kinds_of_arguments_are_named() -> None:
     envs = counting_envs()
     policy: Any = tiny_actor_critic(envs)
-    with pytest.raises(
-        ParamsError, match="Collector.envs: must be a VectorEnv; got .*CountingEnv.*rl.make_vec"
-    ):
+    with pytest.raises(ParamsError, match="Collector.envs: must be a VectorEnv; got .*CountingEnv.*rl.make_vec"):
         rl.Collector(policy, CountingEnv())  # type: ignore[arg-type]
     with pytest.raises(ParamsError, match="Collector.policy: must be a Policy; got 'policy'"):
         rl.Collector("policy", envs)  # type: ignore[arg-type]

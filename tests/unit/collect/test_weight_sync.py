@@ -16,7 +16,7 @@ from rltrainer.errors import EnvError, ParamsError
 from tests.unit.collect.async_parts import Constant, seven_training_steps, wide
 
 
-def brought(every: rl.Every | None, counts: list[Any], state: SyncState | None = None) -> list[int | None]:
+def brought(every: int | rl.Every | None, counts: list[Any], state: SyncState | None = None) -> list[int | None]:
     """Return which version each look at the counters brings; None for nothing."""
     found: list[int] = []
     sync = WeightSync("Collector", every, found.append)
