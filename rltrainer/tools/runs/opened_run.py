@@ -22,15 +22,11 @@ from rltrainer.validation.field_rules import AnyPath, checked
 
 @dataclass(frozen=True)
 class Run:
-    """A run in its folder, which may still be training; `open_run` makes one. Files are read when they are asked for.
-
-    Args:
-        folder: its paths.
-        told: what the run was told, as it stands in `params.json`.
-    """
+    """A run in its folder, which may still be training; `open_run` makes one. Files are read on access."""
 
     folder: RunFolder
     told: Mapping[str, Any] = field(repr=False)
+    """The contents of `params.json`."""
 
     @property
     def name(self) -> str:
@@ -49,12 +45,12 @@ class Run:
 
     @property
     def algorithm_class(self) -> str | None:
-        """The name of the algorithm's class; None in folders of before it was written there."""
+        """The name of the algorithm's class."""
         return self._text("algorithm_class")
 
     @property
     def versions(self) -> dict[str, str | None]:
-        """The versions of what ran, by package."""
+        """The versions of the packages that ran."""
         return self._part("versions")
 
     @property
@@ -64,14 +60,14 @@ class Run:
 
     @property
     def git(self) -> dict[str, Any] | None:
-        """`commit`, and `dirty` if tracked files differed from it; None where the program ran in no repository."""
+        """`commit`, and `dirty` if tracked files differed from it; None outside a repository."""
         return self._part("git") or None
 
     @property
     def env_id(self) -> str | None:
-        """The gymnasium id of the env; None where a factory or wrappers made it, and in older folders.
+        """The gymnasium id of the env; None where a factory or wrappers made it.
 
-        None, too, of an id with a module (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
+        None also for an id with a module (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
         """
         found = self._part("env").get("id")
         return found if isinstance(found, str) and ":" not in found else None
@@ -85,27 +81,19 @@ class Run:
 
     @cached_property
     def log(self) -> list[LogRow]:
-        """The rows of its newest JSON lines, read once; `open_run` again sees what was written since.
-
-        Raises:
-            CheckpointError: the log is damaged, or there are logs of other kinds only.
-        """
+        """The rows of its newest JSON lines, read once; `open_run` reads them again."""
         return read_log(self.folder.logs)
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of rows that the log has, in the order of their first."""
+        """The kinds of rows in the log, in order of first appearance."""
         return list(dict.fromkeys(row.kind for row in self.log))
 
     def rows(self, kind: str) -> Columns:
-        """Return the rows of one kind as columns: `run.rows("test")["score"]` beside `run.rows("test")["step"]`.
-
-        Args:
-            kind: "training", "test", "update", "epoch", or another of `kinds`.
+        """Return the R rows of one of `kinds` as columns: `run.rows("test")["score"]`.
 
         Returns:
-            `step` [R] as int64, and each number by its name, without its kind, [R] as float64: NaN where a row has
-            none. Only an empty `step` if there are no such rows.
+            `step` [R] int64, and each number by its name, [R] float64, NaN where a row lacks it.
         """
         return columns(self.log, kind)
 
@@ -115,7 +103,7 @@ class Run:
 
     @property
     def newest_checkpoint(self) -> Path | None:
-        """The newest checkpoint with a manifest that can be read; None if there is none."""
+        """The newest checkpoint with a readable manifest, or None."""
         found = checkpoints_in(self.folder.checkpoints)
         return next((each.path for each in found if each.manifest is not None), None)
 
@@ -131,9 +119,9 @@ class Run:
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason of its end: "max_epochs" of its beginning, "stop_fn", or a hook's word; None while it may go on.
+        """The reason of its end: "max_epochs", "stop_fn", or a hook's word; None while it may continue.
 
-        A hook's reason is in checkpoints only, which a sweep removes: `SweepTrial.state` says who was pruned.
+        Only checkpoints hold a hook's reason, and a sweep removes them: `SweepTrial.state` tells pruned trials.
         """
         if (checkpoint := self.newest_checkpoint) is not None:
             reason = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError).get("stop_reason")
@@ -166,13 +154,10 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Return the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
-
-    Args:
-        path: the folder.
+    """Read the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
 
     Raises:
-        CheckpointError: there is none, or it holds neither `params.json` nor a log.
+        CheckpointError: the folder is missing, or holds neither `params.json` nor a log.
     """
     folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
     if not _is_run(folder.path):
@@ -192,12 +177,12 @@ def _is_run(path: Path) -> bool:
 
 
 def run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a path is, or in which it is a file or a checkpoint; None if there is none."""
+    """Return the folder of the run to which a path belongs, or None."""
     return next(filter(_is_run, [path, *path.parents][:4]), None)
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the folder of a run, or those of all runs in a folder and its folders, by name."""
+    """Return the folder of a run, or the folders of all runs below it, by name."""
     if not path.is_dir() or _is_run(path):
         return [path]
     folders = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]  # a link may be a circle
@@ -205,7 +190,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _instead_of_a_run(path: Path) -> str:
-    """Return what a path is that is no run's, and which run may be meant."""
+    """Describe a path that is no run's, and suggest the nearest run."""
     if path.is_dir():
         found, meant = "holds neither params.json nor logs", sorted(filter(_is_run, path.iterdir()))
     elif path.exists():

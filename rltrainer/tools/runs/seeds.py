@@ -1,4 +1,4 @@
-"""One program for several seeds: a process of one thread for each, as many at a time as there are cores."""
+"""One program for several seeds: each in a process of one thread, as many at a time as there are cores."""
 
 import dataclasses
 import statistics
@@ -23,17 +23,12 @@ MakeFn = Annotated[Callable[[int], Any], a_callable("(seed) -> trainer")]
 
 @dataclass(frozen=True)
 class SeedRun(Generic[T]):
-    """The outcome of one seed.
-
-    Args:
-        seed: which.
-        result: what its run returned; None if it failed.
-        error: the traceback if it failed, or how its process died; else None.
-    """
+    """The outcome of one seed; `result` is None if it failed."""
 
     seed: int
     result: T | None
     error: str | None = None
+    """The traceback of a failed run, or how its process died."""
 
 
 @overload
@@ -52,23 +47,21 @@ def run_seeds(
     num_processes: int | None = None,
     show_progress: bool = True,
 ) -> list[SeedRun[Any]]:
-    """Run a program once for each seed, in processes of one thread, and return what came of each.
+    """Run a program once for each seed, in processes of one thread.
 
-    A seed that fails is shown with its traceback when it does, and leaves the others alone. Ctrl-C ends all: runs with
-    checkpoints are saved. The call belongs under `if __name__ == "__main__":`.
+    A failing seed prints its traceback and leaves the others alone. Ctrl-C ends all; runs with checkpoints are saved.
+    Write the call under `if __name__ == "__main__":`.
 
     Args:
-        make: given a seed, returns a trainer, which is run without display; or does all by itself, and returns what it
-            likes. Before it, `rl.seed` is called with the seed.
-        seeds: which.
-        num_processes: how many at a time; None takes as many as this process may use cores.
-        show_progress: show one bar for all.
+        make: a function of a seed that returns a trainer, which is run without display, or any result of its own;
+            `rl.seed` is called before it.
+        num_processes: seeds at a time; None takes one per core.
 
     Returns:
         the outcomes in the order of the seeds; results are `InfoStats` where `make` returns trainers.
 
     Raises:
-        ParamsError: an argument breaks its rule, or `make` cannot travel to another process.
+        ParamsError: an argument breaks its rule, or `make` cannot be sent to another process.
         RLTrainerError: all seeds failed; the text has the first one's traceback.
     """
     make = checked("run_seeds", "make", make, MakeFn)
@@ -86,7 +79,6 @@ def run_seeds(
 
 
 def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
-    """Run a program for a seed, in a process of its own."""
     seed_everything(seed)
     made = make(seed)
     if not isinstance(made, Trainer):
@@ -96,7 +88,7 @@ def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
 
 
 class _Outcomes:
-    """Outcomes of the seeds so far, shown on one bar, with a word on each that fails."""
+    """Outcomes of the seeds so far, shown on one bar."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -104,17 +96,17 @@ class _Outcomes:
         self.runs: dict[int, SeedRun[Any]] = {}
 
     def progress(self, number: int, share: float, score: float | None) -> None:
-        """Move the bar, and show the mean of the best scores so far."""
+        """Move the bar and show the mean of the best scores so far."""
         if score is not None:
             self._scores[number] = score
         mean = {"mean_best_score": f"{statistics.mean(self._scores.values()):.4g}"} if self._scores else {}
         self._bar.move(number, share, **mean)
 
     def answer(self, number: int, question: Any) -> None:
-        """Know no answer: a seed asks nothing."""
+        """Return nothing: a seed asks nothing."""
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
-        """Count a seed as done, and say so if it failed."""
+        """Record a finished seed."""
         self.runs[number] = SeedRun(number, result, error)
         if error is not None:
             self._bar.complain(f"run_seeds: seed {number} failed:\n{error}")

@@ -27,50 +27,33 @@ State = Literal["complete", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class SweepTrial:
-    """One choice of what a sweep varies, and what came of it.
-
-    Args:
-        number: from 0.
-        state: "complete", "pruned", or "failed".
-        fields: what it had of the fields that vary, by name.
-        score: the mean over its seeds of the scores of the last test steps; of a pruned trial what it had come to,
-            None of a failed one.
-        scores: the scores of its test steps, by their number from 1, as the pruner saw them.
-        folders: of its runs, by seed.
-        error: the traceback if it failed, or how its process died; else None.
-    """
+    """One trial of a sweep: the values of the fields that vary, and their score."""
 
     number: int
     state: State
     fields: Mapping[str, Any]
     score: float | None
+    """The mean over its seeds of the last test scores; of a pruned trial the last report, of a failed one None."""
     scores: Mapping[int, float]
+    """Scores by the number of the test step, from 1, as the pruner saw them."""
     folders: Mapping[int, RunFolder]
+    """The folders of its runs by seed."""
     error: str | None = None
+    """The traceback of a failed trial, or how its process died."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The outcome of `rl.sweep`; `rl.open_sweep` reads it back.
-
-    Args:
-        path: the folder of the sweep.
-        trials: by number.
-        swept: the recipe, without what varies; None if a function made the trainers, or if the folder holds only the
-            name of what is in it, such as an env of yours.
-    """
+    """The outcome of `rl.sweep`; `rl.open_sweep` reads it back."""
 
     path: Path
     trials: tuple[SweepTrial, ...]
     swept: AnyRecipe | None = None
+    """The recipe that the trials vary; None if a function made the trainers, or the folder only names an env."""
 
     @property
     def best(self) -> SweepTrial:
-        """The trial with the highest score of those that came to their end; of equal ones the first.
-
-        Raises:
-            RLTrainerError: none came to its end, so far.
-        """
+        """The complete trial with the highest score; an `RLTrainerError` if there is none yet."""
         complete = [trial for trial in self.trials if trial.state == "complete"]
         if not complete:
             text = f"of {len(self.trials)} trials that are over none came to its end"
@@ -79,12 +62,7 @@ class SweepResult:
 
     @property
     def recipe(self) -> AnyRecipe:
-        """The recipe with the fields of the best trial, to train it for longer.
-
-        Raises:
-            ParamsError: there is no recipe; see `swept`.
-            RLTrainerError: no trial came to its end, so far.
-        """
+        """The recipe with the fields of the best trial, to train it for longer; a `ParamsError` without `swept`."""
         if self.swept is None:
             made = "a function made the trainers, or the folder only names an env of yours"
             hint = "Call your function, or your recipe's with_fields, with **result.best.fields."
@@ -100,16 +78,12 @@ STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": 
 
 
 def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
-    """Return the sweep in a folder as `rl.sweep` returned it, or as far as it has come: it may be running still.
+    """Read the sweep in a folder, which may still be running; unfinished trials are left out.
 
-    Trials that are not over are left out. Of a class or function that varies, such as a class of yours, the name is
-    returned.
-
-    Args:
-        path: the folder.
+    A varying class or function, such as one of yours, is returned as its name.
 
     Raises:
-        CheckpointError: there is none, or it is no sweep's, or damaged.
+        CheckpointError: the folder is missing, no sweep's, or damaged.
         MissingExtraError: Optuna is not installed.
     """
     require_optuna("rl.open_sweep")
@@ -132,7 +106,7 @@ def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
 
 
 def as_trial(trial: "optuna.trial.FrozenTrial", fields: Mapping[str, Any], folder: Path, seeds: range) -> SweepTrial:
-    """Return a trial of a study that is over."""
+    """Return a finished trial of a study."""
     error = trial.user_attrs.get("error")
     return SweepTrial(
         trial.number, STATES[trial.state.name], fields, trial.value, dict(sorted(trial.intermediate_values.items())),
@@ -142,7 +116,7 @@ def as_trial(trial: "optuna.trial.FrozenTrial", fields: Mapping[str, Any], folde
 
 
 def run_paths(folder: Path, number: int, seeds: range) -> dict[int, Path]:
-    """Return the folders of a trial's runs by their seeds."""
+    """Return the folders of a trial's runs by seed."""
     return {seed: folder / f"trial-{number:03}" / f"seed-{seed}" for seed in seeds}
 
 
@@ -160,7 +134,7 @@ def read_described(path: Path) -> Any:
 
 
 def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
-    """Return the fields of a trial; what was drawn for it, if it ended before they were noted."""
+    """Return a trial's fields, or its draws if it ended before they were recorded."""
     if (plain := trial.user_attrs.get(FIELDS)) is None:
         return dict(trial.params)
     where = f"{folder / STUDY}: the fields of trial {trial.number}"
@@ -180,7 +154,7 @@ def _no_such(path: str, name: str) -> str:
 
 
 def _with_names(plain: Any) -> Any:
-    """Return plain data with names, as texts, in place of what a reader makes only of what it is given."""
+    """Replace live objects and unknown classes in plain data by their names."""
     match plain:
         case {"live": str(name)} | {"params": str(name), "own": _}:
             return name
@@ -196,7 +170,6 @@ def _with_names(plain: Any) -> Any:
 
 
 def _recipe(make: Mapping[str, Any]) -> AnyRecipe | None:
-    """Return the recipe of a sweep; None if a function made its trainers, or its file holds only names of it."""
     try:
         cls = OfflineRecipe if "data" in make else Recipe
         return cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))

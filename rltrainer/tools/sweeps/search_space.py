@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Numbers from `low` to `high`, all alike.
-
-    Args:
-        low, high: the least and the greatest.
-
-    Raises:
-        ParamsError: they are no finite numbers, or not in this order.
-    """
+    """Numbers from `low` to `high`, all equally likely."""
 
     low: float
     high: float
@@ -44,14 +37,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform(Uniform):
-    """Positive numbers from `low` to `high`, each power of ten as likely as the next: learning rates, coefficients.
-
-    Args:
-        low, high: the least and the greatest.
-
-    Raises:
-        ParamsError: they are no positive finite numbers, or not in this order.
-    """
+    """Positive numbers from `low` to `high` on a logarithmic scale: learning rates, coefficients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +51,7 @@ Range = Uniform | range | Sequence[Any]
 
 
 def check_range(owner: str, name: str, values: Any) -> None:
-    """Raise a `ParamsError` of the owner's if this is no range, or an empty one."""
+    """Raise a `ParamsError` unless this is a range of two values at least."""
     if isinstance(values, Uniform) or (isinstance(values, range) and len(values) > 1):
         return
     if isinstance(values, range) or not isinstance(values, list | tuple) or len(values) < 2:
@@ -86,7 +72,7 @@ def check_range(owner: str, name: str, values: Any) -> None:
 
 
 def draw(trial: "optuna.trial.BaseTrial", name: str, values: Range) -> Any:
-    """Return the value that a trial has of a range."""
+    """Return a trial's value of a range."""
     if isinstance(values, Uniform):
         return trial.suggest_float(name, values.low, values.high, log=isinstance(values, LogUniform))
     if isinstance(values, range):
@@ -97,7 +83,7 @@ def draw(trial: "optuna.trial.BaseTrial", name: str, values: Range) -> Any:
 
 
 def ends(values: Range) -> list[Any]:
-    """Return values which a field takes if it takes all of a range: its ends, or each of a list."""
+    """Return the values to try on a field: the ends of a range, or each of a list."""
     if isinstance(values, Uniform):
         return [values.low, values.high]
     return [values[0], values[-1]] if isinstance(values, range) else list(values)
@@ -113,7 +99,7 @@ def as_plain(values: Range) -> Any:
 
 
 def label(value: Any) -> bool | int | float | str | None:
-    """Return what stands for a value of a list in a study, which holds numbers and texts only."""
+    """Return a listed value as the number or text that a study can hold."""
     plain = to_plain(value)
     is_number = isinstance(plain, bool | int | float) and math.isfinite(plain)
     return plain if plain is None or is_number or isinstance(plain, str) else json.dumps(plain, sort_keys=True)
@@ -156,7 +142,7 @@ class SearchSpace:
         return dict(fields)
 
     def to_plain(self) -> Any:
-        """Return what varies as plain data; a function by its name."""
+        """Return the space as plain data; a function by its name."""
         if callable(self._space):
             return to_plain(self._space)
         return {name: as_plain(values) for name, values in self._space.items()}

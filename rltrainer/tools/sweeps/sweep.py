@@ -1,7 +1,7 @@
 """Many trials of a training, each with other values of some fields: which are the best?
 
-A trial gets its values from Optuna, runs in a process of its own, and tells the score of each test step; Optuna says
-whether it is worth going on. Everything is in one folder, from which the same call goes on after a kill.
+A trial gets its values from Optuna, runs in its own process and reports the score of each test step; Optuna decides
+whether it continues. Everything is in one folder, from which the same call continues after a kill.
 """
 
 import os
@@ -48,37 +48,30 @@ def sweep(
 ) -> SweepResult:
     """Train with many choices of some fields, and return which scored best.
 
-    Trials run in processes of one thread. After each test step the score is reported to Optuna, which ends trials that
-    are worse than others were. The study is in the folder: the same call goes on with it, takes up trials that were cut
-    off where their checkpoints are, and starts those that are left. Checkpoints of a trial that is complete or pruned
-    are removed. The call belongs under `if __name__ == "__main__":`.
+    Trials run in processes of one thread. After each test step Optuna gets the score and may prune the trial. The same
+    call on the same folder resumes interrupted trials from their checkpoints and starts those that are left; the
+    checkpoints of finished trials are removed. Write the call under `if __name__ == "__main__":`.
 
     Args:
-        make: the name of a recipe, an env's id (its best recipe is taken), a recipe, or a function that is called with
-            a seed and, by name, with what varies, and returns a trainer with a test collector, or a score. Before it,
-            `rl.seed` is called with the seed.
-        space: what varies: by the names of fields, as `rl.train` takes them, or of the function's arguments,
-            `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values. Or a function of an
-            Optuna trial that returns values by these names. None: ranges that are usual for the recipe's algorithm.
-        path: the folder of this sweep, and no other.
-        num_trials: in all, those of earlier calls too.
-        num_seeds: runs of each trial, one after the other, with `seed`, `seed + 1`, ...; the mean counts.
-        seed: of the first run of each trial, and of what Optuna draws.
-        pruner: ends trials early; None takes Optuna's median pruner, after five trials and a third of a run.
-            `optuna.pruners.NopPruner()` ends none.
+        make: the name of a recipe, an env's id (for its best recipe), a recipe, or a function of a seed and, by name,
+            the varying values, which returns a trainer with a test collector, or a score; `rl.seed` is called before.
+        space: a range for each varying field, as `rl.train` takes it, or argument of the function: `rl.Uniform`,
+            `rl.LogUniform`, Python's `range` for integers, or a list of values. Or a function of an Optuna trial that
+            returns values by name. None: the usual ranges of the recipe's algorithm.
+        path: the folder of this sweep alone.
+        num_trials: in all, including earlier calls.
+        num_seeds: runs of each trial, one after the other, with `seed`, `seed + 1`, ...; their mean counts.
+        seed: of the first run of each trial, and of Optuna's draws.
+        pruner: None takes Optuna's median pruner, after five trials and a third of a run;
+            `optuna.pruners.NopPruner()` prunes none.
         sampler: called with `seed=`, such as `optuna.samplers.GPSampler`; None takes `TPESampler`.
-        num_processes: trials at a time; None takes as many as this process may use cores. With 1 the trials are the
-            same each time, also after a kill.
-        show_progress: show a bar, and a line for each trial.
-
-    Returns:
-        all trials, the best of them, and the recipe of it.
+        num_processes: trials at a time; None takes one per core. With 1 the trials are reproducible, even after a kill.
 
     Raises:
-        ParamsError: an argument breaks its rule, a name is no field, or a field does not take a value of its range.
-        CheckpointError: the folder holds another sweep, or is damaged, or cannot be written, or another process writes
-            there. A trial that a full disk ended is not over: the same call takes it up again.
-        RLTrainerError: no trial came to its end; the text has the first one's traceback.
+        ParamsError: an argument breaks its rule, a name is no field, or a field refuses a value of its range.
+        CheckpointError: the folder holds another sweep, is damaged, cannot be written, or is in use by another
+            process. A trial that a full disk ended is resumed by the same call.
+        RLTrainerError: no trial finished; the text has the first one's traceback.
         MissingExtraError: Optuna is not installed.
     """
     require_optuna()
@@ -106,7 +99,7 @@ def sweep(
 
 
 class _Trials:
-    """The trials of a sweep: who begins, what is asked while they run, what came of them."""
+    """The trials of a sweep: starts them, answers their reports, records their ends."""
 
     def __init__(self, study: Study, space: SearchSpace, make: Make, folder: Path, seeds: range, bar: Bar) -> None:
         self._study, self._space, self._make, self._folder, self._seeds = study, space, make, folder, seeds
@@ -114,7 +107,7 @@ class _Trials:
         self._running: dict[int, optuna.trial.Trial] = {}
 
     def jobs(self, num_trials: int) -> Iterator[tuple[int, Job]]:
-        """Yield the trials that were cut off, and new ones up to so many in all."""
+        """Yield the interrupted trials, then new ones up to `num_trials` in all."""
         earlier = self._study.trials
         for trial in earlier:  # a kill may have come between their ends and this
             self._remove_checkpoints(trial)
@@ -128,16 +121,16 @@ class _Trials:
             yield number, TrialJob(self._make, fields, run_paths(self._folder, number, self._seeds))
 
     def progress(self, number: int, share: float, score: float | None) -> None:
-        """Do nothing: test steps and ends move the bar."""
+        """Ignore progress: test steps and ends move the bar."""
 
     def answer(self, number: int, question: ScoreReport) -> bool:
-        """Return whether a trial shall end after a test step."""
+        """Return whether to prune a trial after a test step."""
         step, num_tests = question.step, question.num_tests
         self._bar.move(number, min(step / (num_tests * len(self._seeds)), 1.0))
         return self._study.is_pruned(self._running[number], step, question.score, num_tests)
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
-        """Note the score of a trial, or why it has none."""
+        """Record the score of a trial, or its error; after a full disk nothing, so that the next call resumes it."""
         if isinstance(result, DiskRefusal):
             text = f"the disk ended trial {number} ({result.cause})"
             hint = "The same call takes it up again, with those that were running, when the disk can be written"
@@ -159,7 +152,6 @@ class _Trials:
         return [self._read(trial.number) for trial in self._study.trials]
 
     def _remove_checkpoints(self, trial: "optuna.trial.FrozenTrial") -> None:
-        """Remove the checkpoints of a trial if it is noted as complete or pruned: nothing goes on from them."""
         if trial.state.name in ("COMPLETE", "PRUNED"):
             for path in run_paths(self._folder, trial.number, self._seeds).values():
                 remove(RunFolder(path).checkpoints)
@@ -189,7 +181,7 @@ def _as_make(make: str | Make) -> Make:
 
 
 def _described(make: Make, space: SearchSpace, num_seeds: int, seed: int) -> dict[str, Any]:
-    """Return what makes a sweep this one, as plain data."""
+    """Return the identity of a sweep as plain data."""
     trained = make.to_plain()["fields"] if isinstance(make, AnyRecipe) else to_plain(make)
     return {"make": trained, "space": space.to_plain(), "num_seeds": num_seeds, "seed": seed}
 
@@ -209,7 +201,6 @@ def _check_same(path: Path, described: dict[str, Any]) -> None:
 
 
 def _differences(found: Any, given: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two values of plain data differ, by name."""
     if isinstance(found, dict) and isinstance(given, dict):
         for key in dict.fromkeys([*found, *given]):
             yield from _differences(found.get(key, "nothing"), given.get(key, "nothing"), f"{name}.{key}".lstrip("."))
