@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 FEW_POINTS = 40
 """Up to so many, each is marked."""
 

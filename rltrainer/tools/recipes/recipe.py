@@ -1,4 +1,4 @@
-"""A recipe of a training in an env: how many steps, of how many envs, with how large a buffer."""
+"""Recipes: all settings of a training as data, in an env or from logged data."""
 
 import dataclasses
 import math
@@ -70,11 +70,7 @@ OF_TRAIN = ("data", "folder")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AnyRecipe(Params):
-    """All that makes a training, as data: `recipe.make_trainer().run()`. A child says in an env, or from logged data.
-
-    Raises:
-        ParamsError: a value breaks its field's rule, or an option is none of the policy's or trainer's.
-    """
+    """All settings of a training as data: `recipe.make_trainer().run()`; in an env or from logged data."""
 
     algorithm: str
     """Name of the algorithm, such as "ppo"."""
@@ -91,8 +87,7 @@ class AnyRecipe(Params):
     info_keys: Keys | AnyText = ()
     """Keys of the infos with which episodes end, whose means are logged beside returns, such as `("is_success",)`."""
     max_epochs: PositiveInt = 20
-    """Number of epochs, each of which ends with a test step: as near to it as epochs of equally many whole collections
-    come."""
+    """Epochs, each of which ends with a test step; rounded so that all have equally many whole collections."""
     test_step_num_episodes: PositiveInt = 10
     """Episodes of a test step, each in an env of its own."""
     params: Annotated[
@@ -102,12 +97,10 @@ class AnyRecipe(Params):
     policy: Options = dataclasses.field(default_factory=dict)
     """Options of the policy, as its class's `for_envs` takes them."""
     start: AnyPath | None = None
-    """A saved algorithm to go on with: its networks, statistics and optimizers stand in place of new ones.
-
-    A file, a checkpoint, or the folder of a run, whose best algorithm is meant."""
+    """A saved algorithm whose networks, statistics and optimizers continue: a file, a checkpoint, or a run's folder,
+    for its best algorithm."""
     trainer: Options = dataclasses.field(default_factory=dict)
-    """Fields of the trainer's params; epochs follow from the length of the training and `max_epochs`. `initial_test` is
-    False without `start`, so that an untrained network is never the best."""
+    """Fields of the trainer's params. `initial_test` is False without `start`: an untrained network is never best."""
     seed: NonNegativeInt = 0
     """Seed of networks, envs and all that is drawn."""
     source: AnyText = "own"
@@ -147,8 +140,7 @@ class AnyRecipe(Params):
     def from_json(cls, text: str, **live: Any) -> Self:
         """Rebuild a recipe from `to_json` text; see `Params.from_json`.
 
-        An env of the text is one that gymnasium, or a package that has registered itself, knows by its id: a module
-        that the text names (`my_package:MyEnv-v0`) would be imported, so whoever means it passes `env` instead.
+        Gymnasium would import a module that an env's id names (`my_package:MyEnv-v0`), so pass such an `env` instead.
         """
         recipe = super().from_json(text, **live)
         if "env" not in live and ":" in recipe.env_name:
@@ -176,13 +168,9 @@ class AnyRecipe(Params):
         """The length of the training in words: of the whole epochs that it comes to."""
 
     def with_fields(self, **fields: Any) -> Self:
-        """Return a copy in which fields differ: the recipe's own, the algorithm's, the trainer's, the policy's.
+        """Return a copy with other values of fields: the recipe's own, the algorithm's, the trainer's, the policy's.
 
-        Args:
-            fields: each by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`.
-
-        Raises:
-            ParamsError: a name is none of these, or a value breaks its field's rule.
+        Each goes by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`.
         """
         changes: dict[str, dict[str, Any]] = {"": {}, "params": {}, "trainer": {}, "policy": {}}
         for name, value in fields.items():
@@ -197,11 +185,7 @@ class AnyRecipe(Params):
         )
 
     def make_trainer(self, **live: Any) -> Trainer[Any, Any]:
-        """Return the trainer of this training, with networks and envs from its seed.
-
-        Args:
-            live: further fields of the trainer's params: `run_folder`, `logger`, `hooks`, callbacks.
-        """
+        """Return the trainer; `live` has further fields of its params: `run_folder`, `logger`, `hooks`, callbacks."""
         seed_everything(self.seed)
         policy, fields = self._parts()
         shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
@@ -218,10 +202,7 @@ class AnyRecipe(Params):
         """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs."""
 
     def _make_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        """Return the policy with the recipe's options, or of the file that goes on.
-
-        An error says which algorithms take such spaces.
-        """
+        """Return the policy with the recipe's options, or of the saved algorithm that continues."""
         if self.start is not None:
             return self._saved(self.start).policy
         try:
@@ -236,7 +217,6 @@ class AnyRecipe(Params):
         return policy
 
     def _saved(self, path: str | os.PathLike[str]) -> Algorithm:
-        """Return the saved algorithm that goes on."""
         saved, cls = load(Path(path)), self._algorithm_class()
         if not isinstance(saved, cls):
             hint = f"It is a {type(saved).__name__}: name that."
@@ -313,13 +293,7 @@ def live_fields(recipe: AnyRecipe) -> set[str]:
 
 
 def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
-    """Return the epochs of a training: all alike, at least so many units in all, in number as near as can be.
-
-    Args:
-        num_units: units of the whole training, such as collections.
-        wanted: the number of epochs that the recipe asks for.
-        unit: steps of a unit.
-    """
+    """Split `num_units` units of `unit` steps, such as collections, into about `wanted` equal epochs, rounded up."""
     fewer = num_units // wanted  # one more makes at most `wanted`, and fewer units make more epochs
     candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
     count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
@@ -331,11 +305,7 @@ MAX_CAPACITY = 1_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe(AnyRecipe):
-    """All that makes a training in an env, as data: `recipe.make_trainer().run()`.
-
-    Raises:
-        ParamsError: a value breaks its field's rule, or an option is none of the policy's or trainer's.
-    """
+    """All settings of a training in an env, as data: `recipe.make_trainer().run()`."""
 
     env: AnyEnv
     """The env: a gymnasium id, or a factory."""
@@ -384,12 +354,11 @@ class Recipe(AnyRecipe):
         return policy, {**collectors, **self._epochs()}
 
     def _epochs(self) -> dict[str, int]:
-        """Return epochs of equally many whole collections, of `num_env_steps` in all or a little more."""
         collection = self._collection() or 1
         return whole_epochs(-(-self.num_env_steps // collection), self.max_epochs, collection)
 
     def _collection(self) -> int | None:
-        """Return the env steps of a collection; None if it is of whole episodes."""
+        """Return the env steps of a collection, or None for whole episodes."""
         fields = {field.name: field.default for field in dataclasses.fields(self.trainer_params_class)}
         num_steps = {**fields, **self.trainer}["collection_step_num_env_steps"]
         return None if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs
@@ -406,11 +375,7 @@ Data = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OfflineRecipe(AnyRecipe):
-    """All that makes a training from logged data, as data: `recipe.make_trainer().run()`.
-
-    Raises:
-        ParamsError: a value breaks its field's rule, or an option is none of the policy's or trainer's.
-    """
+    """All settings of a training from logged data, as data: `recipe.make_trainer().run()`."""
 
     env: AnyEnv | None = None
     """The env of test steps: a gymnasium id, or a factory. None makes no test steps, so that no algorithm is best."""
@@ -457,7 +422,7 @@ class OfflineRecipe(AnyRecipe):
 
 
 def _spaces_of(envs: Any) -> dict[str, gym.Space[Any]]:
-    """Return the spaces of test envs, by which data is read that says less of them; nothing without envs."""
+    """Return the spaces of test envs, for data that declare none."""
     if envs is None:
         return {}
     return {"observation_space": envs.single_observation_space, "action_space": envs.single_action_space}

@@ -1,4 +1,4 @@
-"""Train in an env, and be told all that was chosen: `rl.train("CartPole-v1")`."""
+"""Train in an env with one line, `rl.train("CartPole-v1")`, which prints what it chose."""
 
 import contextlib
 import dataclasses
@@ -33,19 +33,15 @@ SHAPES = {"num_envs", "env_kwargs", "wrappers"}
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The outcome of `rl.train`.
-
-    Args:
-        algorithm: as it was at the best test step.
-        folder: where the run lies: log, best algorithm, checkpoints, recipe.
-        info: statistics of the run.
-        recipe: the settings that it was trained with.
-    """
+    """The outcome of `rl.train`."""
 
     algorithm: Algorithm
+    """The algorithm as it was at the best test step."""
     folder: RunFolder
+    """The run's folder: log, best algorithm, checkpoints, recipe."""
     info: InfoStats
     recipe: AnyRecipe
+    """The settings of the run."""
 
 
 def train(
@@ -56,25 +52,20 @@ def train(
     folder: str | os.PathLike[str] = "runs",
     **fields: Any,
 ) -> Training:
-    """Train an agent in an env by the best recipe that there is for it, in a numbered folder of its own.
+    """Train an agent by the best recipe for an env, in a numbered folder of its own.
 
-    Without a recipe for this env, the algorithm's `recommended` fields are taken: of PPO, or of SAC for actions in a
-    bounded Box. From `data`, those of TD3+BC, or of discrete CQL for choices. What was chosen is printed, and written
-    to the folder.
+    Without a recipe it takes the `recommended` fields of PPO, or of SAC for actions in a bounded Box; from `data`, of
+    TD3+BC, or of discrete CQL for discrete actions. It prints its choice and writes it to the folder.
 
     Args:
-        env: a gymnasium id, or a factory of envs. With `data`, that of test steps; None makes none.
-        algorithm: by its name, "ppo", "sac", ...; None takes the recipe's. Or one that goes on with its networks,
-            optimizers and params, such as `result.algorithm` of a training on data; it stays as it is.
-        data: train offline, from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
+        env: a gymnasium id, or a factory of envs. With `data`, the env of test steps; None makes none.
+        algorithm: its name, "ppo", "sac", ...; None takes the recipe's. Or an algorithm whose networks, optimizers and
+            params continue, such as `result.algorithm` of a training on data; the object itself does not change.
+        data: train offline from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
         folder: where the folder is made.
-        fields: what shall be otherwise, each by its own name: of `Recipe` (`num_env_steps`, `num_envs`, `seed`), of the
-            algorithm's params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy
-            (`hidden_sizes`).
-
-    Returns:
-        the best algorithm, the folder, and the statistics.
+        fields: changes by name: fields of `Recipe` (`num_env_steps`, `num_envs`, `seed`), of the algorithm's params
+            (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy (`hidden_sizes`).
 
     Raises:
         ParamsError: an argument breaks its rule, or a field is none of these.
@@ -88,7 +79,7 @@ def train(
     recipe, words = choose_recipe(env, name_of(algorithm), shape, data)
     if start is not None:
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
-        words = f"{recipe.algorithm} goes on; {words}"
+        words = f"{recipe.algorithm} continues; {words}"
     live = {name: fields.pop(name) for name in list(fields) if name in live_fields(recipe)}
     recipe = recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
@@ -100,14 +91,12 @@ def train(
 
 
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
-    """Train by a recipe in a folder, or go on with what was trained there; return the best algorithm.
-
-    Without test steps, as data without an env have none, that is the last one.
+    """Train by a recipe in a folder, or resume the run in it; return the best algorithm, without test steps the last.
 
     Args:
         recipe: the settings.
-        folder: of this run, and no other.
-        start: what goes on, to be saved where the recipe says; None takes what is there.
+        folder: of this run alone.
+        start: the algorithm that continues, saved where the recipe says; None reads it from there.
         live: further fields of the trainer's params, such as `hooks`.
     """
     try:
@@ -150,14 +139,7 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
 
 
 def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
-    """Return the recipe for an env or for data, and words that say which it is.
-
-    Args:
-        env: an id or a factory; with data it may be None.
-        algorithm: by its name; None leaves it to the env, or to the data.
-        shape: fields that recommended settings depend on: `num_envs`, `env_kwargs`, `wrappers`.
-        data: of an offline training; None trains in the env.
-    """
+    """Return the recipe for an env or for data, and a description of the choice; `shape` has fields of `SHAPES`."""
     if algorithm is not None:
         algorithm_named("train", algorithm)
     if data is not None:
@@ -183,7 +165,7 @@ def recommended_recipe(
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Wrappers = (),
 ) -> Recipe:
-    """Return a recipe of what `recommended` says of an algorithm, or of PPO or SAC, whichever suits the actions."""
+    """Return a recipe of the algorithm's recommended settings; None takes PPO or SAC, whichever suits the actions."""
     make: Any = make_vec
     kwargs = env_kwargs or {}
     wrapped = {"wrappers": wrappers_named("Recipe", "wrappers", wrappers), **kwargs}
@@ -203,7 +185,7 @@ def recommended_recipe(
 
 
 def offline_recipe(env: Any, algorithm: str | None, data: Any) -> OfflineRecipe:
-    """Return a recipe of what `recommended` says of an algorithm on data; of one that suits the actions if None."""
+    """Return a recipe of the recommended settings on data; None takes an algorithm that suits the actions."""
     if algorithm is None:
         if env is not None:
             space = _action_space(env, {})  # data may say less, and take long to read
