@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.data.columns import require_device
+from rltrainer.data.storage import require_device
 from rltrainer.errors import (
     MAX_LENGTH,
     ArgumentError,

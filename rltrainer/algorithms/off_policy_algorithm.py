@@ -73,7 +73,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
         """Return transitions for `update`: [B], or [K, B] for K gradient steps."""
-        buffer.drawing.progress = self.plan.progress
+        buffer.progress = self.plan.progress
         return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
 
     def update(self, transitions: Transitions) -> UpdateResult:

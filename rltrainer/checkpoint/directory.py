@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rltrainer.checkpoint.manifest import MANIFEST, Manifest, check_member, read_manifest, write_member
-from rltrainer.data.row_log import RowFile
+from rltrainer.data.buffer_state import RowFile
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import (
     goes_on,

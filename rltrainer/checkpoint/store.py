@@ -20,7 +20,7 @@ from rltrainer.checkpoint.directory import ROWS, write_parts
 from rltrainer.checkpoint.directory_lock import DirectoryLock
 from rltrainer.checkpoint.manifest import MANIFEST, ROW_FILE, FileEntry, Manifest, check_member, write_member
 from rltrainer.checkpoint.run_directory import checkpoints_in, free_path, leftovers_in, newest_intact
-from rltrainer.data.row_log import RowFile, RowLog
+from rltrainer.data.buffer_state import RowFile, RowLog
 from rltrainer.data.storage import Array
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import hidden_name, make_folder, remove, sync_directory, write_errors

@@ -6,7 +6,7 @@ import gymnasium as gym
 
 from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.columns import Extra
+from rltrainer.data.storage import Extra
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Policy

@@ -137,7 +137,7 @@ class AsyncCollector:
         self._ways: Ways | None = None
         self._mode: tuple[bool, bool] | None = None
         self._rollout: Rollout | Arrays | None = None
-        self._stream, self._is_broken, self._needs_reset = object(), True, True
+        self._token, self._is_broken, self._needs_reset = object(), True, True
         self.version_lag, self._num_samples = 0.0, 0
         self._utd_ratio: float | None = None
         try:
@@ -353,12 +353,12 @@ class AsyncCollector:
         if isinstance(self.buffer, ReplayBuffer) and row is not None:  # in a fifth of the time
             if cells["starts"].any():
                 self.buffer.end_trajectory(cells["starts"])
-            self.buffer.add(*row, stream=self._stream)
+            self.buffer.add(*row, token=self._token)
             self._rollout = cells  # few look at it
         elif self.buffer is not None:
             rollout = from_arrays(cells) if process is None else processed(process, from_arrays(cells))
             if isinstance(self.buffer, ReplayBuffer):
-                self.buffer.add_rollout(rollout, stream=self._stream)
+                self.buffer.add_rollout(rollout, token=self._token)
             else:
                 self.buffer.hold(rollout)
                 rollout = self.buffer.rollout()

@@ -17,7 +17,7 @@ from rltrainer.collect.collector import Collector
 from rltrainer.collect.shared_weights import Layout, SharedWeights, check_layout, layout_of
 from rltrainer.collect.weight_sync import tensors_of
 from rltrainer.data import RolloutBuffer
-from rltrainer.data.columns import Extra
+from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
 from rltrainer.envs.workers.by_value import loads
 from rltrainer.envs.workers.child import STARTING

@@ -15,8 +15,7 @@ from rltrainer.collect.episode_infos import InfoReader, checked_keys
 from rltrainer.collect.faults import NOTHING_STORED, FaultChecker, check_obs, check_rollout, check_step, stuck_error
 from rltrainer.collect.inference import InferenceParams, WaitingEnvs
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.incoming_cells import to_array
-from rltrainer.data.storage import Array
+from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import all_finite, take_rows
@@ -230,7 +229,7 @@ class BatchedCollector(Collector):
             self.num_rows += num_rows
         finally:
             if self.rollout_buffer is not None:
-                self.rollout_buffer.level(adapter.obs)
+                self.rollout_buffer.pad(adapter.obs)
                 episodes.num_valid = len(self.rollout_buffer)
 
     def _begin(self) -> None:
@@ -338,18 +337,18 @@ class HeldCells:
 
         Args:
             buffer: what they are for.
-            envs, cells: the arguments of `RolloutBuffer.add_cells`, for envs [K].
+            envs, cells: the arguments of `RolloutBuffer.add_steps`, for envs [K].
             valid, done: [K] bool, which cells count, and with which an episode ends.
         """
         if self.min_length == 1:
-            buffer.add_cells(envs, *cells)
+            buffer.add_steps(envs, *cells)
             return
         for k, env in enumerate(envs.tolist()):
             self._length[env] += int(valid[k])
             self._cells[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], cells))
             if self._length[env] >= self.min_length:
                 for cell in self._cells[env]:
-                    buffer.add_cells(envs[k : k + 1], *cell)
+                    buffer.add_steps(envs[k : k + 1], *cell)
                 self._cells[env].clear()
             if done[k]:
                 self._cells[env].clear()

@@ -27,8 +27,7 @@ from rltrainer.collect.episode_infos import reader_of, with_infos
 from rltrainer.collect.faults import FaultChecker
 from rltrainer.collect.weight_sync import Counts, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.incoming_cells import to_array
-from rltrainer.data.storage import Array
+from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
@@ -99,7 +98,7 @@ class Collector:
         self._selection = ActionSelection(self._acting, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
-        self.keeps_env_action, self._stream = False, TrajectoryToken()
+        self.keeps_env_action, self._token = False, TrajectoryToken()
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
@@ -116,7 +115,7 @@ class Collector:
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; raises what `Collector` does, if it does not fit the envs."""
         require_buffer("Collector", self.policy, self.adapter, buffer)
-        self.buffer, self._stream = buffer, TrajectoryToken()
+        self.buffer, self._token = buffer, TrajectoryToken()
         self.keeps_env_action = isinstance(buffer, ReplayBuffer)
         self._selection.columns = tuple(buffer.extra)
         if isinstance(buffer, RolloutBuffer):
@@ -142,7 +141,7 @@ class Collector:
             self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
         self._episodes.restart()
-        self._needs_reset, self._stream = False, TrajectoryToken()
+        self._needs_reset, self._token = False, TrajectoryToken()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
@@ -199,7 +198,7 @@ class Collector:
             self.reset()
         self._episodes.start(num_episodes)
         if self.rollout_buffer is not None:
-            self.rollout_buffer.begin(self._stream)
+            self.rollout_buffer.begin(self._token)
         num_rows_before, self._processed = self.num_rows, None
         switched = self._eval_mode.switch()
         # Until all is stored: the next collection must not continue one that failed half-way.
@@ -285,7 +284,7 @@ class Collector:
             "needs_reset": self._needs_reset,
             "memory": self._selection.memory,
             "episodes": to_state(self._episodes.running()) if continues else None,
-            "is_stored": continues and self._stream.is_stored(self.rollout_buffer, self.buffer),
+            "is_stored": continues and self._token.is_stored(self.rollout_buffer, self.buffer),
             **({} if self._weights is None else {"weights": to_state(self._weights.state)}),
         }
 
@@ -310,7 +309,7 @@ class Collector:
         def load() -> None:
             set_generator(self.generator, found.generator)
             self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
-            self._stream = TrajectoryToken(found.is_stored)
+            self._token = TrajectoryToken(found.is_stored)
             for each in (load_episodes, load_memory, load_adapter):
                 each()
             if self._weights is not None:
@@ -340,7 +339,7 @@ class Collector:
         lost = self.adapter.resume(self._episodes.running_return)
         self._episodes.forget(lost)
         self._selection.forget(lost)
-        self._stream.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
+        self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
@@ -403,9 +402,9 @@ class Collector:
         row = rollout_buffer.single_row() if process is None else None
         try:
             if row is not None:
-                buffer.add(*row, stream=self._stream)
+                buffer.add(*row, token=self._token)
             else:
-                buffer.add_rollout(self.rollout(), stream=self._stream)
+                buffer.add_rollout(self.rollout(), token=self._token)
         except SpaceError:
             self._checker.name_fault(rollout_buffer, num_rows_before)  # by env and step
             raise
@@ -431,8 +430,8 @@ class TrajectoryToken:
     def join(self, rollout_buffer: RolloutBuffer | None, buffer: Buffer | None, obs: Tree, lost: Array) -> None:
         """Let loaded buffers continue with envs at `obs` [N, ...], but for those that lost their episode [K]."""
         if self.is_loaded and rollout_buffer is not None:
-            rollout_buffer.go_on(self, lost)
+            rollout_buffer.resume(self, lost)
             if isinstance(buffer, ReplayBuffer):
-                buffer.go_on(self, obs)
+                buffer.resume(self, obs)
                 buffer.end_trajectory(np.isin(np.arange(buffer.num_envs), lost))
         self.is_loaded = False

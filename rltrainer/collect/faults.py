@@ -13,7 +13,7 @@ import numpy as np
 
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.data import RolloutBuffer
-from rltrainer.data.incoming_cells import to_array
+from rltrainer.data.storage import to_array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.adapter.observations import all_finite
 from rltrainer.errors import EnvError, NonFiniteError, ParamsError, SpaceError
@@ -55,7 +55,7 @@ class FaultChecker:
         """Check a collection, before which each env had taken so many steps; its actions too if they are samples."""
         # A replay buffer checks the choices itself, for 3 us a step.
         checks_actions = holds_samples and not self._adapter.to_env.clips_samples
-        if not buffer.is_finite() or (checks_actions and not buffer.holds_choices(self._actions)):
+        if not buffer.is_finite() or (checks_actions and not buffer.holds_actions(self._actions)):
             self.name_fault(buffer, num_steps_before)
 
     def check_policy(self, policy: Policy) -> None:

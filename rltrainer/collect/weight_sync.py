@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rltrainer.data.columns import require_device
+from rltrainer.data.storage import require_device
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.interval import Every, as_every
 from rltrainer.nets import Policy

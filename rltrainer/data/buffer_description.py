@@ -1,17 +1,20 @@
-"""The contents of a replay buffer, in numbers that a person looks at before training on it."""
+"""The contents of a replay buffer: its episodes, and numbers to look at before training on it."""
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
+import torch
+from torch import Tensor
 
-from rltrainer.data.action_coverage import ActionCoverage, action_coverage, extremes, listed, written
 from rltrainer.data.ring import Ring
-from rltrainer.data.storage import Array
-from rltrainer.data.stored_episodes import stored_episodes
+from rltrainer.data.storage import Array, to_array
 from rltrainer.errors import escaped
+from rltrainer.spaces import num_choices
 from rltrainer.tree import named_leaves
 from rltrainer.validation.field_rules import Rule, checked, is_finite
 
@@ -25,8 +28,99 @@ ReferenceScores = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
+class StoredEpisodes:
+    """The E trajectories of M transitions: env by env, in each env the oldest first.
+
+    A trajectory begins an episode where another one ended before.
+
+    Attributes:
+        slots: [M] the flat indices of all transitions.
+        last: [M] bool, at which of them a trajectory ends.
+        length: [E] transitions of each trajectory.
+        return_: [E] float64, the sum of its rewards.
+        terminated, truncated: [E] bool, how it ended; both False if it is unfinished.
+        is_whole: [E] bool, False where the ring has overwritten its beginning.
+    """
+
+    slots: Array
+    last: Array
+    length: Array
+    return_: Array
+    terminated: Array
+    truncated: Array
+    is_whole: Array
+
+    @property
+    def is_finished(self) -> Array:
+        """Trajectories that are episodes from their beginning to their end [E] bool."""
+        return self.is_whole & (self.terminated | self.truncated)
+
+    def warn_of_lost_beginnings(self, caller: str) -> None:
+        """Log how many transitions the caller leaves out, as the ring has overwritten beginnings of episodes."""
+        if not self.is_whole.all():
+            text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
+            num_left_out = int(self.length[~self.is_whole].sum())
+            logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(self.slots))
+
+
+def stored_episodes(ring: Ring) -> StoredEpisodes:
+    """Return the episodes of a ring."""
+    sizes = ring.sizes()
+    env_end = np.cumsum(sizes)[sizes > 0] - 1
+    slots = to_array(ring.slots(torch.arange(len(ring), device=ring.device)))
+    is_last = ring.final.index.reshape(-1)[slots] > 0
+    is_last[env_end] = True
+    last = np.flatnonzero(is_last)
+    length = np.diff(last, prepend=-1)
+    reward, terminated, truncated = (
+        to_array(ring.columns[name].flat)[slots] for name in ("reward", "terminated", "truncated")
+    )
+    first = last - length + 1
+    has_lost_its_beginning = np.isin(first, (env_end - sizes[sizes > 0] + 1)[(ring.written > sizes)[sizes > 0]])
+    return StoredEpisodes(
+        slots=slots,
+        last=is_last,
+        length=length,
+        return_=np.add.reduceat(reward.astype(np.float64), first) if len(first) else np.zeros(0),
+        terminated=terminated[last],
+        truncated=truncated[last],
+        is_whole=~has_lost_its_beginning,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCoverage:
+    """The share of the action space that the actions use.
+
+    Attributes:
+        shares: of each choice, for each number of a discrete action; None for a Box.
+        used: the smallest and the largest value of each number of a Box; None for choices.
+        bounds: its bounds.
+        covered: the share of all choices that were ever taken, or of the bounded ranges between the smallest and the
+            largest value; None where no range is bounded.
+    """
+
+    shares: tuple[tuple[float, ...], ...] | None
+    used: tuple[tuple[float, float], ...] | None
+    bounds: tuple[tuple[float, float], ...] | None
+    covered: float | None
+
+    def lines(self) -> list[str]:
+        """Return the lines of a table, one for each number of an action."""
+        covered = "" if self.covered is None else f"; {self.covered:.0%} covered"
+        if self.shares is not None:
+            lines = [_listed([f"{share:.1%}" for share in shares]) for shares in self.shares[:10]]
+        else:
+            pairs = zip(self.used or (), self.bounds or (), strict=True)
+            lines = [" of ".join(f"[{_written(a)}, {_written(b)}]" for a, b in pair) for pair in list(pairs)[:10]]
+        num_left_out = len(self.shares or self.used or ()) - len(lines)
+        lines += [f"and {num_left_out:,} more"] if num_left_out else []
+        return [lines[0] + covered, *lines[1:]] if lines else []
+
+
+@dataclass(frozen=True, slots=True)
 class Quantiles:
-    """The spread of numbers."""
+    """The distribution of numbers."""
 
     mean: float
     std: float
@@ -67,19 +161,17 @@ class BufferDescription:
     """The contents of a replay buffer; `print` shows them as a table.
 
     An episode counts if its beginning and its end are there. The behaviour score is the mean return of the episodes:
-    what whoever collected the data achieved, which a policy that learns from it should reach.
+    that of the policy that collected the data, which a policy that learns from it should reach.
 
     Attributes:
         num_transitions: how many there are.
         num_episodes: from their beginning to their end.
-        num_unfinished: traces that are no episodes: still going on, broken off, or with the beginning overwritten.
+        num_unfinished: other trajectories: still running, ended from outside, or with the beginning overwritten.
         num_terminated, num_truncated: how the episodes end; those of both count as terminated.
         time_limit: the length at which most truncated episodes end; None without any.
         num_at_time_limit: how many of them end there.
         returns, lengths: of the episodes; None without any.
-        score: the mean return.
-        reference_scores: what the score is compared with.
-        normalized_score: 0 at the lower reference score, 1 at the upper one.
+        reference_scores: scores to compare with.
         actions: how much of their space they use; None without transitions.
         observations: leaf by leaf; of single frames where a buffer stacks them.
     """
@@ -104,7 +196,7 @@ class BufferDescription:
 
     @property
     def normalized_score(self) -> float | None:
-        """The score between the reference scores; None without them."""
+        """The score, 0 at the lower reference score and 1 at the upper one; None without them."""
         if self.reference_scores is None or self.score is None:
             return None
         low, high = self.reference_scores
@@ -124,7 +216,7 @@ def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any, ch
     length, is_terminated = episodes.length[finished], episodes.terminated[finished]
     limits, counts = np.unique(length[~is_terminated], return_counts=True)
     return BufferDescription(
-        num_transitions=len(episodes.cells),
+        num_transitions=len(episodes.slots),
         num_episodes=len(length),
         num_unfinished=len(finished) - len(length),
         num_terminated=int(is_terminated.sum()),
@@ -134,25 +226,68 @@ def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any, ch
         returns=Quantiles.of(episodes.return_[finished]),
         lengths=Quantiles.of(length),
         reference_scores=None if reference_scores is None else (reference_scores[0], reference_scores[1]),
-        actions=action_coverage(ring.columns["action"].flat, episodes.cells, action_space, chunk_size),
+        actions=action_coverage(ring.columns["action"].flat, episodes.slots, action_space, chunk_size),
         observations=tuple(
             ObservationRange(
                 name, low.size, float(low.min()), float(high.max()), tuple(np.flatnonzero(low == high).tolist())
             )
             for name, leaf in named_leaves(ring.columns["obs"].flat)
-            for low, high in extremes(leaf, episodes.cells, chunk_size)
+            for low, high in _extremes(leaf, episodes.slots, chunk_size)
             if low.size
         ),
     )
+
+
+def action_coverage(column: Tensor, slots: Array, space: gym.Space[Any], chunk_size: int) -> ActionCoverage | None:
+    """Return the coverage of an action space by a column at slots [M], read in chunks; None without any."""
+    if not len(slots):
+        return None
+    if isinstance(space, gym.spaces.Box):
+        [(low, high)] = _extremes(column, slots, chunk_size)
+        bounds = np.stack([space.low, space.high]).reshape(2, -1).astype(np.float64)
+        width = bounds[1] - bounds[0]
+        is_bounded = np.isfinite(width) & (width > 0)
+        covered = ((high.astype(np.float64) - low)[is_bounded] / width[is_bounded]).clip(0, 1)
+        share = float(covered.mean()) if len(covered) else None
+        return ActionCoverage(None, _pairs(low, high), _pairs(*bounds), share)
+    action = to_array(column)[slots].reshape(len(slots), -1).astype(np.int64)
+    action -= np.asarray(getattr(space, "start", 0)).reshape(-1)
+    choices = num_choices(space)
+    assert choices is not None, "all but a Box are made from choices"
+    shares = [np.bincount(taken, minlength=n) / len(action) for taken, n in zip(action.T, choices, strict=True)]
+    covered = np.concatenate([share > 0 for share in shares])
+    return ActionCoverage(tuple(tuple(share.tolist()) for share in shares), None, None, float(covered.mean()))
+
+
+def _extremes(leaf: Tensor, slots: Array, chunk_size: int) -> list[tuple[Array, Array]]:
+    """Return the smallest and the largest values of a leaf's numbers, flat; none without slots."""
+    lows, highs = [], []
+    for start in range(0, len(slots), chunk_size):
+        values = to_array(leaf)[slots[start : start + chunk_size]]
+        lows.append(values.min(0).reshape(-1))
+        highs.append(values.max(0).reshape(-1))
+    return [(np.min(lows, 0), np.max(highs, 0))] if lows else []
+
+
+def _pairs(low: Array, high: Array) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:10]) + (f" and {len(words) - 10:,} more" if len(words) > 10 else "")
+
+
+def _written(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) and abs(value) >= 1e5 else f"{value:.5g}"
 
 
 def _rows(found: BufferDescription) -> list[str]:
     def row(name: str, text: str) -> str:
         return f"{name:<12}{text}".rstrip()
 
-    def spread(values: Quantiles | None) -> str:
+    def quantiles(values: Quantiles | None) -> str:
         columns = Quantiles.__slots__
-        return "".join(f"{written(getattr(values, name)) if values else '-':>10}" for name in columns)
+        return "".join(f"{_written(getattr(values, name)) if values else '-':>10}" for name in columns)
 
     ends = f"{found.num_terminated:,} terminated, {found.num_truncated:,} truncated"
     if found.time_limit is not None:
@@ -162,16 +297,16 @@ def _rows(found: BufferDescription) -> list[str]:
         row("episodes", f"{found.num_episodes:,}, and {found.num_unfinished:,} unfinished"),
         row("ends", ends),
         row("", "".join(f"{name:>10}" for name in ("mean", "std", "min", "25 %", "median", "75 %", "max"))),
-        row("returns", spread(found.returns)),
-        row("lengths", spread(found.lengths)),
+        row("returns", quantiles(found.returns)),
+        row("lengths", quantiles(found.lengths)),
     ]
     if found.normalized_score is not None and found.reference_scores is not None:
-        low, high = map(written, found.reference_scores)
+        low, high = map(_written, found.reference_scores)
         lines.append(row("score", f"{found.normalized_score:.3f}, where {low} is 0 and {high} is 1"))
     if found.actions is not None:
-        lines += [row("actions", text) if i == 0 else row("", text) for i, text in enumerate(found.actions.lines())]
+        lines += [row("" if i else "actions", text) for i, text in enumerate(found.actions.lines())]
     for leaf in found.observations:
-        some = f"; constant: {listed(list(map(str, leaf.constant)))}" if leaf.constant else ""
-        text = f"{leaf.size:,} numbers in [{written(leaf.low)}, {written(leaf.high)}]{some}"
+        some = f"; constant: {_listed(list(map(str, leaf.constant)))}" if leaf.constant else ""
+        text = f"{leaf.size:,} numbers in [{_written(leaf.low)}, {_written(leaf.high)}]{some}"
         lines.append(row("obs", f"{leaf.name} {text}".strip()))
     return lines

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
-from rltrainer.data.spread import copy_cells
+from rltrainer.data.buffer_description import StoredEpisodes, stored_episodes
+from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
-from rltrainer.data.stored_episodes import StoredEpisodes, stored_episodes
+from rltrainer.data.transition_sources import copy_transitions
 from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeInt, PositiveInt, UnitFloat, checked
 
@@ -33,7 +33,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
     if (share is None) == (num_episodes is None):
         raise ParamsError(field_error_text(owner, "share", "must be given, or num_episodes, but not both", share))
     finished = np.flatnonzero(episodes.is_finished)
-    # A whole number of episodes is not rounded up because a share is not exact: 0.07 * 100 is 7.000000000000001.
+    # 0.07 * 100 is 7.000000000000001, and shall not be rounded up to 8.
     count = num_episodes if share is None else int(np.ceil(round(share * len(finished), 9)))
     best = finished[np.argsort(-episodes.return_[finished], kind="stable")[:count]]
     return _with(owner, buffer, episodes, best)
@@ -48,15 +48,15 @@ def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuff
 
 
 def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tuple[ReplayBuffer, ReplayBuffer]:
-    """Deal the episodes out to two buffers, such as one to train on and one to test with.
+    """Split the episodes between two buffers, such as one to train on and one to test with.
 
-    Traces that are not finished are dealt out, too; those whose beginning was overwritten are left out, and a warning
-    is logged that says how many transitions they have.
+    Unfinished trajectories are included; those whose beginning was overwritten are left out, and a warning is logged
+    that says how many transitions they have.
 
     Args:
         buffer: stays as it is.
         share: of the episodes that the first one gets, in [0, 1]; rounded, but each gets at least one.
-        seed: of the draw; the same seed draws the same.
+        seed: of the draw.
 
     Raises:
         ParamsError: an argument breaks its rule.
@@ -83,16 +83,16 @@ def episodes_of(owner: str, buffer: Any) -> StoredEpisodes:
 
 
 def _with(owner: str, buffer: ReplayBuffer, episodes: StoredEpisodes, chosen: Array) -> ReplayBuffer:
-    """Return a buffer that holds the chosen episodes, given by their number, in the order in which they are stored."""
+    """Return a buffer of the chosen episodes, given by their numbers, in the order in which they are stored."""
     if not len(chosen):
         found = f"got {episodes.is_finished.sum()} episodes, none of which is chosen"
-        hint = "`buffer.describe()` tells their returns."
+        hint = "`buffer.describe()` shows their returns."
         raise ReplayBufferError(f"{owner}.buffer: must hold an episode that is chosen; {found}. {hint}")
     is_chosen = np.zeros(len(episodes.length), np.bool_)
     is_chosen[chosen] = True
     is_kept = np.repeat(is_chosen, episodes.length)
-    cells = episodes.cells[is_kept]
-    made = ReplayBuffer(len(cells), **buffer._layout.arguments(), device=buffer.device)
-    env = np.zeros(len(cells), np.int64)
-    copy_cells(buffer._ring, made._ring, cells, env, episodes.last[is_kept], CHUNK_SIZE)
+    slots = episodes.slots[is_kept]
+    made = ReplayBuffer(len(slots), **buffer._layout.arguments(), device=buffer.device)
+    env = np.zeros(len(slots), np.int64)
+    copy_transitions(buffer._ring, made._ring, slots, env, episodes.last[is_kept])
     return made

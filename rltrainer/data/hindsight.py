@@ -9,12 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.columns import Extra
-from rltrainer.data.incoming_cells import to_array
-from rltrainer.data.n_step import n_step_windows
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.data.ring import Ring
-from rltrainer.data.storage import Array
+from rltrainer.data.ring import Ring, n_step_windows
+from rltrainer.data.storage import Array, Extra, to_array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
@@ -28,29 +25,28 @@ Strategy = Literal["future", "final", "episode"]
 
 
 class HindsightReplayBuffer(ReplayBuffer):
-    """Puts goals that were reached in the place of some that were not, when it samples.
+    """Replaces goals that were not reached by goals that were, when it samples.
 
-    Observations are a Dict with the leaves `achieved_goal` and `desired_goal`, of one shape, as those of gymnasium's
-    robots are. Of `num_goals` + 1 transitions, `num_goals` get as `desired_goal` what a transition of the same trace
-    achieved, and the reward that belongs to it. All rewards of n steps have the same goal. No `info` is stored: the
-    functions are given an empty one.
+    Observations are a Dict with the leaves `achieved_goal` and `desired_goal`, of one shape, as in gymnasium's robots.
+    Of `num_goals` + 1 transitions, `num_goals` get as `desired_goal` the achieved goal of a transition of the same
+    trajectory, and its reward. All rewards of n steps have the same goal. No `info` is stored: the functions get an
+    empty one.
 
     Args:
-        capacity, observation_space, action_space, num_envs, device, seed, extra: see `ReplayBuffer`, for what is
-            raised too.
+        capacity, observation_space, action_space, num_envs, device, seed, extra: see `ReplayBuffer`, for errors too.
         compute_reward: from achieved and desired goals [M, ...] and info to rewards [M], in one call per sample. The
             achieved goals are those of the successors.
-        compute_terminated: the same for where the env ends an episode, for envs that end it by success; None leaves the
-            ends where they were. A window of n steps ends there too.
+        compute_terminated: the same for the ends of episodes, for envs that end one by success; None keeps the ends.
+            A window of n steps ends there too.
         num_goals: goals in hindsight for each true one; k in the paper.
-        strategy: whose achievement becomes the goal: "future" draws from the transition itself and those after it,
-            "episode" from all of the trace, "final" takes the last.
+        strategy: the transition whose achievement becomes the goal: "future" draws the transition itself or a later
+            one, "episode" any of the trajectory, "final" takes the last.
 
     Raises:
         SpaceError: the observations have no goals.
     """
 
-    sampler_nbytes = 8  # how many cells of its trace lie before and after each
+    sampler_nbytes = 8  # the numbers of transitions before and after each
 
     def __init__(
         self,
@@ -78,16 +74,15 @@ class HindsightReplayBuffer(ReplayBuffer):
             rule = "must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape"
             raise SpaceError(field_error_text(owner, "observation_space", rule, observation_space))
         super().__init__(capacity, observation_space, action_space, num_envs, device, seed, extra)
-        self._bounds = TraceBounds(self._ring)
+        self._bounds = TrajectoryBounds(self._ring)
 
     @classmethod
     def for_env(cls, env: gym.Env[Any, Any], capacity: int, num_envs: int = 1, **options: Any) -> Self:
         """Return a buffer with an env's spaces, and its `compute_reward` and `compute_terminated`.
 
         Args:
-            env: a single env, wrapped as those are that are trained in.
-            capacity: transitions in all.
-            num_envs: how many streams there are.
+            env: a single env, with the wrappers of the training.
+            capacity, num_envs: see `ReplayBuffer`.
             options: further arguments of the class.
 
         Raises:
@@ -109,37 +104,37 @@ class HindsightReplayBuffer(ReplayBuffer):
         num_envs: int | None = None,
         **options: Any,
     ) -> Self:
-        """Read what any replay buffer's `save` wrote; a file holds no functions, so they are given: see the class."""
+        """Read what any replay buffer's `save` wrote; `options` are arguments of the class that a file cannot hold."""
         return cls._read(path, device, capacity, num_envs, **options)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
         """Refuse: goals of sequences are not replaced."""
         raise ReplayBufferError("HindsightReplayBuffer.sample_sequences: goals in hindsight are for `sample` alone")
 
-    def _transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
-        batch = super()._transitions(cells, n_step, gamma)
-        chance = torch.rand(len(cells), generator=self.generator, device=self.device)
+    def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
+        batch = super()._transitions(slots, n_step, gamma)
+        chance = torch.rand(len(slots), generator=self.generator, device=self.device)
         rows = (chance < self.num_goals / (self.num_goals + 1)).nonzero().squeeze(1)
         if len(rows):
-            self._replace_goals(batch, rows, self._draw_achieved(cells[rows]), n_step, gamma)
+            self._replace_goals(batch, rows, self._draw_achieved(slots[rows]), n_step, gamma)
         return batch
 
-    def _draw_achieved(self, cells: Tensor) -> Tensor:
-        """Return a goal that the trace of each cell [M] achieved, [M, ...]."""
-        before, after = (torch.from_numpy(count).to(self.device) for count in self._bounds.of(to_array(cells)))
+    def _draw_achieved(self, slots: Tensor) -> Tensor:
+        """Return a goal that was achieved in the trajectory of each slot [M], [M, ...]."""
+        before, after = (torch.from_numpy(count).to(self.device) for count in self._bounds.of(to_array(slots)))
         first = -before if self.strategy == "episode" else torch.zeros_like(after)
-        share = torch.rand(len(cells), dtype=torch.float64, generator=self.generator, device=self.device)
+        share = torch.rand(len(slots), dtype=torch.float64, generator=self.generator, device=self.device)
         ahead = after if self.strategy == "final" else first + (share * (after - first + 1)).long()
-        return self._achieved((cells + ahead * self.num_envs) % self._ring.num_cells)
+        return self._achieved((slots + ahead * self.num_envs) % self.num_slots)
 
-    def _achieved(self, cells: Tensor) -> Tensor:
-        """Return the goals that the successors of cells [M] achieved, [M, ...]."""
-        return cast(Tensor, self._ring.successors(cells)["achieved_goal"])
+    def _achieved(self, slots: Tensor) -> Tensor:
+        """Return the achieved goals of the successors [M, ...]."""
+        return cast(Tensor, self._ring.successors(slots)["achieved_goal"])
 
     def _replace_goals(self, batch: Transitions, rows: Tensor, goal: Tensor, n_step: int, gamma: float) -> None:
-        """Give some rows [M] of a batch other goals [M, ...], and what follows from them."""
-        ring, columns, cells = self._ring, self._ring.columns, batch.index[rows]
-        path, inside = ring.path(cells, min(n_step, ring.cells_per_env))
+        """Replace the goals of some rows [M] of a batch by others [M, ...], and rewards and ends to match."""
+        ring, columns, slots = self._ring, self._ring.columns, batch.index[rows]
+        path, inside = ring.path(slots, min(n_step, ring.env_capacity))
         achieved, shape = self._achieved(path.flatten()), path.shape
         goals = goal.expand(shape[0], *goal.shape).flatten(0, 1)
         reward = self._ask("compute_reward", achieved, goals).float().view(shape)
@@ -153,68 +148,64 @@ class HindsightReplayBuffer(ReplayBuffer):
         ends, was_end = (x.gather(0, at_last).squeeze(0) for x in (terminated, was_terminated))
         batch.reward[rows], batch.terminated[rows] = reward, ends
         batch.discount[rows] = discount.masked_fill(ends, 0.0)
-        # An episode that ended by reaching its goal has, without it, been truncated.
+        # An episode that ended at its goal was, with another goal, truncated.
         batch.truncated[rows] = columns["truncated"].gather(last) | (was_end & ~ends)
         for old, new in ((batch.obs, {}), (batch.next_obs, ring.successors(last))):
             for name, leaf in (new | {"desired_goal": goal}).items():
                 map_tree(lambda x, y: x.index_copy_(0, rows, y.to(x.dtype)), old[name], leaf)
 
     def _ask(self, name: str, achieved: Tensor, goal: Tensor) -> Tensor:
-        """Return what a function of the env's makes of goals [M, ...], [M].
-
-        Raises:
-            ReplayBufferError: it returned something else.
-        """
+        """Return the values [M] of a function of goals [M, ...]; a `ReplayBufferError` if it returns something else."""
         found = np.asarray(getattr(self, name)(to_array(achieved), to_array(goal), {}))
-        if found.shape == () and name == "compute_terminated":  # the robots' says False to whatever it is asked
+        if found.shape == () and name == "compute_terminated":  # the robots' returns one False for all goals
             found = np.full(len(goal), found)
         if found.shape != (len(goal),) or found.dtype.kind not in "fiub" or not np.isfinite(found).all():
-            hint = "It is asked about many goals at once, and is given no info."
+            hint = "It gets many goals in one call, and no info."
             rule = f"must return one finite number per goal, of shape {(len(goal),)}"
             text = f"HindsightReplayBuffer.{name}: {rule}; got shape {found.shape} of {found.dtype}. {hint}"
             raise ReplayBufferError(text)
         return torch.as_tensor(found, device=self.device)
 
 
-class TraceBounds:
-    """Counts the cells of a trace that lie before and after a cell.
+class TrajectoryBounds:
+    """Counts the transitions of a trajectory before and after each slot.
 
-    Cells that were stored since the last question are looked at then, each once. A cell's number is how many cells its
-    env had ever stored before it.
+    A call reads the transitions that were stored since the last one, each once. Each env numbers its transitions from
+    the first that it ever stored.
     """
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        # Of the traces that have ended; those that go on are counted from what was written last.
-        self._before, self._after = np.zeros((2, ring.num_cells), np.int32)
+        # Of trajectories that have ended; running ones are counted from the newest transition.
+        self._before, self._after = np.zeros((2, ring.num_slots), np.int32)
         self._memory: object | None = None
 
-    def of(self, cells: Array) -> tuple[Array, Array]:
-        """Return how many cells that are stored lie before and after cells [M] in their traces, int64 each."""
+    def of(self, slots: Array) -> tuple[Array, Array]:
+        """Return how many stored transitions lie before and after slots [M] in their trajectories, int64 each."""
         self._catch_up()
-        ring, env = self._ring, cells % self._ring.num_envs
+        ring, env = self._ring, slots % self._ring.num_envs
         written = ring.written
-        age = ((written - 1)[env] - cells // ring.num_envs) % ring.num_rows
+        age = ((written - 1)[env] - slots // ring.num_envs) % ring.num_rows
         number = written[env] - 1 - age
         has_ended = number < self._begin[env]
-        before = np.where(has_ended, self._before[cells], number - self._begin[env])
+        before = np.where(has_ended, self._before[slots], number - self._begin[env])
         oldest = (written - ring.sizes())[env]
-        return np.minimum(before, number - oldest), np.where(has_ended, self._after[cells], age)
+        return np.minimum(before, number - oldest), np.where(has_ended, self._after[slots], age)
 
     def _catch_up(self) -> None:
-        """Look at what was stored since the last time, and at the newest cell of then, whose trace may be broken."""
+        """Read what was stored since the last call, and the newest of then, whose trajectory may have ended later."""
         ring = self._ring
         written, oldest = ring.written, ring.written - ring.sizes()
         if self._memory is not ring.memory:
             self._memory, self._seen, self._begin = ring.memory, oldest, oldest.copy()
         first = np.maximum(self._seen - 1, oldest)
         number = first + np.arange(int((written - first).max(initial=0)))[:, None]  # [rows, N]
-        cells = number % ring.num_rows * ring.num_envs + np.arange(ring.num_envs)
-        ended = (ring.final.slots.reshape(-1)[cells] > 0) & (number < written) & (number >= self._begin)
+        slots = number % ring.num_rows * ring.num_envs + np.arange(ring.num_envs)
+        ended = (ring.final.index.reshape(-1)[slots] > 0) & (number < written) & (number >= self._begin)
         for row, env in np.argwhere(ended).tolist():
             end = int(number[row, env])
-            trace = np.arange(max(int(self._begin[env]), int(oldest[env])), end + 1)
-            at = trace % ring.num_rows * ring.num_envs + env
-            self._before[at], self._after[at] = trace - self._begin[env], end - trace
+            numbers = np.arange(max(int(self._begin[env]), int(oldest[env])), end + 1)
+            at = numbers % ring.num_rows * ring.num_envs + env
+            self._before[at], self._after[at] = numbers - self._begin[env], end - numbers
             self._begin[env] = end + 1
         self._seen = written.copy()

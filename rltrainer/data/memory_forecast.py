@@ -1,4 +1,4 @@
-"""The memory that a buffer needs, asked for before it is allocated and not hours later."""
+"""The memory that a buffer needs, compared with the free memory before any of it is allocated."""
 
 import os
 from pathlib import Path
@@ -13,11 +13,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def check_fits(owner: str, field: str, value: int, needed: int, device: torch.device) -> None:
-    """Compare the bytes that are needed with what the device has left.
-
-    Raises:
-        ReplayBufferError: there is less; the text names both amounts, and the owner's field that decides.
-    """
+    """Raise a `ReplayBufferError` about the owner's field if the device has fewer free bytes than are needed."""
     available = available_bytes(device)
     if available is not None and needed > available:
         rule = f"needs {needed / 1e9:.3g} GB of memory on {device}, {available / 1e9:.3g} GB are available"
@@ -25,9 +21,9 @@ def check_fits(owner: str, field: str, value: int, needed: int, device: torch.de
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return the free bytes of a device, or None where the system does not tell.
+    """Return the free bytes of a device; None where the system does not report them.
 
-    On the CPU the least of what the machine has and what the limits of cgroups (version 1 or 2) leave.
+    On the CPU the least of the machine's and of those that the limits of cgroups (version 1 or 2) leave.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -50,7 +46,7 @@ def _of_machine() -> int | None:
 
 
 def _of_cgroups() -> list[int]:
-    """Return what each limit above this process leaves: its group's, and those of the groups around it."""
+    """Return the bytes that each limit above this process leaves: its group's, and those of the groups around it."""
     try:
         lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
     except OSError:
@@ -60,7 +56,7 @@ def _of_cgroups() -> list[int]:
         if controllers in ("", "memory") or "memory" in controllers.split(","):
             top, files = (CGROUPS / "memory", _VERSION_1) if controllers else (CGROUPS, _VERSION_2)
             group = top / name.lstrip("/")
-            # In a container the path may be the host's, of which only the end is seen, as the top.
+            # In a container the path may be the host's, of which only the end is visible, as the top.
             groups = [each for each in (group, *group.parents) if each == top or top in each.parents]
             found += [size for each in groups if (size := _left(each, *files)) is not None]
     return found

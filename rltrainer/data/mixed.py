@@ -8,25 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltrainer.data.replay_buffer import CHUNK_SIZE, ReplayBuffer
-from rltrainer.data.state_checks import in_order
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
+from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.transition_sources import CHUNK_SIZE
+from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, Sequences, State, Transitions
-from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked, is_int
+from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked
 
 
 class MixedBuffer(ReplayBuffer):
     """Stores into one buffer, and samples from that and another one in fixed shares.
 
-    It is the online buffer in all but what it samples: a collector fills that, and a file holds that alone. In a
-    checkpoint is also what decides what is drawn offline; the data itself is the user's file. Before anything is
-    collected, all of a batch is offline data.
+    It is the online buffer in all but its samples: a collector fills that, and a file holds that alone. Before
+    anything is collected, all of a batch is offline data.
 
     Args:
-        online: what is collected into; of any kind.
-        offline: what else is sampled; of any kind.
+        online: receives new transitions; of any kind.
+        offline: the other source of samples; of any kind.
         offline_share: of each batch, in [0, 1]; rounded to whole transitions.
 
     Raises:
@@ -46,7 +45,7 @@ class MixedBuffer(ReplayBuffer):
         }
         for rule in (rule for rule, holds in rules.items() if not holds):
             raise ReplayBufferError(field_error_text("MixedBuffer", "offline", rule, offline))
-        vars(self).update(vars(online))  # its memory: what is stored here is stored there
+        vars(self).update(vars(online))  # one memory: a transition that is stored here is stored there
         mismatch = self._layout.mismatch(dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack))
         if mismatch:
             raise SpaceError(f"MixedBuffer.offline: {mismatch}")
@@ -63,16 +62,16 @@ class MixedBuffer(ReplayBuffer):
         """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
 
         Returns:
-            transitions [B], or [K, B]; `index` of the offline ones goes on where that of the online buffer ends.
+            transitions [B], or [K, B]; `index` of the offline ones begins where that of the online buffer ends.
         """
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
-        self.offline.drawing.progress = self.drawing.progress
+        self.offline.progress = self.progress
         num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
         sizes = ((self.online, batch_size - num_offline), (self.offline, num_offline))
         arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
         parts = [buffer.sample(size, **arguments) for buffer, size in sizes if size > 0]
         if num_offline:
-            parts[-1].index += self._ring.num_cells
+            parts[-1].index += self.num_slots
         axis = parts[0].reward.dim() - 1
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in dataclasses.fields(Transitions)}
         return Transitions(**{name: map_tree(lambda *x: torch.cat(x, axis), *both) for name, both in columns.items()})
@@ -86,15 +85,15 @@ class MixedBuffer(ReplayBuffer):
         return min(self.online.max_num_batches(batch_size), self.offline.max_num_batches(batch_size))
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
-        """Tell each buffer of its own transitions."""
+        """Report the errors of each buffer's own transitions to it."""
         if td_error is None or td_error.shape != index.shape:
             for buffer in (self.online, self.offline):
                 buffer.update_priorities(index, td_error)
             return
         for batch, error in zip(index, td_error, strict=True) if index.dim() > 1 else ((index, td_error),):
-            is_offline = batch >= self._ring.num_cells
+            is_offline = batch >= self.num_slots
             self.online.update_priorities(batch[~is_offline], error[~is_offline])
-            self.offline.update_priorities(batch[is_offline] - self._ring.num_cells, error[is_offline])
+            self.offline.update_priorities(batch[is_offline] - self.num_slots, error[is_offline])
 
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of both, for statistics."""
@@ -107,35 +106,35 @@ class MixedBuffer(ReplayBuffer):
         self.offline.check_finite()
 
     def seed(self, seed: int) -> None:
-        """Seed what is drawn from both, but for a buffer that was given a seed of its own."""
+        """Seed the sampling of both, except of a buffer that was given a seed of its own."""
         self.online.seed(seed)
         self.offline.seed(derive_seed(seed, "offline"))
 
     def state_dict(self) -> State:
-        """Return the online buffer's state, and what is drawn from the offline one."""
-        return self.online.state_dict() | self._offline_state()
+        """Return the online buffer's state, and that of the sampling of the offline one."""
+        return self.online.state_dict() | {"offline": self.offline.sampling_state()}
 
     def logged_state(self) -> State:
         """Return the same for a run's checkpoint; see `ReplayBuffer.logged_state`."""
-        return self.online.logged_state() | self._offline_state()
-
-    def _offline_state(self) -> State:
-        return {"offline": {"num_transitions": len(self.offline), **self.offline.drawing.state_dict()}}
+        return self.online.logged_state() | {"offline": self.offline.sampling_state()}
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it.
+        """Check a whole state, and return the function that loads it.
 
         Raises:
             ReplayBufferError: it is another buffer's, or damaged.
         """
-        found = state.get("offline")
-        held = found.get("num_transitions") if isinstance(found, dict) else found
-        if not isinstance(found, dict) or not is_int(held) or held != len(self.offline):
-            text = f"MixedBuffer.offline: expected {len(self.offline)} transitions, found {readable(held)}"
-            raise ReplayBufferError(f"{text}. A run continues on the data it began with.")
-        load_online = self.online.prepare_load(state)
-        load_drawing = self.offline.drawing.prepare_load(found)
-        return in_order(load_online, load_drawing)
+        try:
+            load_offline = self.offline.prepare_sampling(state.get("offline"), "MixedBuffer.offline")
+        except CheckpointError as error:
+            raise ReplayBufferError(str(error)) from error
+        load_online = self.online.prepare_load({name: state[name] for name in state if name != "offline"})
+
+        def load() -> None:
+            load_online()
+            load_offline()
+
+        return load
 
     def save(self, path: str | Path) -> None:
         """Write the online buffer to a file; see `ReplayBuffer.save`."""

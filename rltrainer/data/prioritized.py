@@ -1,118 +1,132 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.columns import Extra
+from rltrainer.data.buffer_state import decoded, require
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.state_checks import check_tensor, require
-from rltrainer.errors import ReplayBufferError, readable
+from rltrainer.data.storage import Array, Extra
+from rltrainer.errors import ReplayBufferError
 from rltrainer.schedules import Schedule, value_at
+from rltrainer.state.typed_state import to_state
 from rltrainer.types import Load, State
-from rltrainer.validation.field_rules import Scheduled, UnitFloat, checked
+from rltrainer.validation.field_rules import Rule, Scheduled, UnitFloat, checked
 
 EPSILON = 1e-6
-"""Added to an error, so that a transition without one is drawn again some day."""
+"""Added to each error, so that a transition without one can still be drawn."""
+
+
+@dataclass
+class PriorityState:
+    """State of a `PrioritySampler`: the leaves of all slots that can be drawn, and the largest that there ever was."""
+
+    alpha: UnitFloat
+    largest: float
+    leaves: Annotated[
+        Array,
+        Rule(
+            "positive finite float64 numbers",
+            lambda v: v.dtype == np.float64 and v.ndim == 1 and bool((np.isfinite(v) & (v > 0)).all()),
+        ),
+    ]
 
 
 class PrioritySampler:
-    """Draws cells of a ring as often as their priorities to the power of alpha say."""
+    """Draws slots in proportion to their priorities to the power of alpha."""
 
-    def __init__(self, num_cells: int, alpha: float, beta: float | Schedule, device: torch.device) -> None:
+    def __init__(self, num_slots: int, alpha: float, beta: float | Schedule, device: torch.device) -> None:
         self.alpha, self.beta = alpha, beta
-        self.tree = SumTree(num_cells, device)
+        self.tree = SumTree(num_slots, device)
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # leaf that there ever was
 
-    def stored(self, cells: Tensor) -> None:
-        """Let new cells be drawn soon: nobody knows how much there is to learn from them."""
-        self.tree.set(cells, self.largest.expand(cells.shape))
+    def stored(self, slots: Tensor) -> None:
+        """Give new transitions the largest priority: their errors are not known yet."""
+        self.tree.set(slots, self.largest.expand(slots.shape))
 
-    def forgotten(self, cells: Tensor) -> None:
-        """Let cells be drawn no more."""
-        self.tree.set(cells, torch.zeros_like(cells, dtype=torch.float64))
+    def forgotten(self, slots: Tensor) -> None:
+        """Never draw these slots."""
+        self.tree.set(slots, torch.zeros_like(slots, dtype=torch.float64))
 
-    def copied(self, cells: Tensor, other: Sampler, source: Tensor) -> None:
-        """Take over priorities, where they have the same exponent."""
+    def copied(self, slots: Tensor, other: Sampler, source: Tensor) -> None:
+        """Copy the priorities of a sampler with the same exponent."""
         if isinstance(other, PrioritySampler) and other.alpha == self.alpha:
-            old, new = self.tree.leaves[cells], other.tree.leaves[source].to(cells.device)
-            self.tree.set(cells, torch.where((old > 0) & (new > 0), new, old))  # 0 is of those that are not drawn
-            self.largest = torch.maximum(self.largest, other.largest.to(cells.device))
+            old, new = self.tree.leaves[slots], other.tree.leaves[source].to(slots.device)
+            self.tree.set(slots, torch.where((old > 0) & (new > 0), new, old))  # 0: never drawn
+            self.largest = torch.maximum(self.largest, other.largest.to(slots.device))
 
     def draw(
         self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Draw one cell from each of B equal shares of the priorities' sum (appendix B.2.1).
+        """Draw a slot from each of B equal shares of the priorities' sum (appendix B.2.1).
 
-        Returns:
-            cells [*shape], and their weights (N P)^-beta, divided by the largest of the batch (section 3.4).
+        Their weights are (N P)^-beta, divided by the largest of the batch (section 3.4).
         """
         device, total = self.tree.leaves.device, self.tree.total
         share = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
         share += torch.arange(shape[-1], device=device)
-        cells = self.tree.find((share * (total / shape[-1])).flatten())
-        probability = (self.tree.leaves.index_select(0, cells) / total).view(shape)
+        slots = self.tree.find((share * (total / shape[-1])).flatten())
+        probability = (self.tree.leaves.index_select(0, slots) / total).view(shape)
         weight = (num_drawable * probability).pow_(-value_at(self.beta, progress))
-        return cells.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
+        return slots.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
 
-    def update(self, cells: Tensor, td_error: Tensor) -> None:
-        """Set priorities to |td_error|; of a cell that a batch holds twice the larger one counts."""
-        if not len(cells):
+    def update(self, slots: Tensor, td_error: Tensor) -> None:
+        """Set priorities to |td_error|; the larger one of a slot that is in the batch twice."""
+        if not len(slots):
             return
-        old = self.tree.leaves.index_select(0, cells)
+        old = self.tree.leaves.index_select(0, slots)
         new = (td_error.double().abs() + EPSILON).pow_(self.alpha)
-        # A cell that was overwritten since it was drawn stays out, and an error that is no number says nothing.
+        # A slot that was forgotten after it was drawn stays at 0, and an error that is no number changes nothing.
         new = torch.where((old > 0) & new.isfinite(), new, old)
-        self.tree.leaves.scatter_reduce_(0, cells, new, "amax", include_self=False)
-        self.tree.set(cells, self.tree.leaves.index_select(0, cells))
+        self.tree.leaves.scatter_reduce_(0, slots, new, "amax", include_self=False)
+        self.tree.set(slots, self.tree.leaves.index_select(0, slots))
         self.largest = torch.maximum(self.largest, new.max())
 
-    def state_dict(self, cells: Tensor) -> State:
-        """Return the priorities of all cells that can be drawn [M], and the largest that there ever was."""
-        return {"alpha": self.alpha, "largest": float(self.largest), "leaves": self.tree.leaves[cells]}
+    def state_dict(self, slots: Tensor) -> State:
+        """Return a `PriorityState`."""
+        return dict(to_state(PriorityState(self.alpha, float(self.largest), self.tree.leaves[slots].cpu().numpy())))
 
-    def prepare_load(self, state: State, cells: Tensor) -> Load:
-        """Check a state, and return what loads it."""
-        largest: Any = state.get("largest")
-        alpha = state.get("alpha")
-        is_same = isinstance(alpha, float | int) and alpha == self.alpha
-        require(is_same, f"alpha: expected {self.alpha}, found {readable(alpha)}")
-        leaves = check_tensor(state, "leaves", torch.float64, tuple(cells.shape))
-        require(bool((leaves.isfinite() & (leaves > 0)).all()), "leaves: must be positive and finite")
-        least = float(leaves.amax()) if len(leaves) else 0.0
+    def prepare_load(self, state: State, slots: Tensor) -> Load:
+        """Check a state, and return the function that loads it."""
+        found = decoded(PriorityState, state, "priorities")
+        text = f"expected {self.alpha}, found {found.alpha}"
+        require(found.alpha == self.alpha, f"priorities.alpha: {text}")
+        text = f"expected {len(slots)} leaves, found {len(found.leaves)}"
+        require(len(found.leaves) == len(slots), f"priorities.leaves: {text}")
         rule = "must be at least 1, as large as the largest leaf, and have a finite sum"
-        is_sound = isinstance(largest, float) and max(least, 1.0) <= largest
-        require(is_sound and largest * self.tree.size < float("inf"), f"largest: {rule}; found {readable(largest)}")
-        value = torch.full_like(self.largest, largest)
+        is_sound = max(found.leaves.max(initial=1.0), 1.0) <= found.largest < float("inf") / self.tree.size
+        require(is_sound, f"priorities.largest: {rule}; found {found.largest}")
+        leaves, largest = torch.from_numpy(found.leaves), torch.full_like(self.largest, found.largest)
 
         def load() -> None:
-            self.tree.set(cells, leaves.to(cells.device))
-            self.largest = value
+            self.tree.set(slots, leaves.to(slots.device))
+            self.largest = largest
 
         return load
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """Draws transitions as often as the errors say that were made at them: P_i ~ (|td_error_i| + 1e-6)^alpha.
+    """Draws transitions in proportion to the errors of their predictions: P_i ~ (|td_error_i| + 1e-6)^alpha.
 
-    Transitions are new with the largest priority so far. `Transitions.weight` makes up for those that are drawn more
-    often: w_i = (N P_i)^-beta, divided by the largest of the batch. Of K batches that are drawn at once, all go by the
-    priorities before the first; of a transition that several of them hold, the newest error counts.
+    New transitions have the largest priority so far. `Transitions.weight` corrects for the frequencies:
+    w_i = (N P_i)^-beta, divided by the largest of the batch. K batches that are drawn at once use the priorities
+    before the first; of a transition that is in several of them, the newest error counts.
 
     Args:
         capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack: see `ReplayBuffer`, for
-            what is raised too.
+            errors too.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
     """
 
     sampler_nbytes = 9  # float64, and the sums above
-    saving_nbytes = 25  # the cells that hold transitions, as they are found, and their priorities
+    saving_nbytes = 25  # the slots of all transitions, as they are found, and their priorities
 
     def __init__(
         self,
@@ -133,7 +147,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(
             capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack=frame_stack
         )
-        self.drawing.sampler = PrioritySampler(self.drawing.num_cells, alpha, beta, self.device)
+        self.sampler = PrioritySampler(self.num_slots, alpha, beta, self.device)
 
     @classmethod
     def load(
@@ -149,7 +163,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Read what any replay buffer's `save` wrote; transitions without a priority get that of new ones.
 
         Args:
-            path, device, capacity, num_envs: see `ReplayBuffer.load`, for what is raised too.
+            path, device, capacity, num_envs: see `ReplayBuffer.load`, for errors too.
             alpha: how much priorities count; that of the file, if it has priorities.
             beta: how much of that the weights undo.
 
@@ -178,7 +192,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 WIDTH = 32
 """Children of a node. Few wide levels take fewer calls than many of two, on a device too: of 1,000,000 leaves 256 are
-found in some 90 us, and set in 20, which is a quarter of what a binary tree takes."""
+found in some 90 us, and set in 20, a quarter of the time of a binary tree."""
 MAX_TOP = 1024
 """Sums at the top, which are searched at once."""
 
@@ -186,12 +200,8 @@ MAX_TOP = 1024
 class SumTree:
     """Leaves in float64, and above each `WIDTH` of them their sum, and so on up to `MAX_TOP` sums.
 
-    A node's sum is always taken anew, never corrected by a difference: it does not drift, and setting a leaf twice is
-    harmless (Schaul et al. 2016, Prioritized experience replay, appendix B.2.1, has two children to a node).
-
-    Args:
-        size: number of leaves, all 0 at first.
-        device: where they live.
+    A node's sum is always that of its children, never corrected by a difference: it does not drift, and setting a leaf
+    twice is harmless (Schaul et al. 2016, appendix B.2.1, has two children to a node). All leaves are 0 at first.
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
@@ -214,12 +224,7 @@ class SumTree:
         return self._top.sum()
 
     def set(self, index: Tensor, value: Tensor) -> None:
-        """Set leaves.
-
-        Args:
-            index: [M] int64; a leaf that is named twice gets one of its values.
-            value: [M] float64, not negative and finite.
-        """
+        """Set leaves to values [M] float64, not negative and finite; one in `index` [M] twice gets either value."""
         for level in self._levels:
             level.view(-1).index_copy_(0, index, value)
             index = index.div(WIDTH, rounding_mode="floor")
@@ -227,19 +232,14 @@ class SumTree:
         self._top.index_copy_(0, index, value)
 
     def find(self, mass: Tensor) -> Tensor:
-        """Return the leaves where the running sum first exceeds each mass [M], int64; never one that is 0.
-
-        Args:
-            mass: [M] float64 in [0, total]; not all leaves are 0.
-        """
+        """Return the leaves where the running sum first exceeds each mass [M] in [0, total]; never one that is 0."""
         sums = self._top.cumsum(0)
         node = torch.searchsorted(sums, torch.minimum(mass, _just_below(sums[-1])), right=True)
         mass = mass - (sums.index_select(0, node) - self._top.index_select(0, node))
         for level in reversed(self._levels):
             children = level.index_select(0, node)
             sums = children.cumsum(1)
-            # Rounding may leave a little less than nothing, or as much as the whole node holds; either would end in an
-            # empty child at its edge.
+            # Rounding may leave a mass below 0, or as large as the node; either ends at an edge, in an empty child.
             mass = torch.minimum(mass.clamp_(min=0.0), _just_below(sums[:, -1])).unsqueeze(1)
             child = torch.searchsorted(sums, mass, right=True)
             mass = (mass - (sums.gather(1, child) - children.gather(1, child))).squeeze(1)

@@ -1,49 +1,98 @@
-"""The memory of a replay buffer: one ring of rows per env, and how cells are found in it.
+"""The memory of a replay buffer: one ring of rows per env, and how transitions are found in it.
 
 A ring is [R, N]: N envs of R rows, one more than each env's transitions. A row holds the observation that was acted
 on, which is the successor of the row before; the spare row, the head, holds that of the newest transition. Where a
-trace ends, in an episode's end or a boundary, the successor is kept apart. A cell's flat index is row * N + env.
+trajectory ends, by an episode's end or otherwise, the successor is kept apart. A slot is a place in the ring; its flat
+index is row * N + env.
 """
 
-from collections.abc import Iterable, Iterator
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.frame_stack import FrameStack
-from rltrainer.data.incoming_cells import Cells, cells_of_rollout, count_up, differ, outside_text, to_array
-from rltrainer.data.n_step import n_step_windows
-from rltrainer.data.row_writer import RowWriter
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, Rows, Storage, numbered
-from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.data.storage import Array, FinalObservations, RowWriter, Storage, outside_text, to_array
+from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, leaves, map_tree
-from rltrainer.types import Rollout, Transitions
+from rltrainer.types import Rollout, Sequences, Transitions
+from rltrainer.validation.field_rules import PositiveInt, checked
+
+MEMORY = "state"
+"""The extra that holds the memory with which a policy acted."""
+
+
+@dataclass(slots=True)
+class NewTransitions:
+    """M transitions on their way into a ring, taken out of S values; in each env the oldest first.
+
+    Attributes:
+        columns: trees [S, ...] by name.
+        source: [M] int64, where in S each one is; None takes all in order (M = S).
+        env: [M] int64, the env that each goes to.
+        ended: [M] bool, whether its trajectory ends there.
+        final_obs: tree [K, ...], the successors of those that ended, in their order.
+        last_obs: tree [N, ...], the successor of each env's last one; unused where that one ended.
+    """
+
+    columns: dict[str, Tree]
+    source: Array | None
+    env: Array
+    ended: Array
+    final_obs: Tree
+    last_obs: Tree
+
+    @classmethod
+    def of_rollout(cls, rollout: Rollout) -> "NewTransitions":
+        """Take the valid steps of a rollout."""
+        valid = to_array(rollout.valid)
+        source = np.flatnonzero(valid)
+        ended = to_array(rollout.ends).reshape(-1)[source]
+        last_obs = rollout.last_obs
+        # Before a step that is not valid a trajectory ends, as that step's observation is another one. But idle steps
+        # at the end of an env's column repeat the successor, so the trajectory continues in the next rollout.
+        if len(source) < valid.size and (idle := to_array(rollout.idle))[-1].any():
+            continues = np.zeros_like(idle)
+            continues[:-1] = idle[1:] & ~to_array(rollout.done)[:-1]
+            continues.reshape(-1)[to_array(rollout.final_index)] = False
+            ended &= ~continues.reshape(-1)[source]
+            rows = torch.from_numpy((~idle).sum(0)), torch.arange(idle.shape[1])  # of each env's last observation
+            last_obs = map_tree(lambda x, last: torch.cat([x, last.unsqueeze(0)])[rows], rollout.obs, last_obs)
+        names = ("obs", "action", "reward", "terminated", "truncated", "extra")
+        columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in names}
+        at = torch.from_numpy(source[ended]).to(rollout.reward.device)
+        final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, at), rollout.next_obs)
+        return cls(columns, source, source % valid.shape[1], ended, final_obs, last_obs)
 
 
 class Ring:
-    """Rings of transitions that forget their oldest. Every cell that is stored can be drawn.
+    """The rings of N envs, which forget their oldest transitions; every stored one can be drawn.
 
-    Where frames are stacked, that is but for the k - 1 oldest cells of an env that has forgotten some: the first frames
-    of their stacks are gone.
+    The exception are stacked frames: of an env that has forgotten some, the k - 1 oldest cannot be drawn, as the first
+    frames of their stacks are gone.
 
     Args:
         owner: the buffer's class, for errors.
-        specs: what `column_specs` returned.
-        actions: what actions must lie in.
-        cells_per_env: transitions that each env keeps.
+        specs: see `column_specs`.
+        actions: the range of actions.
+        env_capacity: transitions that each env keeps.
         num_envs: N.
-        device: where the data lives.
-        frames: what takes incoming observations apart, of which a frame is stored; None stores them as they are.
+        device: of the data.
+        frames: takes incoming stacks apart, of which one frame is stored; None stores observations as they are.
 
     Attributes:
-        written: cells that each env ever stored [N]; the next one's row is this modulo R, and it holds at most C of
-            them.
-        saved: the files that hold its transitions, and up to which number of each env [N]; see `row_log`.
-        memory: stands for what it holds; another object after each `clear`.
+        written: [N] transitions that each env ever stored; the row of the next one is this modulo R.
+        saved: the files that hold its transitions, and up to which number of each env [N]; see `RowLog`.
+        memory: a new object after each `clear`.
+        token: stands for the run of the envs whose steps were stored last.
+        pending_end: [N] bool, whether an env's trajectory ends before its next transition.
     """
 
     def __init__(
@@ -51,14 +100,14 @@ class Ring:
         owner: str,
         specs: dict[str, Tree],
         actions: ValueRange,
-        cells_per_env: int,
+        env_capacity: int,
         num_envs: int,
         device: torch.device,
-        frames: FrameStack | None,
+        frames: "FrameStack | None",
     ) -> None:
-        self.specs, self.cells_per_env, self.num_envs, self.device = specs, cells_per_env, num_envs, device
-        self.num_rows = cells_per_env + 1
-        self.num_cells = self.num_rows * num_envs
+        self.specs, self.env_capacity, self.num_envs, self.device = specs, env_capacity, num_envs, device
+        self.num_rows = env_capacity + 1
+        self.num_slots = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
         self.columns = {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
         self.actions = actions
@@ -68,11 +117,11 @@ class Ring:
         self.saved: dict[Any, Array] = {}
         self.memory = object()
         self.frames = frames
-        self.num_frameless = 0 if frames is None else frames.num_frames - 1  # of an env's oldest cells, once it forgets
-        self.stream: object | None = None
-        self.broken_mask = np.zeros(num_envs, np.bool_)
+        self.num_frameless = 0 if frames is None else frames.num_frames - 1  # an env's oldest, once it forgets
+        self.token: object | None = None
+        self.pending_end = np.zeros(num_envs, np.bool_)
         self.written = np.zeros(num_envs, np.int64)
-        self._level: int | None = 0  # that number, where all envs have stored as many cells
+        self._level: int | None = 0  # `written` as one number; None if it differs between envs
         self._envs = np.arange(num_envs)
         self._table: Tensor | None = None
 
@@ -81,64 +130,83 @@ class Ring:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
 
+    def __len__(self) -> int:
+        """Return how many transitions it holds."""
+        if self._level is None:
+            return int(self.sizes().sum())
+        return self.num_envs * min(self._level, self.env_capacity)
+
     def sizes(self) -> Array:
-        """Return how many cells each env holds [N]."""
-        return np.minimum(self.written, self.cells_per_env)
+        """Return how many transitions each env holds [N]."""
+        return np.minimum(self.written, self.env_capacity)
+
+    # How much is stored depends on `written` alone, so these also answer for a state before it is loaded.
 
     def oldest(self, written: Array) -> Array:
-        """Return the number of each env's oldest cell if so many were ever stored [N]."""
-        return np.asarray(np.maximum(written - self.cells_per_env, 0))
+        """Return the number of each env's oldest transition [N], numbered from the first that was ever stored."""
+        return np.asarray(np.maximum(written - self.env_capacity, 0))
 
     def drawable_sizes(self, written: Array) -> Array:
-        """Return how many cells of each env, its newest, can be drawn if so many were ever stored [N]."""
-        forgets = written > self.cells_per_env
-        return np.asarray(np.minimum(written, self.cells_per_env) - self.num_frameless * forgets)
+        """Return how many transitions of each env, its newest, can be drawn [N]."""
+        forgets = written > self.env_capacity
+        return np.asarray(np.minimum(written, self.env_capacity) - self.num_frameless * forgets)
 
-    def end_trajectory(self, envs: Array | None) -> None:
-        """End the traces of some envs [N] bool, or all, before the next cell is written."""
-        self.broken_mask |= True if envs is None else envs
+    def stored_slots(self, written: Array) -> Tensor:
+        """Return the flat indices of all transitions, ascending."""
+        return self._newest(written, np.minimum(written, self.env_capacity))
 
-    def turn_to(self, stream: object | None) -> None:
-        """End all traces: what is stored next is of another stream."""
-        self.end_trajectory(None)
-        self.stream = stream
+    def drawable_slots(self, written: Array) -> Tensor:
+        """Return the flat indices of the transitions that can be drawn, ascending."""
+        return self._newest(written, self.drawable_sizes(written))
 
-    def go_on(self, stream: object, obs: Tree) -> None:
-        """Continue a stream where these observations [N, ...] are the successors of what was stored last."""
-        obs = self.frames.newest(obs) if self.frames is not None else obs
-        head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
-        differs = to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
-        self.stream = stream
-        self.end_trajectory(differs & (self.final.slots.reshape(-1)[self._cells_at(self.written - 1)] == 0))
+    # Writing: `add` for a step of all envs, `store` for all else.
+
+    def write(self, method: Callable[..., None], *values: Any) -> None:
+        """Call `add` or `add_rollout`; repeat a call that an interrupt breaks off, then let the interrupt pass.
+
+        If the caller catches the interrupt and continues, later batches would otherwise silently mix two transitions
+        in one row. The last statement of a write replaces `written`, and a write that runs twice is as one.
+        """
+        written = self.written
+        try:
+            method(*values)
+        except RLTrainerError:
+            raise  # a value does not fit, and nothing was stored
+        except BaseException:
+            if self.written is written:
+                self.final.repair(self.heads())
+                with contextlib.suppress(Exception):
+                    method(*values)
+            raise
 
     def add(
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
-        """Store one cell of every env; see `ReplayBuffer.add`."""
+        """Store one step of all envs; see `ReplayBuffer.add`."""
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
-        self._end_traces()
+        self._end_pending()
         number: Any = self.written if self._level is None else self._level
         rows = number % self.num_rows, (number + 1) % self.num_rows
         if self._level is None:
             rows = (rows[0], self._envs), (rows[1], self._envs)
         terminated, truncated = to_array(terminated), to_array(truncated)
         self._writer.write(rows, obs, action, reward, next_obs, terminated, truncated, extra)
-        if np.count_nonzero(self.final.slots[rows[1]]):
-            self.final.release(self._cells_at(self.written + 1))
+        if np.count_nonzero(self.final.index[rows[1]]):
+            self.final.release(self._slots_at(self.written + 1))
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             done = np.flatnonzero(terminated | truncated)
-            final_obs = self.columns["obs"].gather(self._on_device(self._cells_at(self.written + 1)[done]))
-            self.final.put(self._cells_at(self.written)[done], final_obs)
+            final_obs = self.columns["obs"].gather(self._on_device(self._slots_at(self.written + 1)[done]))
+            self.final.put(self._slots_at(self.written)[done], final_obs)
         if self.sampler is not None:
-            self.sampler.stored(self._on_device(self._cells_at(self.written)))
+            self.sampler.stored(self._on_device(self._slots_at(self.written)))
             self.sampler.forgotten(self._on_device(self._lost(self.written + 1)))
         level = None if self._level is None else self._level + 1
         # In one statement without a call: no handler of a signal runs between its parts.
         self.written, self._level, self._table = self.written + 1, level, None
 
-    def add_rollout(self, rollout: Rollout, stream: object | None) -> None:
-        """Store the valid cells of a rollout; see `ReplayBuffer.add_rollout`."""
+    def add_rollout(self, rollout: Rollout, token: object | None) -> None:
+        """Store the valid steps of a rollout; see `ReplayBuffer.add_rollout`."""
         num_envs = rollout.reward.shape[1]
         if num_envs != self.num_envs:
             text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
@@ -147,224 +215,264 @@ class Ring:
             rollout = self.frames.newest_of(rollout)
         for obs in (map_tree(lambda x: x.flatten(0, 1), rollout.obs), rollout.last_obs, rollout.final_obs):
             self.columns["obs"].check(obs)
-        cells = cells_of_rollout(rollout)
+        new = NewTransitions.of_rollout(rollout)
         for name, column in self.columns.items():
-            column.check(cells.columns[name])
-        action = to_array(cells.columns["action"])[cells.source]
+            column.check(new.columns[name])
+        action = to_array(new.columns["action"])[new.source]
         if not self.actions.holds(action):
             raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
-        if stream is not self.stream:
-            self.turn_to(stream)
-        # What was stored last is not followed by the rollout's first valid cell where that is not its first one.
+        self.continue_with(token)
+        # A trajectory ends here if the rollout does not start with the successor of its last stored step.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid | rollout.idle)[0]
-        head = self.columns["obs"].gather(self._on_device(self._cells_at(self.written)))
-        self.end_trajectory(starts | to_array(differ(head, map_tree(lambda x: x[0], rollout.obs))))
-        self.store(cells)
+        self.end_trajectory(starts | self._differs_from_head(map_tree(lambda x: x[0], rollout.obs)))
+        self.store(new)
 
-    def store(self, cells: Cells) -> tuple[Array, Array]:
-        """Append cells that were checked to the streams of their envs.
+    def store(self, new: NewTransitions) -> tuple[Array, Array | None]:
+        """Append transitions that were checked; of more than fit into an env, only the newest.
 
         Returns:
             the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
-        count = np.bincount(cells.env, minlength=self.num_envs)
-        self._end_traces()
-        rank = np.empty_like(cells.env)  # of each cell, among those of its env
-        rank[np.argsort(cells.env, kind="stable")] = count_up(count)
-        number = self.written[cells.env] + rank
-        kept = rank >= count[cells.env] - self.cells_per_env  # of more than fit, only the newest
-        target = (number % self.num_rows) * self.num_envs + cells.env
+        count = np.bincount(new.env, minlength=self.num_envs)
+        self._end_pending()
+        rank = np.empty_like(new.env)  # of each one, among those of its env
+        rank[np.argsort(new.env, kind="stable")] = count_up(count)
+        kept = rank >= count[new.env] - self.env_capacity
+        source = new.source
+        if not kept.all():
+            source = np.flatnonzero(kept) if source is None else source[kept]
+        slots = ((self.written[new.env] + rank) % self.num_rows) * self.num_envs + new.env
+        ended, slots = slots[new.ended & kept], slots[kept]
         grows = np.flatnonzero(count)
         written = self.written + count
-        head = self._cells_at(written)[grows]
-        self.final.release(np.concatenate([target[kept], head]))
+        head = self._slots_at(written)[grows]
+        self.final.release(np.concatenate([slots, head]))
         for name, column in self.columns.items():
-            column.scatter(target[kept], cells.columns[name], cells.source[kept])
-        self.columns["obs"].scatter(head, cells.last_obs, grows)
-        ended = cells.ended & kept
-        self.final.put(target[ended], cells.final_obs, np.flatnonzero(kept[cells.ended]))
+            column.scatter(slots, new.columns[name], source)
+        self.columns["obs"].scatter(head, new.last_obs, grows)
+        self.final.put(ended, new.final_obs, np.flatnonzero(kept[new.ended]))
         if self.sampler is not None:
-            self.sampler.stored(self._on_device(target[kept]))
+            self.sampler.stored(self._on_device(slots))
             self.sampler.forgotten(self._on_device(self._lost(written)))
         self._note_written(written)
-        return target[kept], cells.source[kept]
+        return slots, source
 
-    def __len__(self) -> int:
-        """Return how many cells it holds."""
-        if self._level is None:
-            return int(self.sizes().sum())
-        return self.num_envs * min(self._level, self.cells_per_env)
+    def end_trajectory(self, envs: Array | None) -> None:
+        """End the trajectories of some envs [N] bool, or all, before the next transition is written."""
+        self.pending_end |= True if envs is None else envs
+
+    def continue_with(self, token: object | None) -> None:
+        """End all trajectories if the next steps are of another run of the envs."""
+        if token is not self.token:
+            self.end_trajectory(None)
+            self.token = token
+
+    def resume(self, token: object, obs: Tree) -> None:
+        """Continue a loaded run in the envs where these observations [N, ...] are the successors of the last steps."""
+        differs = self._differs_from_head(self.frames.newest(obs) if self.frames is not None else obs)
+        self.token = token
+        self.end_trajectory(differs & (self.final.index.reshape(-1)[self._slots_at(self.written - 1)] == 0))
+
+    def clear(self) -> None:
+        """Forget all transitions; the memory is kept."""
+        if self.sampler is not None:
+            self.sampler.forgotten(self.stored_slots(self.written))
+        self.final.clear()
+        self.pending_end[:] = False
+        self.saved, self.memory = {}, object()
+        self._note_written(np.zeros(self.num_envs, np.int64))
+
+    def restore(
+        self, written: Array, pending_end: Array, head: Tree, parts: list[tuple[Array, NewTransitions]]
+    ) -> None:
+        """Take over a checked state.
+
+        Args:
+            written, pending_end: see the class.
+            head: [N, ...] the newest successor of each env.
+            parts: transitions, in order, each with the number of each env's first [N].
+        """
+        self.clear()
+        for start, new in parts:
+            self._note_written(start)
+            self.store(new)
+        self.columns["obs"].scatter(self._slots_at(written), head)
+        self.token = None
+        self.pending_end[:] = pending_end
+        self._note_written(written.copy())
+
+    def _differs_from_head(self, obs: Tree) -> Array:
+        """Return which observations [N, ...] are not the successors of the last stored steps [N] bool."""
+        head = self.columns["obs"].gather(self._on_device(self._slots_at(self.written)))
+        return to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
+
+    def _end_pending(self) -> None:
+        """Keep the successors of the last steps whose trajectories end."""
+        if not np.count_nonzero(self.pending_end):
+            return
+        newest = self._slots_at(self.written - 1)
+        ends = self.pending_end & (self.written > 0) & (self.final.index.reshape(-1)[newest] == 0)
+        head = self._slots_at(self.written)[ends]
+        self.final.put(newest[ends], self.columns["obs"].gather(self._on_device(head)))
+        self.pending_end[:] = False
+
+    # Drawing.
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Return the flat indices of cells [B] or [K, B], drawn uniformly with replacement."""
+        """Return the flat indices of transitions [B] or [K, B], drawn uniformly with replacement."""
         if len(shape) > 1:
             # One call per batch: the numbers of K batches are those of K times one batch, on every device.
             return torch.stack([self.draw(shape[1:], generator) for _ in range(shape[0])])
         position = torch.randint(self.num_drawable, shape, generator=generator, device=self.device)
         if self._level is None:
             return self._at(position, *(self._lookup()[-2:] if self.num_frameless else self._lookup()[:2]))
-        # Where all envs hold the same rows, their cells are one stretch of the flat memory.
-        forgotten = max(self._level - self.cells_per_env, 0)
+        # Where all envs hold the same rows, their transitions are one stretch of the flat memory.
+        forgotten = max(self._level - self.env_capacity, 0)
         if forgotten == 0:
             return position
-        return position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_cells)
+        return position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_slots)
 
     @property
     def num_drawable(self) -> int:
-        """The number of cells that can be drawn."""
+        """The number of transitions that can be drawn."""
         if self._level is None:
             return int(self.drawable_sizes(self.written).sum())
-        return len(self) - self.num_frameless * self.num_envs * (self._level > self.cells_per_env)
+        return len(self) - self.num_frameless * self.num_envs * (self._level > self.env_capacity)
 
-    def cells(self, position: Tensor) -> Tensor:
-        """Return the flat indices of the cells at these positions [B] in [0, len), counted env by env, oldest first."""
+    def slots(self, position: Tensor) -> Tensor:
+        """Return the flat indices at positions [B] in [0, len), counted env by env, oldest first."""
         return self._at(position, *self._lookup()[:2])
+
+    def all_slots(self, chunk_size: int) -> Iterator[Tensor]:
+        """Yield the flat indices of all transitions, in the order of `slots`, in chunks."""
+        size = len(self)
+        for start in range(0, size, chunk_size):
+            yield self.slots(torch.arange(start, min(start + chunk_size, size), device=self.device))
 
     def _at(self, position: Tensor, ends: Tensor, offset: Tensor) -> Tensor:
         env = torch.searchsorted(ends, position, right=True)
         row = (position + offset.index_select(0, env)) % self.num_rows
         return torch.add(env, row, alpha=self.num_envs)
 
-    def all_cells(self, chunk_size: int) -> Iterator[Tensor]:
-        """Yield the flat indices of all cells, in the order of `cells`, in chunks."""
-        size = len(self)
-        for start in range(0, size, chunk_size):
-            yield self.cells(torch.arange(start, min(start + chunk_size, size), device=self.device))
+    # Reading.
 
     def path(
-        self, cells: Tensor, length: int, backwards: bool = False, drawable: bool = False
+        self, slots: Tensor, length: int, backwards: bool = False, drawable: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Walk from cells along their traces.
+        """Walk along trajectories from slots [B], where the paths begin.
 
         Args:
-            cells: [B] flat indices, where the paths begin.
-            length: L, cells of a path.
-            backwards: whether to walk towards the beginnings of the traces.
-            drawable: whether a walk backwards ends at the oldest cell that can be drawn.
+            slots: [B] flat indices.
+            length: L, of a path.
+            backwards: towards the beginnings of the trajectories.
+            drawable: end a walk backwards at the oldest transition that can be drawn.
 
         Returns:
-            the cells [L, B], and which of them the trace holds [L, B] bool: the first, and those after it up to the end
-            of the trace or of what is stored. Beyond, the last of them is repeated.
+            the slots [L, B], and which of them the trajectory holds [L, B] bool. Beyond its end, or that of what is
+            stored, the last of them is repeated.
         """
-        steps = torch.arange(length, device=cells.device) * (-self.num_envs if backwards else self.num_envs)
-        path = (cells + steps.unsqueeze(1)) % self.num_cells
-        ends = (path - self.num_envs) % self.num_cells if backwards else path
+        steps = torch.arange(length, device=slots.device) * (-self.num_envs if backwards else self.num_envs)
+        path = (slots + steps.unsqueeze(1)) % self.num_slots
+        ends = (path - self.num_envs) % self.num_slots if backwards else path
         edge = self._lookup()[2 + backwards + (drawable and self.num_frameless > 0)]
-        stops = self.final.is_end(ends) | (path == edge.index_select(0, cells % self.num_envs))
+        stops = self.final.is_end(ends) | (path == edge.index_select(0, slots % self.num_envs))
         inside = torch.ones_like(stops)
         inside[1:] = stops[:-1].cumsum(0) == 0
         last = path.gather(0, inside.sum(0, keepdim=True) - 1)
         return torch.where(inside, path, last), inside
 
-    def observations(self, cells: Tensor) -> Tree:
-        """Return copies of the observations of cells [B], a tree [B, ...]; stacks repeat the first frame of a trace."""
-        return self.columns["obs"].gather(cells) if self.frames is None else self._stack(cells, self.frames)
+    def observations(self, slots: Tensor) -> Tree:
+        """Return copies of observations, a tree [B, ...]; stacks repeat the first frame of a trajectory."""
+        return self.columns["obs"].gather(slots) if self.frames is None else self._stack(slots, self.frames)
 
-    def successors(self, cells: Tensor) -> Tree:
-        """Return copies of the successors of cells [B], a tree [B, ...]."""
-        after = self.stored_successors(cells)
+    def successors(self, slots: Tensor) -> Tree:
+        """Return copies of the successors, a tree [B, ...]."""
+        after = self.stored_successors(slots)
         if self.frames is None:
             return after
-        return torch.cat([self._stack(cells, self.frames)[:, 1:], after.unsqueeze(1)], 1)
+        return torch.cat([self._stack(slots, self.frames)[:, 1:], after.unsqueeze(1)], 1)
 
-    def stored_successors(self, cells: Tensor) -> Tree:
-        """Return copies of the successors of cells [B] as they are stored, frames for stacks, a tree [B, ...]."""
-        after = (cells + self.num_envs).remainder_(self.num_cells)
-        return self.final.replace(cells, self.columns["obs"].gather(after))
+    def stored_successors(self, slots: Tensor) -> Tree:
+        """Return copies of the successors as they are stored, single frames of stacks, a tree [B, ...]."""
+        after = (slots + self.num_envs).remainder_(self.num_slots)
+        return self.final.replace(slots, self.columns["obs"].gather(after))
 
-    def _stack(self, cells: Tensor, frames: FrameStack) -> Tensor:
-        """Return the frames of cells [B] and of those before them, the oldest first [B, k, ...]."""
-        path = self.path(cells, frames.num_frames, backwards=True)[0].flip(0).T
+    def _stack(self, slots: Tensor, frames: "FrameStack") -> Tensor:
+        """Return the frames at slots [B] and of those before them, the oldest first [B, k, ...]."""
+        path = self.path(slots, frames.num_frames, backwards=True)[0].flip(0).T
         found: Tensor = self.columns["obs"].gather(path.flatten())
         return found.view(*path.shape, *found.shape[1:])
 
-    def transitions(self, cells: Tensor, n_step: int, gamma: float) -> Transitions:
-        """Return the transitions that start at these cells [B]; see `ReplayBuffer.sample`."""
+    def transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
+        """Return the transitions that start at these slots [B]; see `ReplayBuffer.sample`."""
         columns = self.columns
         if n_step == 1:
-            last, reward = cells, columns["reward"].gather(cells)
+            last, reward = slots, columns["reward"].gather(slots)
             discount = torch.full_like(reward, gamma)
         else:
-            path, inside = self.path(cells, min(n_step, self.cells_per_env))
+            path, inside = self.path(slots, min(n_step, self.env_capacity))
             last, reward, discount = n_step_windows(path, inside, columns["reward"].flat[path], gamma)
         terminated = columns["terminated"].gather(last)
         return Transitions(
-            obs=self.observations(cells),
-            action=columns["action"].gather(cells),
+            obs=self.observations(slots),
+            action=columns["action"].gather(slots),
             reward=reward,
             next_obs=self.successors(last),
             terminated=terminated,
             truncated=columns["truncated"].gather(last),
             discount=discount.masked_fill_(terminated, 0.0),
-            index=cells,
+            index=slots,
             weight=torch.ones_like(reward),
-            extra=columns["extra"].gather(cells) if columns["extra"].leaves else {},
+            extra=columns["extra"].gather(slots) if columns["extra"].leaves else {},
         )
 
-    def clear(self) -> None:
-        """Forget all cells; the memory is kept."""
-        if self.sampler is not None:
-            self.sampler.forgotten(self.stored_cells(self.written))
-        self.final.clear()
-        self.broken_mask[:] = False
-        self.saved, self.memory = {}, object()
-        self._note_written(np.zeros(self.num_envs, np.int64))
+    def sequences(
+        self, slots: Tensor, weight: Tensor | None, length: int, burn_in: int, n_step: int, gamma: float
+    ) -> Sequences:
+        """Return the sequences whose first trained transitions are at slots [B] or [K, B].
 
-    def restore(self, written: Array, broken_mask: Array, head: Tree, parts: Iterable[Rows]) -> None:
-        """Copy a checked state in: how much each env ever stored [N], its newest successor [N, ...], and all rows."""
-        self.clear()
-        oldest = self.oldest(written)
-        for rows in parts:
-            env, number = numbered(rows.start, rows.stop)
-            cells, is_held = number % self.num_rows * self.num_envs + env, number >= oldest[env]
-            held = None if is_held.all() else np.flatnonzero(is_held)
-            for name, column in self.columns.items():
-                column.scatter(cells if held is None else cells[held], rows.columns[name], held)
-            ends = np.flatnonzero(is_held[rows.final_index])
-            self.final.put(cells[rows.final_index[ends]], rows.final_obs, ends)
-        self.columns["obs"].scatter(self._cells_at(written), head)
-        self.stream = None
-        self.broken_mask[:] = broken_mask
-        self._note_written(written.copy())
-        if self.sampler is not None:
-            self.sampler.stored(self.drawable_cells(written))
+        `weight` of each sequence has the same shape; None stands for 1. See `ReplayBuffer.sample_sequences`.
+        """
+        start = slots.flatten()
+        ahead, counts = self.path(start, length)
+        before, _ = self.path(start, burn_in + 1, backwards=True, drawable=True)
+        path = torch.cat([before[1:].flip(0), ahead])
+        counts = torch.cat([counts.new_zeros(burn_in, len(start)), counts])
+        # [T, B], or [K, T, B]: the batches of gradient steps come first.
+        path, counts = (x.view(-1, *slots.shape).movedim(0, -2) for x in (path, counts))
+        flat = path.flatten()
+        batch = self.transitions(flat, n_step, gamma).reshape(*path.shape)
+        batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
+        if MEMORY in batch.extra:
+            batch.extra[MEMORY] = batch.extra[MEMORY].select(path.ndim - 2, 0)
+        follows = self.path(flat, 2, backwards=True, drawable=True)[1][1]
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        return Sequences(**fields, first=~follows.view(path.shape))
 
-    def stored_cells(self, written: Array) -> Tensor:
-        """Return the flat indices of the cells that hold transitions if so many were ever stored [N], ascending."""
-        return self._newest(written, np.minimum(written, self.cells_per_env))
+    # Numbers of transitions, slots, and tables of them.
 
-    def drawable_cells(self, written: Array) -> Tensor:
-        """Return those of them that can be drawn."""
-        return self._newest(written, self.drawable_sizes(written))
+    def heads(self) -> Array:
+        """Return the flat indices of the slots that are written next [N]; no trajectory ends there."""
+        return self._slots_at(self.written)
+
+    def newest_slots(self, env: int, size: int) -> Array:
+        """Return the flat indices of an env's newest transitions, oldest first."""
+        return (int(self.written[env]) - size + np.arange(size)) % self.num_rows * self.num_envs + env
 
     def _lost(self, written: Array) -> Array:
-        """Return the cells of the heads, and stored ones that cannot be drawn, if so many were ever stored [N]."""
-        heads = self._cells_at(written)
-        if not self.num_frameless or not (forgets := written > self.cells_per_env).any():
+        """Return the slots of the heads, and of stored transitions that cannot be drawn."""
+        heads = self._slots_at(written)
+        if not self.num_frameless or not (forgets := written > self.env_capacity).any():
             return heads
-        oldest = written - self.cells_per_env + np.arange(self.num_frameless)[:, None]
-        return np.concatenate([heads, self._cells_at(oldest)[:, forgets].reshape(-1)])
+        oldest = written - self.env_capacity + np.arange(self.num_frameless)[:, None]
+        return np.concatenate([heads, self._slots_at(oldest)[:, forgets].reshape(-1)])
 
     def _newest(self, written: Array, sizes: Array) -> Tensor:
         rows = np.arange(min(int(written.max()), self.num_rows))[:, None]  # no more were ever written
         return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
-    def _end_traces(self) -> None:
-        """Keep the successors of cells that what is written next does not continue."""
-        if not np.count_nonzero(self.broken_mask):
-            return
-        newest = self._cells_at(self.written - 1)
-        goes_on = self.broken_mask & (self.written > 0) & (self.final.slots.reshape(-1)[newest] == 0)
-        head = self._cells_at(self.written)[goes_on]
-        self.final.put(newest[goes_on], self.columns["obs"].gather(self._on_device(head)))
-        self.broken_mask[:] = False
-
-    def heads(self) -> Array:
-        """Return the flat indices of the cells that are written next [N]; no trace ends there."""
-        return self._cells_at(self.written)
-
-    def _cells_at(self, number: Array) -> Array:
-        """Return the flat index of each env's cell of this number, counted from the first that was ever stored."""
+    def _slots_at(self, number: Array) -> Array:
+        """Return the flat index of each env's transition of this number."""
         return number % self.num_rows * self.num_envs + self._envs
 
     def _note_written(self, written: Array) -> None:
@@ -372,124 +480,103 @@ class Ring:
         self.written, self._level, self._table = written, level, None
 
     def _lookup(self) -> Tensor:
-        """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest cell.
+        """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest slot.
 
-        Where stacks are put together, [7, N]: then the last three say the same of what can be drawn, its oldest first.
+        With stacked frames [7, N]: the last three are the oldest slot, end and row of the transitions to be drawn.
         """
         if self._table is None:
             written, sizes = self.written, self.sizes()
-            table = [*self._positions(sizes), self._cells_at(written - 1), self._cells_at(written - sizes)]
+            table = [*self._positions(sizes), self._slots_at(written - 1), self._slots_at(written - sizes)]
             if self.num_frameless:
                 sizes = self.drawable_sizes(written)
-                table += [self._cells_at(written - sizes), *self._positions(sizes)]
+                table += [self._slots_at(written - sizes), *self._positions(sizes)]
             self._table = self._on_device(np.stack(table))
         return self._table
 
     def _positions(self, sizes: Array) -> tuple[Array, Array]:
-        """Return where the positions of each env's newest cells end, and their first row less where they begin."""
+        """Return where the positions of each env's newest end, and their first row less where they begin."""
         ends = np.cumsum(sizes)
         return ends, (self.written - sizes) % self.num_rows - (ends - sizes)
 
     def _on_device(self, indices: Array) -> Tensor:
-        # Nobody waits: what lies in pageable memory has been read when the call returns.
+        # Nothing waits: pageable memory has been read when the call returns.
         return torch.from_numpy(indices).to(self.device, non_blocking=True)
 
 
-class FinalObservations:
-    """The successors of the cells where a trace ended, in a store that grows to the most there ever were at once.
+class FrameStack:
+    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first.
 
-    `slots` [R, N] int32 says where a cell's successor lies in the store. 0 says that the trace goes on: the successor
-    is the next row's observation. So slot 0 of the store is never used, and any slot can be looked up.
-
-    Args:
-        specs: the observation's tree of specs.
-        shape: rows and envs of the buffer.
-        device: where the observations live; another than the CPU has the slots, too.
+    `space` is that of a single frame. Raises a `ParamsError` or `SpaceError` unless the space of stacks is a Box of
+    `num_frames` frames.
     """
 
-    def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
-        self.slots = np.zeros(shape, np.int32)
-        self._device = device
-        self._on_device = None if device.type == "cpu" else torch.from_numpy(self.slots.reshape(-1)).to(device)
-        self._store = Storage("final_obs", specs, (16,), device)
-        self._free = list(range(1, 16))
+    def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
+        self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
+        if not isinstance(space, gym.spaces.Box) or space.shape[:1] != (num_frames,):
+            rule = f"must be a Box with {num_frames} frames along its first axis"
+            raise SpaceError(field_error_text(owner, "observation_space", rule, space))
+        self._name, self._shape = f"{owner}.obs", space.shape
+        self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the store and the slots."""
-        return self._store.nbytes + self.slots.nbytes
+    def newest(self, obs: Any, num_axes: int = 1) -> Any:
+        """Return the newest frame of each stack, an array or tensor [*axes, k, ...]."""
+        obs = obs if isinstance(obs, Tensor) else to_array(obs)
+        if tuple(obs.shape[num_axes:]) != self._shape:
+            text = f"expected stacks of shape {self._shape}, got {tuple(obs.shape)}"
+            raise ReplayBufferError(f"{self._name}: {text}")
+        return obs[(slice(None),) * num_axes + (-1,)]
 
-    def put(self, cells: Array, values: Tree, source: Array | None = None) -> None:
-        """End a trace at each cell.
-
-        Args:
-            cells: [K] int64, flat indices, none of which ends a trace yet.
-            values: tree of tensors [S, ...].
-            source: [K] int64, which of the S values follows each cell; None takes them in order.
-        """
-        size, num_missing = self._store.shape[0], len(cells) - len(self._free)
-        if num_missing > 0:
-            self._store.grow(max(size + num_missing, size * 3 // 2))
-            self._free.extend(range(size, self._store.shape[0]))
-        slots = np.array([self._free.pop() for _ in cells], np.int64)
-        self._store.scatter(slots, values, source)
-        self._set(cells, slots)
-
-    def release(self, cells: Array) -> None:
-        """Forget the ends at these cells [M], where there are any."""
-        slots = self.slots.reshape(-1)[cells]
-        ended = slots > 0
-        if ended.any():
-            self._free.extend(slots[ended].tolist())
-            self._set(cells[ended], np.zeros(1, np.int64))
-
-    def repair(self, heads: Array) -> None:
-        """Find anew which slots are free, after an interrupt; at the heads of the traces [N] none ends."""
-        slots = self.slots.reshape(-1)
-        slots[heads] = 0
-        self._free = np.setdiff1d(np.arange(1, self._store.shape[0]), slots).tolist()
-        if self._on_device is not None:
-            self._on_device.copy_(torch.from_numpy(slots))
-
-    def is_end(self, cells: Tensor) -> Tensor:
-        """Return whether a trace ends at each cell; any shape."""
-        slots = torch.from_numpy(self.slots.reshape(-1)) if self._on_device is None else self._on_device
-        return slots[cells] > 0
-
-    def replace(self, cells: Tensor, next_obs: Tree) -> Tree:
-        """Put in the successors of cells that end a trace.
-
-        Args:
-            cells: [B] flat indices.
-            next_obs: tree [B, ...], the next rows' observations; changed in place.
-        """
-        if self._on_device is not None:
-            # A device graph needs fixed shapes: look up a successor for every cell, then select.
-            slots = self._on_device.index_select(0, cells)
-            return map_tree(lambda after, final: _select(slots > 0, final, after), next_obs, self._store.gather(slots))
-        ends = self.slots.reshape(-1)[cells.numpy()]  # arrays: most batches hold no end, and NumPy is quicker to see it
-        if np.count_nonzero(ends):
-            ended = np.flatnonzero(ends)
-            for after, final in zip(leaves(next_obs), self._store.leaves, strict=True):
-                after.numpy()[ended] = final.target[ends[ended]]
-        return next_obs
-
-    def clear(self) -> None:
-        """Forget all ends; the memory is kept."""
-        if len(self._free) < self._store.shape[0] - 1:  # else a look at all of an empty buffer would take its time
-            self.release(np.flatnonzero(self.slots))
-
-    def of(self, cells: Array) -> Tree:
-        """Return copies of the successors of cells [K] that end a trace, a tree [K, ...]."""
-        slots = torch.from_numpy(self.slots.reshape(-1)[cells])
-        return self._store.gather(slots.to(self._device))
-
-    def _set(self, cells: Array, slots: Array) -> None:
-        self.slots.reshape(-1)[cells] = slots
-        if self._on_device is not None:
-            values = torch.from_numpy(slots.astype(np.int32)).to(self._device)
-            self._on_device[torch.from_numpy(cells).to(self._device)] = values
+    def newest_of(self, rollout: Rollout) -> Rollout:
+        """Return a rollout of single frames."""
+        last, final = self.newest(rollout.last_obs), self.newest(rollout.final_obs)
+        return dataclasses.replace(rollout, obs=self.newest(rollout.obs, 2), last_obs=last, final_obs=final)
 
 
-def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(condition.view(-1, *[1] * (yes.ndim - 1)), yes, no)
+def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Lay a window of n steps over each path.
+
+    Args:
+        path: [n, B] int64, slots that follow each other.
+        inside: [n, B] bool, which of them belong to the window: the first, and those after it up to an end.
+        reward: [n, B] float32, at these slots.
+        gamma: discount of one step.
+
+    Returns:
+        each window's last slot [B] int64, its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
+    """
+    length = inside.sum(0)
+    powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
+    # Rewards beyond the window are selected away, as 0 * nan is nan.
+    rewards = torch.where(inside, reward, 0.0)
+    last = path.gather(0, (length - 1).unsqueeze(0)).squeeze(0)
+    return last, (powers[:-1].unsqueeze(1) * rewards).sum(0), powers.index_select(0, length)
+
+
+def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
+    """Return env and number of each of M transitions, [M] each: the first of each env, then the second, and so on.
+
+    Args:
+        start, stop: [N] of each env the first number, and the first one after them.
+    """
+    envs = np.flatnonzero(stop > start)
+    count = (stop - start)[envs]
+    if len(envs) and (count == count[0]).all():
+        env, offset = np.tile(envs, count[0]), np.repeat(np.arange(count[0]), len(envs))
+    else:
+        env, offset = np.repeat(envs, count), count_up(count)
+        order = np.argsort(offset, kind="stable")
+        env, offset = env[order], offset[order]
+    return env, start[env] + offset
+
+
+def count_up(counts: Array) -> Array:
+    """Return 0, 1, 2, ... up to each count, one after the other."""
+    first: Array = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.arange(len(first)) - first
+
+
+def differ(tree: Tree, other: Tree) -> Tensor:
+    """Return which of the values of two trees [M, ...] differ in any leaf, [M] bool on the first one's device."""
+    pairs = zip(leaves(tree), leaves(other), strict=True)
+    differs = [(a != b.to(a.device, a.dtype)).reshape(len(a), a.shape[1:].numel()).any(1) for a, b in pairs]
+    return torch.stack(differs).any(0)

@@ -1,4 +1,4 @@
-"""The rollout buffer: what one collection step gathers, in time order."""
+"""The rollout buffer: the steps of one collection, in time order."""
 
 from operator import is_not
 from typing import Any
@@ -8,11 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.columns import Extra, cell_nbytes, column_specs, require_device, require_extra
-from rltrainer.data.incoming_cells import to_array
 from rltrainer.data.memory_forecast import check_fits
-from rltrainer.data.row_writer import RowWriter
-from rltrainer.data.storage import Array, Spec, Storage, matching_leaves
+from rltrainer.data.storage import (
+    Array,
+    Extra,
+    RowWriter,
+    Spec,
+    Storage,
+    column_specs,
+    matching_leaves,
+    require_device,
+    require_extra,
+    slot_nbytes,
+    to_array,
+)
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree
@@ -28,7 +37,7 @@ class RolloutBuffer:
     Args:
         num_steps: steps of each env to reserve memory for.
         num_envs: N.
-        observation_space, action_space, device, extra: see `ReplayBuffer`, for what is raised too.
+        observation_space, action_space, device, extra: see `ReplayBuffer`, for errors too.
 
     Attributes:
         num_rows: steps of all envs since the last `clear`.
@@ -50,8 +59,8 @@ class RolloutBuffer:
         self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
         specs = column_specs("RolloutBuffer", observation_space, action_space, self.extra)
         specs["valid"] = Spec((), torch.bool)
-        shape = (num_steps + 1, num_envs)  # the spare row is the last one's successor
-        needed = shape[0] * num_envs * cell_nbytes(specs)
+        shape = (num_steps + 1, num_envs)  # the spare row holds the successor of the last one
+        needed = shape[0] * num_envs * slot_nbytes(specs)
         check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
         self._columns = {
             name: Storage(f"RolloutBuffer.{name}", part, shape, self.device) for name, part in specs.items()
@@ -61,17 +70,17 @@ class RolloutBuffer:
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._final_index: list[int] = []
         self.num_rows, self._has_invalid = 0, False
-        self._is_ragged = False  # whether cells came by `add_cells`
-        self._lengths = np.zeros(num_envs, np.int64)  # how many of each env did
+        self._is_ragged = False  # whether steps came by `add_steps`
+        self._lengths = np.zeros(num_envs, np.int64)  # of each env, in such steps
         self._first_row: tuple[Any, ...] | None = None
         self._views: tuple[tuple[int, int], tuple[Tensor, Tensor], tuple[dict[str, Tree], dict[str, Tree]]] | None = (
             None
         )
         self._starts = np.ones(num_envs, np.bool_)
-        self._stream: object | None = None
+        self._token: object | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without views: those of a copy are of the copy's memory."""
+        """Copy and pickle without views, which are of this object's memory."""
         return vars(self) | {"_first_row": None, "_views": None}
 
     @property
@@ -80,7 +89,7 @@ class RolloutBuffer:
         return sum(column.nbytes for column in self._columns.values()) + self._final_obs.nbytes
 
     def __len__(self) -> int:
-        """Return how many valid cells it holds."""
+        """Return how many valid steps it holds."""
         return int(self._valid.tensor[: self.num_rows].sum())
 
     def add(
@@ -99,7 +108,7 @@ class RolloutBuffer:
         Args:
             obs, reward, next_obs, terminated, truncated, extra: see `ReplayBuffer.add`.
             action: as sampled.
-            valid: [N] bool; None says that all are.
+            valid: [N] bool; None: all.
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
@@ -116,7 +125,7 @@ class RolloutBuffer:
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated), row)
 
-    def add_cells(
+    def add_steps(
         self,
         envs: Array,
         obs: Tree,
@@ -128,25 +137,21 @@ class RolloutBuffer:
         valid: Array,
         extra: dict[str, Any] | None = None,
     ) -> None:
-        """Store the next cell of some envs [K], no env twice; each leaf is an array or tensor [K, ...].
+        """Store the next step of some envs [K], no env twice; each leaf is an array or tensor [K, ...].
 
-        Envs may take different numbers of steps: call `level` before the rollout is looked at. Between two `clear`,
-        either this or `add` is called.
-
-        Raises:
-            ReplayBufferError: a leaf is missing, or has another shape or kind of number.
+        Envs may take different numbers of steps: call `pad` before `rollout`. Between two calls of `clear`, call
+        either this or `add`.
         """
         rows = self._lengths[envs]
         while int(rows.max()) + 1 >= self._columns["obs"].shape[0]:
             self._grow()
-        columns, num_cells = self._columns, len(envs)
-        cells: list[tuple[str, Array, Any]] = [("obs", rows, obs), ("action", rows, action), ("reward", rows, reward)]
-        cells += [("terminated", rows, terminated), ("truncated", rows, truncated), ("valid", rows, valid)]
-        cells += [("extra", rows, extra or {}), ("obs", rows + 1, next_obs)]
-        for name, at, value in cells:
+        columns, num_steps = self._columns, len(envs)
+        here = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+        here |= {"valid": valid, "extra": extra or {}}
+        for name, at, value in [*((name, rows, value) for name, value in here.items()), ("obs", rows + 1, next_obs)]:
             values = matching_leaves(columns[name].specs, value, columns[name].name)
             for leaf, (_, part) in zip(columns[name].leaves, values, strict=True):
-                leaf.target[at, envs] = leaf.accept(part, (num_cells, *leaf.spec.shape))
+                leaf.target[at, envs] = leaf.accept(part, (num_steps, *leaf.spec.shape))
         self._lengths[envs] += 1
         self._is_ragged = self._has_invalid = True
         self.num_rows = max(self.num_rows, int(self._lengths.max()))
@@ -154,13 +159,10 @@ class RolloutBuffer:
         if np.count_nonzero(done):
             self._end(envs[done], rows[done])
 
-    def level(self, obs: Tree) -> None:
-        """Let envs with fewer cells than others hold still in the rest of them, which are not valid.
+    def pad(self, obs: Tree) -> None:
+        """Fill up envs with fewer steps than others with steps that are not valid, at their last observations [N, ...].
 
-        Without any cell, all envs do so in one row: there is always a rollout.
-
-        Args:
-            obs: what each env saw last [N, ...].
+        Without any step there is one row of them: there is always a rollout.
         """
         self._is_ragged = self._has_invalid = True
         self.num_rows = num_rows = max(self.num_rows, 1)
@@ -170,7 +172,7 @@ class RolloutBuffer:
         for name in ("reward", "terminated", "truncated", "valid", "extra"):
             for leaf in columns[name].leaves:
                 leaf.target[:num_rows][rest] = 0
-        for leaf in columns["action"].leaves:  # any action will do, but it must be one
+        for leaf in columns["action"].leaves:  # any action of the space will do
             leaf.target[:num_rows][rest] = leaf.target[0, int(self._lengths.argmax())]
         seen = matching_leaves(columns["obs"].specs, obs, columns["obs"].name)
         for leaf, (_, values) in zip(columns["obs"].leaves, seen, strict=True):
@@ -179,33 +181,33 @@ class RolloutBuffer:
                 leaf.target[self._lengths[n] : num_rows + 1, n] = last[n]
 
     def end_trajectory(self, envs: Array | None = None) -> None:
-        """End the traces; see `ReplayBuffer.end_trajectory`."""
+        """End trajectories; see `ReplayBuffer.end_trajectory`."""
         if self.num_rows:
             first = (self.num_rows - 1) * self.num_envs
             ended = np.isin(first + np.arange(self.num_envs), self._final_index)
             self._end(np.flatnonzero(~ended if envs is None else ~ended & envs), self.num_rows - 1)
 
-    def begin(self, stream: object) -> None:
-        """Forget all steps; what is stored next continues them if they were of the same stream."""
+    def begin(self, token: object) -> None:
+        """Forget all steps; the next ones continue them if they have the same token, see `ReplayBuffer.add`."""
         self.clear()
-        if stream is not self._stream:
+        if token is not self._token:
             self._starts[:] = True
-            self._stream = stream
+            self._token = token
 
-    def is_of(self, stream: object) -> bool:
-        """Return whether the last steps were of this stream."""
-        return stream is self._stream
+    def is_of(self, token: object) -> bool:
+        """Return whether the last steps have this token."""
+        return token is self._token
 
-    def go_on(self, stream: object, broken: Array) -> None:
-        """Take what comes next for the continuation of a stream, but in some envs [K], whose traces are broken."""
+    def resume(self, token: object, starting: Array) -> None:
+        """Continue a loaded run, but for some envs [K], which start a new trajectory."""
         self.clear()
-        self._stream, self._starts[:] = stream, False
-        self._starts[broken] = True
+        self._token, self._starts[:] = token, False
+        self._starts[starting] = True
 
     def clear(self) -> None:
-        """Forget all steps; what is stored next continues them.
+        """Forget all steps; the next ones continue them.
 
-        The memory is kept: later steps overwrite rollouts that were handed out.
+        The memory is kept: later steps overwrite rollouts that were returned.
         """
         if self._is_ragged:
             self._starts[self._lengths > 0] = False
@@ -216,7 +218,7 @@ class RolloutBuffer:
         self._final_index.clear()
 
     def hold(self, rollout: Rollout) -> None:
-        """Hold a rollout that was gathered elsewhere, in the place of what is held.
+        """Replace all steps by a rollout that was gathered elsewhere.
 
         Raises:
             ReplayBufferError: it has other envs, shapes or extras; nothing is changed.
@@ -244,25 +246,23 @@ class RolloutBuffer:
         self.num_rows, self._has_invalid = num_rows, not bool(rollout.valid.all())
 
     def is_finite(self) -> bool:
-        """Return whether all numbers are finite, also those of cells that are not valid."""
+        """Return whether all numbers are finite, those of steps that are not valid included."""
         num_rows, columns = self.num_rows, self._columns
         parts = [(columns["obs"], num_rows + 1), (columns["action"], num_rows), (columns["reward"], num_rows)]
         if self._final_index:
             parts.append((self._final_obs, len(self._final_index)))
         return all([leaf.is_finite(count) for column, count in parts for leaf in column.leaves])
 
-    def holds_choices(self, actions: ValueRange) -> bool:
-        """Return whether all actions lie in their space, also those of cells that are not valid."""
+    def holds_actions(self, actions: ValueRange) -> bool:
+        """Return whether all actions lie in their space, those of steps that are not valid included."""
         return actions.holds(to_array(self._columns["action"].leaves[0].target[: self.num_rows]))
 
     def single_row(self) -> tuple[Tree, ...] | None:
-        """Return the only row as the arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid.
-
-        Off policy most collections are one step. The views are made once: anew they would be a tenth of the calls of
-        an env step with its gradient step.
-        """
+        """Return the only row as arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid."""
         if self.num_rows != 1 or self._has_invalid:
             return None
+        # Off policy most collections are one step. The views are kept, as to make them takes a tenth of the calls of
+        # an env step with its gradient step.
         if self._first_row is None:
             obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
             names = ("action", "reward", "terminated", "truncated")
@@ -272,23 +272,19 @@ class RolloutBuffer:
         return self._first_row
 
     def rollout(self) -> Rollout:
-        """Return what was gathered since the last `clear`, as views of the buffer's memory.
-
-        Raises:
-            ReplayBufferError: there is nothing.
-        """
+        """Return the steps since the last `clear`, as views of the buffer's memory; a `ReplayBufferError` if none."""
         if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
         num_final = len(self._final_index)
-        # Memory is known by the tensors themselves: another one could have the number of one that is gone.
+        # Memory is compared by the tensors themselves: an address or id may be that of memory that is gone.
         size, memory = (self.num_rows, num_final), (self._valid.tensor, self._final_obs.leaves[0].tensor)
         if self._views is None or size != self._views[0] or any(map(is_not, memory, self._views[1])):
             views = self._view(*size)
             plain = {name: view for name, view in views.items() if isinstance(view, Tensor)}
             trees = {name: view for name, view in views.items() if name not in plain}
             self._views = size, memory, (plain, trees)
-        # The views are the last rollout's, where they can be: most are of one row, and look at the same memory. Dicts
-        # are not, as who is given them may add to them.
+        # Most rollouts are one row in the same memory, so the last one's views are used again. Its dicts are not, as
+        # callers may add to them.
         plain, trees = self._views[2]
         found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
         if num_final:
@@ -296,7 +292,7 @@ class RolloutBuffer:
         return Rollout(**found, starts=torch.from_numpy(self._starts.copy()).to(self.device))
 
     def _view(self, num_rows: int, num_final: int) -> dict[str, Tree]:
-        """Return views of the first rows and final observations, by their names in a rollout."""
+        """Return views of the first rows and final observations, by their fields in a rollout."""
         views = {name: column.rows(num_rows) for name, column in self._columns.items()}
         views["last_obs"] = map_tree(lambda x: x[-1], self._columns["obs"].rows(num_rows + 1))
         views["final_obs"] = self._final_obs.rows(num_final)
@@ -304,17 +300,16 @@ class RolloutBuffer:
         return views
 
     def _grow(self) -> None:
-        """Reserve memory for twice as many rows."""
         self._reserve(2 * self._columns["obs"].shape[0] - 1)
 
     def _reserve(self, rows: int) -> None:
-        """Reserve memory for so many rows; of observations last, by which one sees that an interrupt broke it off."""
         self._first_row = None
+        # Observations last: their shape decides whether there is room, so an interrupted call is repeated.
         for column in reversed(self._columns.values()):
             column.grow(rows)
 
     def _end(self, envs: Array, rows: Any) -> None:
-        """Keep the successors of these envs' cells, which lie in rows that will be overwritten."""
+        """Keep the successors of these envs' steps, whose rows will be overwritten."""
         first, last = len(self._final_index), len(self._final_index) + len(envs)
         if last > self._final_obs.shape[0]:
             self._final_obs.grow(max(last, 2 * self._final_obs.shape[0]))

@@ -1,25 +1,66 @@
-"""Preallocated memory for a tree of values, one value per cell. Knows shapes and dtypes, not what the values mean."""
+"""The columns of a buffer: preallocated memory for trees of values, written a row or many slots at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ReplayBufferError, SpaceError, readable
-from rltrainer.spaces import leaf_shape, leaf_spaces, stored_dtype
-from rltrainer.tree import Tree, map_tree, rebuild
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text, readable
+from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
+from rltrainer.tree import Tree, leaves, map_tree, rebuild
+from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
 
 Array = np.ndarray[Any, Any]
+Extra = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape (of one transition) and dtype of each extra, by name."""
+
+ExtraDtype = Literal["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+EXTRA_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(ExtraDtype)}
+"""The dtypes of extras, by their names in files."""
+
+
+def _is_extra(value: Any) -> bool:
+    if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[0], tuple | list):
+        return False
+    return value[1] in EXTRA_DTYPES.values() and all(is_int(n) and n >= 0 for n in as_python(value[0]))
+
+
+AnyExtras = Annotated[
+    Any,
+    Rule(
+        "a mapping from names to (shape, dtype)",
+        lambda v: isinstance(v, Mapping) and all(isinstance(name, str) for name in v),
+    ),
+]
+AnyExtra = Annotated[
+    Any, Rule(f"(shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}", _is_extra)
+]
+
+
+def require_extra(owner: str, extra: Extra | None) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return the declared extras; a `ParamsError` unless it is a mapping from names to (shape, dtype)."""
+    declared = {} if extra is None else checked(owner, "extra", extra, AnyExtras)
+    items = {name: checked(owner, f"extra[{name!r}]", each, AnyExtra) for name, each in declared.items()}
+    return {name: (tuple(as_python(shape)), dtype) for name, (shape, dtype) in items.items()}
+
+
+def require_device(owner: str, device: torch.device | str) -> torch.device:
+    """Return the device; a `ParamsError` unless PyTorch can use it here."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        rule = "must be a device that PyTorch can use here"
+        raise ParamsError(field_error_text(owner, "device", rule, device)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Shape and dtype of one value, and the space that it lies in, if it has one."""
+    """Shape and dtype of one value, and its space, if it has one."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -32,62 +73,52 @@ class Spec:
 
     @property
     def rule(self) -> str:
-        """The rule that an error names for an integer that the dtype cannot hold."""
+        """The rule of an error about an integer beyond the dtype."""
         return f"must fit into {self.dtype}" if self.space is None else f"must lie in {readable(self.space)}"
 
 
 def space_specs(space: gym.Space[Any]) -> Tree:
-    """Return the tree of specs that holds a space's values."""
+    """Return the tree of specs of a space's values."""
     return map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf), leaf), leaf_spaces(space))
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """M transitions, numbered from the first that each env ever stored; see `numbered` for their order.
+def column_specs(
+    owner: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], extra: Extra
+) -> dict[str, Tree]:
+    """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`.
 
-    Attributes:
-        start, stop: [N] of each env the first number, and the first one after them.
-        columns: trees [M, ...].
-        final_index: [K] those of the M that end a trajectory, ascending.
-        final_obs: tree [K, ...], their successors.
+    Raises:
+        SpaceError: a space cannot be stored.
     """
+    action = space_specs(action_space)
+    if not isinstance(action, Spec):
+        rule = "must be a Box, Discrete, MultiDiscrete or MultiBinary"
+        raise SpaceError(field_error_text(owner, "action_space", rule, action_space))
+    return {
+        "obs": space_specs(observation_space),
+        "action": action,
+        "reward": Spec((), torch.float32),
+        "terminated": Spec((), torch.bool),
+        "truncated": Spec((), torch.bool),
+        "extra": {name: Spec(shape, dtype) for name, (shape, dtype) in extra.items()},
+    }
 
-    start: Array
-    stop: Array
-    columns: dict[str, Tree]
-    final_index: Array
-    final_obs: Tree
 
-
-def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
-    """Return env and number of each of M transitions, [M] each: the first of each env, then the second, and so on.
-
-    Args:
-        start, stop: [N] of each env the first number, and the first one after them.
-    """
-    envs = np.flatnonzero(stop > start)
-    count = (stop - start)[envs]
-    if len(envs) and (count == count[0]).all():
-        env, offset = np.tile(envs, count[0]), np.repeat(np.arange(count[0]), len(envs))
-    else:
-        env = np.repeat(envs, count)
-        offset = np.arange(len(env)) - np.repeat(np.cumsum(count) - count, count)
-        order = np.argsort(offset, kind="stable")
-        env, offset = env[order], offset[order]
-    return env, start[env] + offset
+def slot_nbytes(specs: dict[str, Tree]) -> int:
+    """Return the bytes of one slot in all columns."""
+    return sum(spec.nbytes for spec in leaves(specs))
 
 
 class Storage:
-    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...]: written many cells at a time, by a `RowWriter` a row.
+    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...]; a flat index runs over all slots of `shape`.
+
+    `scatter` writes many slots, a `RowWriter` a row.
 
     Args:
-        name: what errors call it, such as `ReplayBuffer.obs`.
-        specs: a tree of `Spec`, one per leaf.
-        shape: the cells; its first axis are the rows, and a flat index runs over all of it.
-        device: where the tensors live.
-
-    Attributes:
-        leaves: one `Leaf` per tensor, in the order of the specs.
+        name: for errors, such as `ReplayBuffer.obs`.
+        specs: a tree of `Spec`; `leaves` has a `Leaf` for each.
+        shape: of the slots, rows first.
+        device: of the tensors.
     """
 
     def __init__(self, name: str, specs: Tree, shape: tuple[int, ...], device: torch.device) -> None:
@@ -100,21 +131,17 @@ class Storage:
         return sum(leaf.tensor.nbytes for leaf in self.leaves)
 
     def check(self, values: Tree) -> None:
-        """Check a tree of tensors [S, ...] before `scatter`.
-
-        Raises:
-            ReplayBufferError: a leaf is missing, or has another shape or kind of number.
-        """
+        """Check a tree of tensors [S, ...] before `scatter`; see `Leaf.check` for errors."""
         for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
             leaf.check(value, tuple(value.shape[:1]) + leaf.spec.shape)
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
-        """Write cells given by their flat index.
+        """Write values into slots.
 
         Args:
-            index: [M] int64, the cells.
+            index: [M] int64, flat.
             values: tree of tensors [S, ...] on any device.
-            source: [M] int64, which of the S values goes into each cell; None takes them in order (S = M).
+            source: [M] int64, which of the S values goes into each slot; None takes them in order (S = M).
         """
         where = torch.from_numpy(index).to(self.device)
         for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
@@ -123,7 +150,7 @@ class Storage:
             leaf.flat.index_copy_(0, where, value.to(self.device, leaf.spec.dtype))
 
     def gather(self, index: Tensor) -> Tree:
-        """Return copies of the cells of a flat index [M], a tree [M, ...]."""
+        """Return copies of the values at a flat index [M], a tree [M, ...]."""
         return self._tree([leaf.flat.index_select(0, index) for leaf in self.leaves])
 
     def grow(self, rows: int) -> None:
@@ -131,7 +158,7 @@ class Storage:
         shape = (rows, *self.shape[1:])
         for leaf in self.leaves:
             leaf.allocate(shape, leaf.tensor)
-        self.shape = shape  # last: what an interrupt breaks off is seen, and made again
+        self.shape = shape  # last, so that an interrupted `grow` is repeated
 
     def rows(self, stop: int, start: int = 0) -> Tree:
         """Return views of some rows."""
@@ -143,11 +170,11 @@ class Storage:
 
     @property
     def flat(self) -> Tree:
-        """The tree of tensors, with one flat axis of cells."""
+        """The tree of tensors with one flat axis of slots."""
         return self._tree([leaf.flat for leaf in self.leaves])
 
     def _tree(self, parts: list[Any]) -> Tree:
-        """Arrange what belongs to the leaves as the specs are; a bare leaf, as most are, takes 1 us less."""
+        # Most trees are a bare leaf, which takes 1 us less without `rebuild`.
         return parts[0] if isinstance(self.specs, Spec) else rebuild(self.specs, parts)
 
 
@@ -156,9 +183,9 @@ class Leaf:
 
     Attributes:
         tensor: [*shape, ...].
-        flat: the same with one flat axis of cells.
-        target: what row writes go to; on the CPU an array in the same memory.
-        row_shape: the shape of a row.
+        flat: the same with one flat axis of slots.
+        target: the same for writes of rows; on the CPU an array in the same memory.
+        row_shape: of a row.
         dtype: of such an array; None for a tensor on a device.
     """
 
@@ -168,7 +195,7 @@ class Leaf:
         self.allocate(shape)
 
     def allocate(self, shape: tuple[int, ...], stored: Tensor | None = None) -> None:
-        """Reserve memory, all zero but for the first rows: a thread that reads these sees them before and after."""
+        """Reserve memory: zeros but for the rows that are `stored`, which a reading thread sees all the time."""
         if self.device.type == "cpu":
             # NumPy writes a row in a tenth of torch's time, and its zeroed pages cost nothing until they are used.
             array = np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch."))
@@ -185,7 +212,7 @@ class Leaf:
         return vars(self) | {"flat": None, "target": None, "dtype": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the views of the tensor anew."""
+        """Make the views again."""
         vars(self).update(state)
         self._view()
 
@@ -196,11 +223,7 @@ class Leaf:
         self.dtype: np.dtype[Any] | None = None if array is None else array.dtype
 
     def accept(self, value: Any, row_shape: tuple[int, ...] | None = None) -> Any:
-        """Return a row, or what has another shape, as what `target` takes.
-
-        Raises:
-            ReplayBufferError: it has another shape or kind of number.
-        """
+        """Return a row, or a value of another `row_shape`, as `target` takes it; see `check` for errors."""
         row_shape = row_shape or self.row_shape
         if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == row_shape:
             return value
@@ -228,16 +251,151 @@ class Leaf:
 
         Raises:
             ReplayBufferError: it has another shape or kind of number.
-            SpaceError: it holds an integer that the stored dtype cannot hold.
+            SpaceError: an integer does not fit into the stored dtype.
         """
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
             expected, found = _describe(self.spec.dtype, shape), _describe(value.dtype, tuple(value.shape))
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {found}")
         if value.dtype is not self.spec.dtype and not self.spec.dtype.is_floating_point:
-            array = value.cpu().numpy()  # PyTorch compares no signed with unsigned numbers
+            array = value.cpu().numpy()  # PyTorch does not compare signed with unsigned numbers
             differs = array.astype(self.dtype or str(self.spec.dtype).removeprefix("torch.")) != array
             if differs.any():
                 raise SpaceError(f"{self.name}: {self.spec.rule}; got {array[differs][0]} ({array.dtype})")
+
+
+class RowWriter:
+    """Writes one step of all envs into the columns, or nothing if any value does not fit.
+
+    Args:
+        columns: see `column_specs`.
+        actions: the range of actions; None for samples, which may lie outside.
+    """
+
+    def __init__(self, columns: dict[str, Storage], actions: ValueRange | None = None) -> None:
+        self._actions, self._action_name = actions, columns["action"].name
+        self._action_at = len(columns["obs"].leaves)
+        self._obs, self._extra = columns["obs"], columns["extra"]
+        self._is_plain = not isinstance(self._obs.specs, dict | tuple) and not self._extra.leaves
+        names = ("obs", "action", "reward", "terminated", "truncated", "extra")
+        here = [leaf for name in names for leaf in columns[name].leaves]
+        self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: the row after
+
+    def write(
+        self, at: Any, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
+    ) -> None:
+        """Write a row, and its successors into another; see `ReplayBuffer.add`.
+
+        `at` is the row and that of the successors, both as a number or as index arrays (rows, envs).
+        """
+        values: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
+        if not self._is_plain or extra is not None:
+            extras = _values(self._extra, {} if extra is None else extra)
+            flags = (terminated, truncated)
+            values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
+        accepted = [
+            # The first lines of `accept`, inlined: this runs for every leaf at every env step.
+            value
+            if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
+            else leaf.accept(value)
+            for (leaf, _), value in zip(self._leaves, values, strict=True)
+        ]
+        if self._actions is not None:
+            env_action = action if type(action) is np.ndarray else to_array(accepted[self._action_at])
+            if not self._actions.holds(env_action):
+                raise SpaceError(outside_text(self._action_name, self._actions, env_action, ("env",)))
+        for (leaf, k), value in zip(self._leaves, accepted, strict=True):
+            leaf.target[at[k]] = value
+
+
+def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:
+    return tuple(value for _, value in matching_leaves(column.specs, tree, column.name))
+
+
+class FinalObservations:
+    """The successors where a trajectory ended, in a store that grows to the most there ever were at once.
+
+    `index` [R, N] int32 says where a slot's successor lies in the store. 0 says that the trajectory continues: the
+    successor is the next row's observation. So place 0 of the store is never used, and any place can be looked up.
+
+    On a device, `index` is there too.
+    """
+
+    def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
+        self.index = np.zeros(shape, np.int32)
+        self._device = device
+        self._on_device = None if device.type == "cpu" else torch.from_numpy(self.index.reshape(-1)).to(device)
+        self._store = Storage("final_obs", specs, (16,), device)
+        self._free = list(range(1, 16))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the store and the index."""
+        return self._store.nbytes + self.index.nbytes
+
+    def put(self, slots: Array, values: Tree, source: Array | None = None) -> None:
+        """End a trajectory at each slot.
+
+        Args:
+            slots: [K] int64, none of which ends one yet.
+            values: tree of tensors [S, ...].
+            source: [K] int64, which of the S values follows each slot; None takes them in order.
+        """
+        size, num_missing = self._store.shape[0], len(slots) - len(self._free)
+        if num_missing > 0:
+            self._store.grow(max(size + num_missing, size * 3 // 2))
+            self._free.extend(range(size, self._store.shape[0]))
+        index = np.array([self._free.pop() for _ in slots], np.int64)
+        self._store.scatter(index, values, source)
+        self._set(slots, index)
+
+    def release(self, slots: Array) -> None:
+        """Forget the ends at slots [M], where there are any."""
+        index = self.index.reshape(-1)[slots]
+        ended = index > 0
+        if ended.any():
+            self._free.extend(index[ended].tolist())
+            self._set(slots[ended], np.zeros(1, np.int64))
+
+    def repair(self, heads: Array) -> None:
+        """Find the free places again after an interrupt; no trajectory ends at the heads [N]."""
+        index = self.index.reshape(-1)
+        index[heads] = 0
+        self._free = np.setdiff1d(np.arange(1, self._store.shape[0]), index).tolist()
+        if self._on_device is not None:
+            self._on_device.copy_(torch.from_numpy(index))
+
+    def is_end(self, slots: Tensor) -> Tensor:
+        """Return whether a trajectory ends at each slot; any shape."""
+        index = torch.from_numpy(self.index.reshape(-1)) if self._on_device is None else self._on_device
+        return index[slots] > 0
+
+    def replace(self, slots: Tensor, next_obs: Tree) -> Tree:
+        """Put the successors of slots [B] that end a trajectory into the next rows' observations [B, ...], in place."""
+        if self._on_device is not None:
+            # A device graph needs fixed shapes: look up a successor for every slot, then select.
+            index = self._on_device.index_select(0, slots)
+            return map_tree(lambda after, final: _select(index > 0, final, after), next_obs, self._store.gather(index))
+        ends = self.index.reshape(-1)[slots.numpy()]  # arrays: most batches hold no end, and NumPy sees it quicker
+        if np.count_nonzero(ends):
+            ended = np.flatnonzero(ends)
+            for after, final in zip(leaves(next_obs), self._store.leaves, strict=True):
+                after.numpy()[ended] = final.target[ends[ended]]
+        return next_obs
+
+    def clear(self) -> None:
+        """Forget all ends; the memory is kept."""
+        if len(self._free) < self._store.shape[0] - 1:  # else a look at all of an empty buffer would take its time
+            self.release(np.flatnonzero(self.index))
+
+    def of(self, slots: Array) -> Tree:
+        """Return copies of the successors of slots [K] that end a trajectory, a tree [K, ...]."""
+        return self._store.gather(torch.from_numpy(self.index.reshape(-1)[slots]).to(self._device))
+
+    def _set(self, slots: Array, index: Array) -> None:
+        self.index.reshape(-1)[slots] = index
+        if self._on_device is not None:
+            values = torch.from_numpy(index.astype(np.int32)).to(self._device)
+            self._on_device[torch.from_numpy(slots).to(self._device)] = values
 
 
 def _describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
@@ -245,11 +403,7 @@ def _describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 
 
 def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each leaf in the order of the specs.
-
-    Raises:
-        ReplayBufferError: the values are not a tree of the same form.
-    """
+    """Yield path and value of each leaf in the order of the specs; a `ReplayBufferError` for another form of tree."""
     if isinstance(specs, dict):
         if not isinstance(values, dict) or values.keys() != specs.keys():
             found = f"the keys {list(values)}" if isinstance(values, dict) else f"a {type(values).__name__}"
@@ -264,3 +418,28 @@ def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str,
             yield from matching_leaves(part, values[i], f"{name}[{i}]")
     else:
         yield name, values
+
+
+def to_array(value: Array | Tensor) -> Array:
+    """Return a tensor's values on the host; arrays, and all else that NumPy understands, as they are."""
+    if type(value) is np.ndarray:
+        return value
+    return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:
+    """Return an error's text about the first value outside its space.
+
+    Args:
+        name: the text's beginning.
+        values: the space.
+        array: [..., *shape], some of it outside.
+        axes: what the leading axes count, such as `("row", "env")`.
+    """
+    at = tuple(np.argwhere(values.outside(array))[0].tolist()[: len(axes)])
+    where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=True))
+    return f"{name}: must lie in {values.space}; {where} is {array[at].tolist()!r}"
+
+
+def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(condition.view(-1, *[1] * (yes.ndim - 1)), yes, no)

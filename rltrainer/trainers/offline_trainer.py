@@ -7,16 +7,14 @@ from typing import Annotated, Any
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.data import MixedBuffer, ReplayBuffer
-from rltrainer.errors import CheckpointError, SpaceError
+from rltrainer.errors import SpaceError
 from rltrainer.interval import Every
-from rltrainer.seeding import check_generator, set_generator
 from rltrainer.spaces import describe_mismatch
-from rltrainer.state.typed_state import from_state
 from rltrainer.trainers.run_state import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import Load, State, Transitions, UpdateResult
-from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, instance_of
+from rltrainer.validation.field_rules import PositiveInt, instance_of
 
 _HOW_TO_READ = "Read one by rl.ReplayBuffer.load(path), or from other files by rl.datasets."
 
@@ -112,28 +110,7 @@ class _Sampling:
         self.buffer, self.seed = buffer, buffer.seed
 
     def state_dict(self) -> State:
-        state = {"generator": self.buffer.generator.get_state(), "num_transitions": len(self.buffer)}
-        return state | self.buffer.drawing.sampler_state()
+        return self.buffer.sampling_state()
 
     def prepare_load(self, state: State) -> Load:
-        found = from_state(_SamplingState, state, "buffer")
-        if found.num_transitions != len(self.buffer):
-            text = f"held {found.num_transitions} transitions when it was saved, holds {len(self.buffer)} now"
-            raise CheckpointError(f"OfflineTrainerParams.buffer: {text}. A run continues on the data it began with.")
-        check_generator("OfflineTrainerParams.buffer.generator", self.buffer.generator, found.generator)
-        load_sampler = self.buffer.drawing.prepare_sampler(state)
-
-        def load() -> None:
-            set_generator(self.buffer.generator, found.generator)
-            load_sampler()
-
-        return load
-
-
-@dataclasses.dataclass
-class _SamplingState:
-    """State of a `_Sampling`."""
-
-    generator: Any
-    num_transitions: NonNegativeInt
-    sampler: dict[str, Any] | None = None
+        return self.buffer.prepare_sampling(state, "OfflineTrainerParams.buffer")

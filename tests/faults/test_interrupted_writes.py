@@ -70,7 +70,7 @@ def interrupted(call: Callable[[], Any], line: int) -> bool:
 
 def contents(buffer: rl.ReplayBuffer) -> list[torch.Tensor]:
     ring = buffer._ring
-    cells = torch.cat([torch.arange(0), *ring.all_cells(1000)])
+    cells = torch.cat([torch.arange(0), *ring.all_slots(1000)])
     batch = ring.transitions(cells, 3, 1.0)
     return [batch.obs, batch.next_obs, batch.reward, batch.terminated, cells]
 
@@ -86,13 +86,13 @@ def test_a_write_is_whole_wherever_it_is_interrupted(kind: Any, num_rows: int, n
     writer, stream = Writer(), object()
     before = kind(16, OBS, ACTION, num_envs=2, seed=1)
     for _ in range(num_before):
-        before.add(*writer.row(), stream=stream)
+        before.add(*writer.row(), token=stream)
 
     def write(buffer: rl.ReplayBuffer, value: Any) -> None:
         if num_rows == 1:
-            buffer.add(*value, stream=object())
+            buffer.add(*value, token=object())
         else:
-            buffer.add_rollout(value, stream=object())
+            buffer.add_rollout(value, token=object())
 
     value = writer.row() if num_rows == 1 else writer.rollout(num_rows)
     after = copy.deepcopy(before)
@@ -108,7 +108,7 @@ def test_a_write_is_whole_wherever_it_is_interrupted(kind: Any, num_rows: int, n
         outcomes.add(is_stored)
         if is_stored or num_before:
             assert is_same(contents(buffer), expected[is_stored]), line  # type: ignore[arg-type]  # there is one
-        buffer.add_rollout(more, stream=object())
+        buffer.add_rollout(more, token=object())
         batch = buffer.sample(200, n_step=3, gamma=1.0)
         assert (batch.next_obs[:, 0] == batch.obs[:, 0]).all(), line
         assert torch.equal(batch.reward, (batch.next_obs - batch.obs)[:, 1]), line

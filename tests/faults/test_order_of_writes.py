@@ -19,7 +19,7 @@ import torch
 
 from rltrainer.checkpoint.directory import write_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore
-from rltrainer.data import row_log
+from rltrainer.data import buffer_state
 from rltrainer.files.atomic_write import make_folder, replaced_file
 from rltrainer.state.state_file import write_state
 from rltrainer.tools.evaluation import filming
@@ -146,8 +146,8 @@ def test_a_checkpoint_that_is_replaced_is_removed_when_the_name_of_the_new_one_i
 
 
 def test_rows_are_flushed_before_the_checkpoint_that_lists_them(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
-    monkeypatch.setattr(row_log, "MAX_NBYTES", 400)
+    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 100)
+    monkeypatch.setattr(buffer_state, "MAX_NBYTES", 400)
     run, store = Run(), CheckpointStore(disk.root / "run", keep_last=1, keep_best=0)
     run.go_on(70)
     store.open()

@@ -29,7 +29,7 @@ EXCEPTIONS = {
     "difference of the first two says something, and test_midway.py compares that",
     r"history\._(rows|used|capacity)$": "with actions of episodes that are over; the rest is compared below",
     r"test_collector": "every test step starts its envs and seeds from the beginning",
-    r"_ring\.stream$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
+    r"_ring\.token$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",
     r"_ring\._table$": "derived from how much is stored, made anew when needed",
     r"exploration\._kept": "bounds of the action space as tensors, made at the first use",

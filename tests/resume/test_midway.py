@@ -214,9 +214,9 @@ def test_an_env_that_does_not_come_back_is_named(env_class: Any, backend: str, t
         assert all(b > a for a, b in zip(episodes, other.state_dict()["adapter"]["clock"]["episode"], strict=True))
         buffer: Any = other.buffer
         assert torch.equal(torch.from_numpy(other._episodes.running_length), torch.ones(2, dtype=torch.int64))
-        assert int(buffer._ring.broken_mask.sum()) == 0
-        cells = buffer._ring._cells_at(buffer._ring.written - 2)
-        assert (buffer._ring.final.slots.reshape(-1)[cells] > 0).all(), "the traces of before are closed"
+        assert int(buffer._ring.pending_end.sum()) == 0
+        cells = buffer._ring._slots_at(buffer._ring.written - 2)
+        assert (buffer._ring.final.index.reshape(-1)[cells] > 0).all(), "the traces of before are closed"
 
 
 def test_only_the_env_that_does_not_come_back_starts_anew(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def assert_nothing_is_lost_or_doubled(buffer: rl.ReplayBuffer, num_steps: int) -
         done = each.terminated | each.truncated
         assert len(each.obs.unique(dim=0)) == len(cells)
         assert (each.obs[1:] == each.next_obs[:-1]).all(1)[~done[:-1]].all()
-        assert not (ring.final.slots[: ring.written[n], n] > 0)[~done.numpy()].any(), "no trace is broken"
+        assert not (ring.final.index[: ring.written[n], n] > 0)[~done.numpy()].any(), "no trace is broken"
 
 
 @pytest.mark.parametrize("options", [{"backend": "sync"}, {"backend": "workers", "num_workers": 3}])
@@ -546,7 +546,7 @@ def test_async_collection_goes_on_without_loss(max_ahead: int | None, tmp_path: 
                 num_steps += count
         ring = buffer._ring
         assert len(buffer) == num_steps
-        cells = torch.cat(list(ring.all_cells(1000)))
+        cells = torch.cat(list(ring.all_slots(1000)))
         each = ring.transitions(cells, 1, 1.0)
         assert len(each.obs.unique(dim=0)) == num_steps, "none is there twice"
         assert not any(value.isnan().any() for value in (each.obs, each.next_obs))

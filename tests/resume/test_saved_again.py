@@ -7,7 +7,7 @@ import pytest
 
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import row_log
+from rltrainer.data import buffer_state
 from rltrainer.state.typed_state import to_state
 from rltrainer.trainers.run_checkpoints import _settings
 from tests.resume.runs import RUNS, build, digest
@@ -25,7 +25,7 @@ def save(store: CheckpointStore, trainer: Any) -> None:
 def test_each_of_its_checkpoints_continues_to_the_same_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
+    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 100)
     store, whole = CheckpointStore(tmp_path, None, 0), build(name)
     store.open()
     object.__setattr__(whole.params, "save_checkpoint_fn", lambda *_: [save(store, whole), ""][1])

@@ -10,7 +10,7 @@ from typing import Any
 from rltrainer.checkpoint import CheckpointStore, read_checkpoint
 from rltrainer.checkpoint.manifest import _checksum
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import row_log
+from rltrainer.data import buffer_state
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text
 
 
@@ -19,12 +19,12 @@ def write_run(trainer: Any, directory: Path) -> Path:
     trainer.save(directory / "alone")
     store = CheckpointStore(directory / "run", 1, 0)
     store.open()
-    before, row_log.MAX_NBYTES = row_log.MAX_NBYTES, 200
+    before, buffer_state.MAX_NBYTES = buffer_state.MAX_NBYTES, 200
     try:
         parts = read_checkpoint(directory / "alone") | {"buffer": live_state(trainer.params.buffer)}
         store.save(parts, 1, None)
     finally:
-        row_log.MAX_NBYTES = before
+        buffer_state.MAX_NBYTES = before
     store.close()
     found = store.newest_intact()
     assert found is not None

@@ -11,10 +11,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.incoming_cells import to_array
+from rltrainer.data.buffer_description import stored_episodes
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.data.storage import Array
-from rltrainer.data.stored_episodes import stored_episodes
+from rltrainer.data.storage import Array, to_array
 from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, missing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
@@ -159,7 +158,7 @@ def episode_arrays(buffer: ReplayBuffer, caller: str) -> Iterator[EpisodeArrays]
     """
     ring, episodes = buffer._ring, stored_episodes(buffer._ring)
     episodes.warn_of_lost_beginnings(caller)
-    trajectories = np.split(episodes.cells, np.cumsum(episodes.length)[:-1])
+    trajectories = np.split(episodes.slots, np.cumsum(episodes.length)[:-1])
     for cells in (trajectories[i] for i in np.flatnonzero(episodes.is_whole)):
         episode = torch.from_numpy(cells).to(ring.device)
         obs, last = ring.observations(episode), ring.successors(episode[-1:])

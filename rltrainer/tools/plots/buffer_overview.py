@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rltrainer.data import ReplayBuffer
-from rltrainer.data.action_coverage import ActionCoverage
+from rltrainer.data.buffer_description import ActionCoverage
 from rltrainer.data.chosen_episodes import episodes_of
 from rltrainer.tools.plots.figures import COLORS, GREY, drawing, new_figure
 

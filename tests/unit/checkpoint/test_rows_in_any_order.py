@@ -10,7 +10,7 @@ import torch
 import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore, live_state
-from rltrainer.data import row_log
+from rltrainer.data import buffer_state
 
 SPACES = gym.spaces.Box(-1e9, 1e9, (2,), np.float32), gym.spaces.Discrete(3)
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "discount", "index")
@@ -38,7 +38,7 @@ def assert_same(one: rl.ReplayBuffer, other: rl.ReplayBuffer) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_checkpoint_holds_the_buffer_as_it_is(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adds, clears, ends trajectories, goes back to older checkpoints, and saves to two directories in turn."""
-    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
+    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 100)
     rng = np.random.default_rng(seed)
     num_envs = int(rng.choice([1, 2, 3]))
     capacity = num_envs * int(rng.choice([1, 2, 3, 8, 40]))

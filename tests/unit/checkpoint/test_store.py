@@ -20,7 +20,7 @@ from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store, write_
 from rltrainer.checkpoint.directory import read_logged
 from rltrainer.checkpoint.manifest import read_manifest
 from rltrainer.checkpoint.store import live_state
-from rltrainer.data import row_log
+from rltrainer.data import buffer_state
 from rltrainer.errors import CheckpointError
 from tests.unit.checkpoint.test_directory import interrupted_at
 from tests.unit.data.reference import World, add_step, make_buffer
@@ -51,8 +51,8 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "MIN_NBYTES", 100)
-    monkeypatch.setattr(row_log, "MAX_NBYTES", 200)
+    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 100)
+    monkeypatch.setattr(buffer_state, "MAX_NBYTES", 200)
 
 
 class Run:
@@ -551,7 +551,7 @@ def test_whatever_the_system_refuses_at_any_call(
 
 def die_at(directory: Path, at: int) -> None:
     """Save, and die at a call of the save."""
-    row_log.MIN_NBYTES, row_log.MAX_NBYTES = 100, 200
+    buffer_state.MIN_NBYTES, buffer_state.MAX_NBYTES = 100, 200
     run, made = third_save(directory)
     calls = Calls(at, lambda: os.kill(os.getpid(), 9))
     os.fsync = lambda descriptor: None

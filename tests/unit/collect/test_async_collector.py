@@ -153,7 +153,7 @@ def test_random_actions_end_exactly_where_they_are_due(make: Make) -> None:
     rows = buffer._ring.columns["action"].leaves[0].tensor[:30, 0]
     assert (rows[10:] == torch.tensor([4.0, 4.0, 1.0])).all()
     assert not (rows[:10, 0] == 4.0).any()
-    assert buffer._ring.final.slots.sum() == 0  # no trace was broken
+    assert buffer._ring.final.index.sum() == 0  # no trace was broken
 
 
 def test_workers_stop_when_they_are_ahead(make: Make) -> None:

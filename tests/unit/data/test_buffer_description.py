@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from rltrainer.data import HindsightReplayBuffer, ReplayBuffer
-from rltrainer.data.action_coverage import ActionCoverage
-from rltrainer.data.buffer_description import ObservationRange
-from rltrainer.data.stored_episodes import stored_episodes
+from rltrainer.data.buffer_description import ActionCoverage, ObservationRange, stored_episodes
 from rltrainer.errors import ParamsError
 from tests.unit.data.reference import Cell, Reference, World, add_step, make_buffer, make_rollout
 

@@ -153,7 +153,7 @@ def test_of_a_prioritized_buffer_a_plain_one() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_parts_of_any_buffer_agree_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr("rltrainer.data.chosen_episodes.CHUNK_SIZE", int(rng.choice([1, 7, 1000])))
+    monkeypatch.setattr("rltrainer.data.transition_sources.CHUNK_SIZE", int(rng.choice([1, 7, 1000])))
     num_envs = int(rng.integers(1, 4))
     world, buffer = World(seed, num_envs, 0.3), make_buffer(200 * num_envs, num_envs)
     for _ in range(12):
@@ -195,7 +195,7 @@ def test_parts_of_any_buffer_agree_with_it(seed: int, monkeypatch: pytest.Monkey
             lambda b: datasets.episodes_with_return(b, at_least=25),
             ReplayBufferError,
             "episodes_with_return.buffer: must hold an episode that is chosen; got 3 episodes, none of which is chosen"
-            ". `buffer.describe()` tells their returns.",
+            ". `buffer.describe()` shows their returns.",
         ),
         (
             lambda b: datasets.episodes_with_return(b, at_least=np.nan),

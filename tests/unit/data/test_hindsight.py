@@ -12,7 +12,7 @@ import torch
 
 import rltrainer as rl
 from benchmarks.bit_flip import BitFlip
-from rltrainer.data.hindsight import TraceBounds
+from rltrainer.data.hindsight import TrajectoryBounds
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
 from tests.unit.data.reference import Reference, World, add_step, make_buffer
 
@@ -191,7 +191,7 @@ def test_from_a_file_of_a_uniform_buffer_of_another_size(tmp_path: Path) -> None
 def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
     world, rng = World(seed, num_envs), np.random.default_rng(seed)
     buffer, reference = make_buffer(9 * num_envs, num_envs), Reference(9, num_envs)
-    bounds = TraceBounds(buffer._ring)
+    bounds = TrajectoryBounds(buffer._ring)
     for step in range(150):
         if rng.random() < 0.1:
             buffer.end_trajectory()
@@ -211,7 +211,7 @@ def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
             for i, c in enumerate(stream):
                 end = min([b for b in begins if b > i], default=len(stream)) - 1
                 expected[c.obs] = (i - max(b for b in begins if b <= i), end - i)
-        cells = torch.cat(list(buffer._ring.all_cells(1000)))
+        cells = torch.cat(list(buffer._ring.all_slots(1000)))
         numbers = buffer._ring.columns["obs"].gather(cells)[:, 0].long().tolist()
         found = np.stack(bounds.of(cells.numpy())).T.tolist()
         assert dict(zip(numbers, map(tuple, found), strict=True)) == expected
@@ -300,7 +300,7 @@ def test_rewards_of_the_wrong_shape(found: Any, text: str) -> None:
             buffer.sample(50)
         assert f"HindsightReplayBuffer.{name}: must return one finite number per goal, of shape (" in str(error.value)
         assert text in str(error.value)
-        assert "It is asked about many goals at once, and is given no info." in str(error.value)
+        assert "It gets many goals in one call, and no info." in str(error.value)
 
 
 def test_one_flag_for_all_says_whether_any_episode_ends() -> None:

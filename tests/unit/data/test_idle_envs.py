@@ -20,7 +20,7 @@ def add(buffer: RolloutBuffer, envs: list[int], cells: list[Cell], valid: bool =
     obs, next_obs = as_obs([cell.obs for cell in cells]), as_obs([cell.next_obs for cell in cells])
     values: dict[str, Any] = {"action": action, "reward": reward, **changes}
     flags = (terminated, truncated, np.full(len(cells), valid))
-    buffer.add_cells(np.array(envs), obs, values["action"], values["reward"], next_obs, *flags)
+    buffer.add_steps(np.array(envs), obs, values["action"], values["reward"], next_obs, *flags)
 
 
 def cell(obs: int, terminated: bool = False) -> Cell:
@@ -32,7 +32,7 @@ def test_envs_with_fewer_cells_hold_still() -> None:
     add(buffer, [0, 2], [cell(1), cell(31)])
     add(buffer, [0], [cell(2)])
     add(buffer, [2, 0], [cell(32, terminated=True), cell(3)])
-    buffer.level(as_obs([4, 20, 50]))
+    buffer.pad(as_obs([4, 20, 50]))
     assert len(buffer) == 5
     rollout = buffer.rollout()
     assert rollout.valid.T.tolist() == [[True, True, True], [False, False, False], [True, True, False]]
@@ -55,7 +55,7 @@ def test_nothing_of_the_rollout_before_is_seen_in_the_rest() -> None:
     buffer.begin(stream)
     add(buffer, [1], [cell(7)])
     add(buffer, [1], [cell(8)])
-    buffer.level(as_obs([3, 9]))
+    buffer.pad(as_obs([3, 9]))
     rollout = buffer.rollout()
     assert buffer.is_finite()
     assert rollout.valid.T.tolist() == [[False, False], [True, True]]
@@ -95,7 +95,7 @@ def test_a_replay_buffer_goes_on_after_idle_cells(seed: int, n_step: int) -> Non
             (step,), _ = worlds[n].step()
             add(rollouts, [n], [step])
             reference.add(n, step)
-        rollouts.level(as_obs([world.obs[0] for world in worlds]))
-        buffer.add_rollout(rollouts.rollout(), stream=stream)
+        rollouts.pad(as_obs([world.obs[0] for world in worlds]))
+        buffer.add_rollout(rollouts.rollout(), token=stream)
     assert_holds(buffer, reference, n_step)
     assert torch.equal(torch.tensor(buffer._ring.sizes()), torch.tensor([len(s) for s in reference.streams]))

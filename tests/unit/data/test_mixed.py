@@ -79,14 +79,14 @@ def test_errors_go_to_their_own_buffers() -> None:
     batch = buffer.sample(4)  # one of each, as each has half of its buffer's priorities
     assert batch.obs[:, 0].tolist() == [0, 1, 100, 101]
     buffer.update_priorities(batch.index, torch.tensor([1.0, 2.0, 3.0, 9.0]))
-    leaves = [part.drawing.sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[attr-defined]
+    leaves = [part.sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[attr-defined]
     assert np.allclose(leaves, [[1.0, 2.0], [3.0, 9.0]], atol=2e-6)
     batches = buffer.sample(4, num_batches=2)
     assert batches.weight.shape == (2, 4)
     buffer.update_priorities(batches.index, batches.obs[..., 0])
     twice = torch.stack([batch.index, batch.index])
     buffer.update_priorities(twice, torch.tensor([[5.0, 6.0, 7.0, 8.0], [4.0, 3.0, 2.0, 1.0]]))
-    leaves = [part.drawing.ring.sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[union-attr]
+    leaves = [part.sampler.tree.leaves[:2].tolist() for part in (buffer.online, buffer.offline)]  # type: ignore[union-attr]
     assert np.allclose(leaves, [[4.0, 3.0], [2.0, 1.0]], atol=2e-6)  # the newest errors
     one = rl.MixedBuffer(fill(make_buffer(5), 0, 1), prioritized(4, 100, 101), 0.0)
     one.update_priorities(one.sample(4).index, torch.ones(4))  # nothing for the offline one
@@ -101,7 +101,7 @@ def test_schedules_reach_both() -> None:
     buffer = rl.MixedBuffer(fill(make_buffer(5), 0), fill(offline, 100, 101), 0.5)
     offline.update_priorities(torch.arange(2), torch.tensor([1.0, 4.0]))
     assert buffer.sample(10).weight.tolist() == [1.0] * 10
-    buffer.drawing.progress = lambda: 1.0
+    buffer.progress = lambda: 1.0
     assert buffer.sample(10).weight.unique().tolist() == pytest.approx([0.25, 1.0])
 
 
@@ -135,11 +135,15 @@ def test_seeds_and_states(tmp_path: Path) -> None:
 
 def test_a_state_of_other_data_is_refused() -> None:
     buffer = mixed()
-    for state in (make_buffer(5).state_dict(), buffer.state_dict() | {"offline": {"num_transitions": 7}}):
-        with pytest.raises(ReplayBufferError, match="MixedBuffer.offline: expected 2 transitions, found (None|7)"):
-            buffer.load_state_dict(state)
-    with pytest.raises(ReplayBufferError, match="generator: not the state of a generator"):
-        buffer.load_state_dict(buffer.state_dict() | {"offline": {"num_transitions": 2}})
+    state = buffer.state_dict()
+    for offline, text in (
+        (None, "expected a mapping, found None"),
+        (state["offline"] | {"num_transitions": 7}, "held 7 transitions when it was saved, holds 2 now"),
+    ):
+        with pytest.raises(ReplayBufferError, match=f"MixedBuffer.offline: {text}"):
+            buffer.load_state_dict(state | {"offline": offline})
+    with pytest.raises(ReplayBufferError, match="MixedBuffer.offline.generator: expected the state of a generator"):
+        buffer.load_state_dict(state | {"offline": state["offline"] | {"generator": 3}})
 
 
 def test_a_collector_fills_the_online_buffer() -> None:

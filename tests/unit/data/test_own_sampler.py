@@ -55,8 +55,8 @@ class Told:
 class Own(rl.ReplayBuffer):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.told = Told(self.drawing.num_cells)
-        self.drawing.sampler = self.told
+        self.told = Told(self.num_slots)
+        self.sampler = self.told
 
 
 def filled(num_steps: int, cls: type[rl.ReplayBuffer] = Own, capacity: int = 4) -> Any:
@@ -70,7 +70,7 @@ def filled(num_steps: int, cls: type[rl.ReplayBuffer] = Own, capacity: int = 4) 
 def test_it_draws_and_weighs() -> None:
     buffer = filled(5)
     assert int(buffer.told.holds.sum()) == len(buffer) == 4
-    buffer.drawing.progress = lambda: 0.25
+    buffer.progress = lambda: 0.25
     batch = buffer.sample(3, num_batches=2)
     lowest = buffer.told.holds.nonzero().flatten()[:3].tolist()
     assert batch.index.tolist() == [lowest, lowest]
@@ -90,7 +90,7 @@ def test_it_is_told_of_errors_if_there_are_any() -> None:
     assert buffer.told.errors == [([1, 2], [0.5, -1.0]), ([3, 1], [2.0, 0.0])]  # batch by batch, the newest last
     uniform = filled(3, rl.ReplayBuffer)
     uniform.update_priorities(torch.tensor([1]), torch.tensor([1.0]))  # nobody is told
-    assert uniform.drawing.sampler is None
+    assert uniform.sampler is None
 
 
 def test_it_is_saved_appended_and_mixed(tmp_path: Any) -> None:
@@ -101,7 +101,7 @@ def test_it_is_saved_appended_and_mixed(tmp_path: Any) -> None:
     other.extend(buffer)
     assert int(other.told.holds.sum()) == len(other) == 6
     mixed = rl.MixedBuffer(filled(2), buffer)
-    mixed.update_priorities(torch.tensor([0, buffer.drawing.num_cells + 1]), torch.tensor([3.0, 4.0]))
+    mixed.update_priorities(torch.tensor([0, buffer.num_slots + 1]), torch.tensor([3.0, 4.0]))
     assert mixed.online.told.errors == [([0], [3.0])]  # type: ignore[attr-defined]
     assert buffer.told.errors == [([1], [4.0])]
     state = buffer.state_dict()
@@ -113,8 +113,8 @@ def test_it_is_saved_appended_and_mixed(tmp_path: Any) -> None:
 def test_it_comes_before_the_first_transition() -> None:
     buffer = filled(1, rl.ReplayBuffer)
     with pytest.raises(ReplayBufferError) as caught:
-        buffer.drawing.sampler = Told(buffer.drawing.num_cells)
+        buffer.sampler = Told(buffer.num_slots)
     text = str(caught.value)
-    assert text.startswith("ReplayBuffer.drawing.sampler: must be set before anything is stored; got ")
+    assert text.startswith("ReplayBuffer.sampler: must be set before anything is stored; got ")
     assert text.endswith(" (Told). Set it in the constructor of your buffer.")
-    assert buffer.drawing.sampler is None
+    assert buffer.sampler is None

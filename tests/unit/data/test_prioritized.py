@@ -37,7 +37,7 @@ def set_priorities(buffer: rl.PrioritizedReplayBuffer, *priorities: float) -> No
 def priorities(buffer: Any) -> dict[int, float]:
     """Return by observation the priority to the power of alpha of each transition."""
     found = {}
-    for cells in buffer._ring.all_cells(1000):
+    for cells in buffer._ring.all_slots(1000):
         obs = buffer._ring.columns["obs"].gather(cells)[:, 0].long().tolist()
         found.update(zip(obs, buffer._ring.sampler.tree.leaves[cells].tolist(), strict=True))
     return found
@@ -125,7 +125,7 @@ def test_only_what_is_stored_can_be_drawn(seed: int, num_envs: int, p_invalid: f
         if step == 30:
             buffer.clear()
         leaves = buffer._ring.sampler.tree.leaves  # type: ignore[union-attr]
-        stored = torch.cat([torch.empty(0, dtype=torch.int64), *buffer._ring.all_cells(1000)])
+        stored = torch.cat([torch.empty(0, dtype=torch.int64), *buffer._ring.all_slots(1000)])
         assert torch.equal(leaves.nonzero().squeeze(1), stored.sort().values)
         if len(buffer):
             batch = buffer.sample(50, n_step=3)
@@ -159,7 +159,7 @@ def test_of_several_batches_the_newest_error_of_a_transition_counts() -> None:
     # The last batch says nothing of 0. Within one batch the larger error counts: of 2, of 1, and of 3.
     assert priorities(buffer) == pytest.approx({0: 5.0, 1: 2.0, 2: 7.0, 3: 1.5}, abs=2e-6)
     assert priorities(buffer) == priorities(one_by_one)
-    assert float(buffer.drawing.ring.sampler.tree.total) == pytest.approx(15.5, abs=1e-5)
+    assert float(buffer.sampler.tree.total) == pytest.approx(15.5, abs=1e-5)
     add_step(buffer, None, [Cell(9, 0, 1.0, 10, False, False)])
     assert priorities(buffer)[9] == pytest.approx(9.0, abs=2e-6)  # the largest that there ever was
 
@@ -205,9 +205,9 @@ def test_a_file_brings_everything_back(tmp_path: Path) -> None:
         for one in (buffer, loaded):
             one.update_priorities(batch.index, batch.reward)
     assert priorities(buffer) == priorities(loaded)
-    total, largest = buffer.drawing.sampler.tree.total, buffer.drawing.sampler.largest
-    assert torch.equal(total, loaded.drawing.sampler.tree.total)
-    assert torch.equal(largest, loaded.drawing.sampler.largest)
+    total, largest = buffer.sampler.tree.total, buffer.sampler.largest
+    assert torch.equal(total, loaded.sampler.tree.total)
+    assert torch.equal(largest, loaded.sampler.largest)
 
 
 @pytest.mark.parametrize(("capacity", "num_envs"), [(40, 2), (8, 2), (12, 1), (10, 5)])
@@ -261,17 +261,20 @@ def test_from_arrays_are_new_transitions() -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "no state": (lambda s: 3, "sampler: expected a state, found 3"),
-    "another alpha": (lambda s: s | {"alpha": 0.7}, "sampler.alpha: expected 0.6, found 0.7"),
-    "no alpha": (lambda s: {k: v for k, v in s.items() if k != "alpha"}, "sampler.alpha: expected 0.6, found None"),
-    "no leaves": (lambda s: s | {"leaves": None}, "sampler.leaves: expected a tensor, found None"),
-    "too few": (lambda s: s | {"leaves": s["leaves"][1:]}, "sampler.leaves: expected torch.float64 "),
-    "float32": (lambda s: s | {"leaves": s["leaves"].float()}, "found torch.float32"),
-    "nothing": (lambda s: s | {"leaves": s["leaves"] * 0}, "sampler.leaves: must be positive and finite"),
-    "nan": (lambda s: s | {"leaves": s["leaves"] * np.nan}, "sampler.leaves: must be positive and finite"),
-    "small": (lambda s: s | {"largest": 1.5}, "sampler.largest: must be at least 1, as large as the largest"),
+    "no state": (lambda s: 3, "buffer.sampler: expected a mapping, found 3"),
+    "another alpha": (lambda s: s | {"alpha": 0.7}, "priorities.alpha: expected 0.6, found 0.7"),
+    "no alpha": (
+        lambda s: {k: v for k, v in s.items() if k != "alpha"},
+        "priorities.alpha: missing in the saved state",
+    ),
+    "no leaves": (lambda s: s | {"leaves": None}, "priorities.leaves: expected an array, found None"),
+    "too few": (lambda s: s | {"leaves": s["leaves"][1:]}, "priorities.leaves: expected 12 leaves, found 11"),
+    "float32": (lambda s: s | {"leaves": s["leaves"].float()}, "priorities.leaves: expected positive finite"),
+    "nothing": (lambda s: s | {"leaves": s["leaves"] * 0}, "priorities.leaves: expected positive finite"),
+    "nan": (lambda s: s | {"leaves": s["leaves"] * np.nan}, "priorities.leaves: expected positive finite"),
+    "small": (lambda s: s | {"largest": 1.5}, "priorities.largest: must be at least 1, as large as the largest"),
     "infinite": (lambda s: s | {"largest": float("inf")}, "have a finite sum; found inf"),
-    "text": (lambda s: s | {"largest": "1"}, "have a finite sum; found '1'"),
+    "text": (lambda s: s | {"largest": "1"}, "priorities.largest: expected a number, found '1'"),
 }
 
 
@@ -285,7 +288,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(name: str, tmp_path: Pat
     with pytest.raises(ReplayBufferError, match=text):
         other.load_state_dict(state)
     assert len(other) == 0
-    assert torch.equal(other.state_dict()["generator"]["state"], before["generator"]["state"])
+    assert torch.equal(other.state_dict()["generator"], before["generator"])
     buffer.save(path)
     saved = read_state(path, "replay_buffer", ReplayBufferError)
     write_state(path, "replay_buffer", saved | {"sampler": state["sampler"]})
@@ -344,4 +347,4 @@ def test_a_run_ends_with_other_priorities_than_it_began_with() -> None:
     )  # fmt: skip
     rl.OffPolicyTrainer(algorithm, params).run()
     assert len(priorities(buffer)) > 5
-    assert buffer.drawing.progress() == 1.0
+    assert buffer.progress() == 1.0

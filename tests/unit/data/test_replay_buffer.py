@@ -10,7 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.row_writer import RowWriter
+from rltrainer.data.storage import RowWriter
 from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 from tests.unit.data.reference import (
     ACTION,
@@ -433,7 +433,7 @@ def test_fixed_shapes_give_the_same_as_data_dependent_ones() -> None:
     assert expected.terminated.any()
     buffer.generator.set_state(generator)
     final = buffer._ring.final
-    final._on_device = torch.from_numpy(final.slots.flatten())
+    final._on_device = torch.from_numpy(final.index.flatten())
     assert found(buffer.sample(200, n_step=2)) == found(expected)
 
 
@@ -444,7 +444,7 @@ def test_tensor_writes_give_the_same_as_array_writes() -> None:
         column.target, column.dtype = column.tensor, None
     buffers[1]._ring._writer = RowWriter(buffers[1]._ring.columns)
     final = buffers[1]._ring.final
-    final._on_device = torch.from_numpy(final.slots.flatten())
+    final._on_device = torch.from_numpy(final.index.flatten())
     for buffer in buffers:
         world = World(2, 3, 0.9)
         for _ in range(4):

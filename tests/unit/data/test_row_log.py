@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.data import ReplayBuffer, row_log
-from rltrainer.data.row_log import RowFile, RowLog
-from rltrainer.data.storage import numbered
+from rltrainer.data import ReplayBuffer, buffer_state
+from rltrainer.data.buffer_state import RowFile, RowLog
+from rltrainer.data.ring import numbered
 from rltrainer.types import State
 from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, make_buffer, make_rollout
 from tests.unit.data.test_replay_file import same
@@ -22,8 +22,8 @@ ROW = 22
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a file hold some rows of one env, and none be too small."""
-    monkeypatch.setattr(row_log, "MIN_NBYTES", 1)
-    monkeypatch.setattr(row_log, "MAX_NBYTES", 7 * ROW)
+    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 1)
+    monkeypatch.setattr(buffer_state, "MAX_NBYTES", 7 * ROW)
 
 
 class Run:
@@ -126,7 +126,7 @@ def test_a_trajectory_that_ends_after_its_save_ends_in_the_next() -> None:
 
 
 def test_a_small_file_is_taken_up_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "MIN_NBYTES", 2)
+    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 2)
     buffer, world, files = make_buffer(60), World(0, 1), Files()
     for _ in range(6):
         add_step(buffer, None, world.step()[0])

@@ -128,7 +128,7 @@ def test_priorities_decide_where_training_begins() -> None:
     assert batch.obs[..., 0].tolist() == [[0, 1, 1], [1, 2, 2], [2, 3, 3]]
     torch.testing.assert_close(batch.weight, torch.tensor([[0.0, 0, 0], [1, 0.5, 0.5], [1, 0.5, 0.5]]))
     buffer.update_priorities(batch.index[1], torch.tensor([5.0, 6.0, 7.0]))
-    assert buffer.drawing.sampler.tree.leaves[1:3].tolist() == pytest.approx([5.0, 7.0], abs=2e-6)
+    assert buffer.sampler.tree.leaves[1:3].tolist() == pytest.approx([5.0, 7.0], abs=2e-6)
 
 
 def test_memory_of_a_policy_is_stored_with_what_it_did() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rltrainer.data import ReplayBuffer
-from rltrainer.data.spread import newest
+from rltrainer.data.transition_sources import newest
 from tests.unit.data.reference import Cell, Reference, World, add_step, assert_holds, found, make_buffer, make_rollout
 
 

@@ -37,7 +37,7 @@ def successors(buffer: ReplayBuffer, n_step: int = 1) -> dict[int, int]:
 def add(buffer: ReplayBuffer, cell: Cell, stream: object = None) -> None:
     columns = ([cell.action], [cell.reward], as_obs([cell.next_obs]), [cell.terminated], [cell.truncated])
     action, reward, next_obs, *flags = map(np.array, columns)
-    buffer.add(as_obs([cell.obs]), action, reward, next_obs, *flags, stream=stream)
+    buffer.add(as_obs([cell.obs]), action, reward, next_obs, *flags, token=stream)
 
 
 def test_two_streams_take_turns() -> None:

@@ -1,0 +1,400 @@
+"""The state of a replay buffer in a checkpoint or a file, and its rows as a log.
+
+Each env numbers its transitions from the first that it ever stored. Once the next one is stored, a transition never
+changes, so a file of rows is written once. Each env's newest transition may still turn out to end its trajectory.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer.data.batch_sampler import SamplingState
+from rltrainer.data.ring import NewTransitions, Ring, numbered
+from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, require_extra, to_array
+from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
+from rltrainer.files.atomic_write import write_errors
+from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
+from rltrainer.state.state_file import read_state, write_state
+from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
+from rltrainer.types import Load, State
+from rltrainer.validation.field_rules import PositiveInt, Rule
+
+FILE_KIND = "replay_buffer"
+MIN_NBYTES, MAX_NBYTES = 2**18, 2**25
+"""Bytes of a file of rows: the rows of a smaller one are written again with the next ones; more take two files."""
+
+T = TypeVar("T")
+
+
+def _are(values: Array, dtype: type) -> bool:
+    return values.dtype == dtype and values.ndim == 1
+
+
+Numbers = Annotated[
+    Array, Rule("int64 numbers in [0, 2**62)", lambda v: _are(v, np.int64) and bool(((v >= 0) & (v < 2**62)).all()))
+]
+Flags = Annotated[Array, Rule("flags", lambda v: _are(v, np.bool_))]
+
+
+@dataclass
+class RowsState:
+    """Transitions of each env, in the order of `numbered`.
+
+    Attributes:
+        start, stop: [N] of each env the first number, and the first one after them.
+        data: the columns' tensors [M, ...], by path.
+        final_index: [K] those of the M that end a trajectory, ascending.
+        final_obs: their successors [K, ...], by path.
+        file: the `RowFile` that holds them, if there is one.
+    """
+
+    start: Numbers
+    stop: Numbers
+    data: dict[str, Any]
+    final_index: Numbers
+    final_obs: dict[str, Any]
+    file: Any = None
+
+
+@dataclass
+class ExtraState:
+    """State of a declared extra."""
+
+    shape: list[int]
+    dtype: ExtraDtype
+
+
+@dataclass(kw_only=True)
+class BufferState(SamplingState):
+    """State of a replay buffer; see `BufferLayout` and `Ring`."""
+
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+    capacity: PositiveInt
+    num_envs: PositiveInt
+    extra: dict[str, ExtraState]
+    frame_stack: PositiveInt | None = None
+    written: Numbers
+    pending_end: Flags
+    head: dict[str, Any]
+    rows: list[RowsState]
+
+    def problem(self) -> str | None:
+        """Return how the fields contradict each other."""
+        for name in ("written", "pending_end"):
+            if len(getattr(self, name)) != self.num_envs:
+                return f"{name}: expected {self.num_envs} values, found {len(getattr(self, name))}"
+        if self.capacity % self.num_envs:
+            return f"capacity: must be a multiple of num_envs={self.num_envs}; got {self.capacity}"
+        return None
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """Spaces, sizes and extras of a buffer; `capacity` is a multiple of `num_envs`."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    capacity: int
+    num_envs: int
+    extra: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    frame_stack: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return a buffer's arguments but for its size."""
+        arguments = {name: getattr(self, name) for name in ("observation_space", "action_space", "extra")}
+        return arguments | ({} if self.frame_stack is None else {"frame_stack": self.frame_stack})
+
+    def to_state(self) -> State:
+        """Return plain values."""
+        extra = {
+            name: ExtraState(list(shape), str(dtype).removeprefix("torch."))  # type: ignore[arg-type]  # an ExtraDtype
+            for name, (shape, dtype) in self.extra.items()
+        }
+        spaces = {name: to_plain(getattr(self, name)) for name in ("observation_space", "action_space")}
+        rest = {name: getattr(self, name) for name in ("capacity", "num_envs", "frame_stack")}
+        return {**spaces, **rest, "extra": to_state(extra)}
+
+    @classmethod
+    def of_state(cls, state: BufferState, num_bytes: int) -> "BufferLayout":
+        """Read a layout.
+
+        Args:
+            state: the state.
+            num_bytes: of the file or buffer; a space that claims far more numbers is refused before it is made.
+
+        Raises:
+            ReplayBufferError: no buffer has such spaces.
+        """
+        try:
+            check_claims([state.observation_space, state.action_space], num_bytes)
+            spaces = (from_plain(state.observation_space), from_plain(state.action_space))
+            check_claims([{**to_state(each), "space": "Box"} for each in state.extra.values()], num_bytes)
+            declared = {name: (tuple(each.shape), EXTRA_DTYPES[each.dtype]) for name, each in state.extra.items()}
+            extra = require_extra("ReplayBuffer", declared)
+            column_specs("ReplayBuffer", *spaces, extra)
+        except (SpaceError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise ReplayBufferError(f"not the state of a replay buffer ({type(error).__name__}: {error})") from error
+        shape = spaces[0].shape if isinstance(spaces[0], gym.spaces.Box) else ()
+        text = f"frame_stack: must be the number of frames of {spaces[0]}; got {state.frame_stack!r}"
+        require(state.frame_stack is None or shape[:1] == (state.frame_stack,), text)
+        return cls(*spaces, state.capacity, state.num_envs, extra, state.frame_stack)
+
+    def mismatch(self, other: "BufferLayout", *, with_size: bool = False) -> str | None:
+        """Return a sentence if transitions of the other layout do not fit into this one, else None."""
+        for name in (["capacity", "num_envs"] if with_size else []) + ["extra", "frame_stack"]:
+            if getattr(self, name) != getattr(other, name):
+                return f"{name}: expected {getattr(self, name)}, found {getattr(other, name)}"
+        obs = describe_mismatch("observation_space", self.observation_space, other.observation_space)
+        return obs or describe_mismatch("action_space", self.action_space, other.action_space, with_bounds=True)
+
+
+# Files and states, whole.
+
+
+def write_buffer(path: str | Path, state: State) -> None:
+    """Write a buffer's state to a file; all trajectories end there, as a buffer that loads it stores other steps.
+
+    Raises:
+        ReplayBufferError: it could not be written; the former file is unchanged.
+    """
+    with write_errors(Path(path), ReplayBufferError):
+        write_state(path, FILE_KIND, state | {"pending_end": torch.ones_like(state["pending_end"])})
+
+
+def read_buffer(path: Path) -> tuple[BufferState, BufferLayout, BufferLayout]:
+    """Read a file.
+
+    Returns:
+        its state, its layout, and the smallest one that holds the state: a ring that never wrapped can be shorter.
+
+    Raises:
+        ReplayBufferError: it is missing, damaged, or no replay buffer.
+    """
+    state = read_state(path, FILE_KIND, ReplayBufferError, mapped=True)
+    try:
+        found = decoded(BufferState, state, "buffer")
+        layout = BufferLayout.of_state(found, path.stat().st_size)
+    except ReplayBufferError as error:
+        raise ReplayBufferError(f"{path}: {error}") from error
+    longest = max(int(found.written.max()), 1)
+    return found, layout, replace(layout, capacity=min(layout.capacity, longest * layout.num_envs))
+
+
+def decoded(cls: type[T], state: object, name: str) -> T:
+    """Return a state as its dataclass; a `ReplayBufferError` if a field is missing, unknown or breaks its rule."""
+    try:
+        return from_state(cls, state, name)
+    except CheckpointError as error:
+        raise ReplayBufferError(str(error)) from error
+
+
+def ring_state(ring: Ring, rows: "list[State] | RowLog") -> State:
+    """Return the state of a ring, with its rows or a log of them."""
+    head = ring.columns["obs"].gather(torch.from_numpy(ring.heads()).to(ring.device))
+    return {
+        "written": torch.from_numpy(ring.written.copy()),
+        "pending_end": torch.from_numpy(ring.pending_end.copy()),
+        "head": dict(named_leaves(head)),
+        "rows": rows,
+    }
+
+
+def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[Any], is_finite: bool) -> Load:
+    """Check a state against the ring that it is meant for, and against itself; return the function that loads it.
+
+    Args:
+        ring, state: of the same layout.
+        observation_space: of the buffer.
+        is_finite: whether numbers must be, as those of a run are; a user's own buffer may hold others.
+
+    Raises:
+        ReplayBufferError: something is missing, has another shape or dtype, or contradicts the rest.
+    """
+    written = state.written
+    head = check_tree("head", state.head, ring.specs["obs"], ring.num_envs)
+    oldest = position = ring.oldest(written)
+    has_head = written > 0
+    parts = []
+    for i, rows in enumerate(state.rows):
+        new = _check_rows(f"rows.{i}", ring, rows, observation_space, is_finite)
+        text = f"rows.{i}.start: expected {position.tolist()}, where those before end"
+        require(bool((np.maximum(rows.start, oldest) == position).all()), text)
+        position = np.maximum(rows.stop, oldest)
+        env, number = numbered(rows.start, rows.stop)
+        has_head[env[new.ended][number[new.ended] + 1 == written[env[new.ended]]]] = False
+        new.last_obs = head
+        parts.append((rows.start, new))
+    text = f"rows: expected those up to {written.tolist()}, found {position.tolist()}"
+    require(bool((position == written).all()), text)
+    _check_obs("head", observation_space, map_tree(lambda x: x[torch.from_numpy(has_head)], head), False)
+    _check_finite("head", head, is_finite)
+    saved = {rows.file: rows.stop for rows in takewhile(lambda rows: isinstance(rows.file, RowFile), state.rows)}
+
+    def load() -> None:
+        ring.restore(written, state.pending_end, head, parts)
+        ring.saved = saved
+
+    return load
+
+
+def _check_rows(
+    name: str, ring: Ring, rows: RowsState, observation_space: gym.Space[Any], is_finite: bool
+) -> NewTransitions:
+    """Check rows against the ring that they are meant for, and against themselves."""
+    try:
+        is_range = len(rows.start) == len(rows.stop) == ring.num_envs and bool((rows.start <= rows.stop).all())
+        # The size is compared before anything of it is made: a damaged file may claim any.
+        require(is_range and float((rows.stop - rows.start).sum(dtype=np.float64)) < 2**53, "start, stop: no ranges")
+        columns = check_tree("data", rows.data, ring.specs, int((rows.stop - rows.start).sum()))
+        env, index = numbered(rows.start, rows.stop)[0], rows.final_index
+        final_obs = check_tree("final_obs", rows.final_obs, ring.specs["obs"], len(index))
+        require(bool((index < len(env)).all() and (np.diff(index) > 0).all()), "final_index: names no rows")
+        ended = np.zeros(len(env), np.bool_)
+        ended[index] = True
+        done = to_array(columns["terminated"] | columns["truncated"])
+        require(not (done & ~ended).any(), "final_obs: lacks the final observation of an episode")
+        action = to_array(columns["action"])
+        if not ring.actions.holds(action):
+            raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
+        _check_obs("obs", observation_space, columns["obs"], is_finite)
+        _check_obs("final_obs", observation_space, final_obs, is_finite)
+        _check_finite("reward", columns["reward"], is_finite)
+    except ReplayBufferError as error:
+        raise ReplayBufferError(f"{name}.{error}") from error
+    return NewTransitions(columns, None, env, ended, final_obs, final_obs)
+
+
+def check_tree(name: str, state: dict[str, Any], specs: Tree, size: int) -> Tree:
+    """Return the tree of tensors [size, ...] that a state holds by path, if it has the form of the specs."""
+    expected = dict(named_leaves(specs))
+    require(state.keys() == expected.keys(), f"{name}: expected the leaves {list(expected)}, found {list(state)}")
+    for path, spec in expected.items():
+        value = state[path]
+        found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else readable(value)
+        wanted = f"{spec.dtype} {(size, *spec.shape)}"
+        require(found == wanted, f"{name}{path}: expected {wanted}, found {found}")
+    return rebuild(specs, [state[path] for path in expected])
+
+
+def require(condition: bool, text: str) -> None:
+    """Raise a `ReplayBufferError` with this text unless the condition holds."""
+    if not condition:
+        raise ReplayBufferError(text)
+
+
+def _check_obs(name: str, observation_space: gym.Space[Any], obs: Tree, is_finite: bool) -> None:
+    """Check that observations [M, ...] lie in spaces of choices; bounds of a Box are not compared."""
+    _check_finite(name, obs, is_finite)
+    stored = dict(named_leaves(obs))
+    for path, space in named_leaves(leaf_spaces(observation_space)):
+        if isinstance(space, gym.spaces.Box):
+            continue
+        choices, values = ValueRange(space), to_array(stored[path])
+        if not choices.holds(values):
+            raise ReplayBufferError(outside_text(f"{name}{path}", choices, values, ("transition",)))
+
+
+def _check_finite(name: str, tree: Tree, is_finite: bool) -> None:
+    for path, leaf in named_leaves(tree) if is_finite else ():
+        require(bool(leaf.isfinite().all()), f"{name}{path}: holds NaN or infinity")
+
+
+# Rows.
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """A file that holds rows: its name, its size in bytes, and its SHA-256 in hex."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class RowLog:
+    """The rows of a ring for a save: which of them are new, and which are in files already."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._settled = np.maximum(ring.written - 1, 0)
+        self._oldest = ring.oldest(ring.written)
+
+    def kept(self, is_there: Callable[[RowFile], bool]) -> dict[RowFile, Array]:
+        """Return the files that the next one continues, and up to which number each goes [N].
+
+        `is_there` says whether a file still holds its rows.
+        """
+        files = {file: stop for file, stop in self._ring.saved.items() if (stop > self._oldest).any()}
+        if not all(map(is_there, files)):
+            return {}
+        while files and next(reversed(files)).size < MIN_NBYTES:
+            files.popitem()
+        return files
+
+    def new(self, kept: dict[RowFile, Array]) -> Iterator[tuple[State, Array, Array]]:
+        """Yield the rows that are missing in those files: the contents of each new file, its first number and its end.
+
+        Each env's newest row is left out; see `tail`.
+        """
+        start = self._oldest if not kept else np.maximum(next(reversed(kept.values())), self._oldest)
+        step = max(MAX_NBYTES // max(self._ring.nbytes // self._ring.num_rows, 1), 1)
+        while (start < self._settled).any():
+            stop = np.minimum(start + step, self._settled)
+            yield rows_between(self._ring, start, stop), start, stop
+            start = stop
+
+    def tail(self) -> State:
+        """Return the contents of each env's newest row, which may still change."""
+        return rows_between(self._ring, self._settled, self._ring.written)
+
+    def saved(self, files: dict[RowFile, Array]) -> None:
+        """Note which files hold all rows but the newest."""
+        self._ring.saved = files
+
+
+def rows_between(ring: Ring, start: Array, stop: Array) -> State:
+    """Return copies of the rows of a ring from one number of each env up to another [N] each."""
+    env, number = numbered(start, stop)
+    slots = number % ring.num_rows * ring.num_envs + env
+    at = torch.from_numpy(slots).to(ring.device)
+    return _rows_state(ring, start, stop, {name: column.gather(at) for name, column in ring.columns.items()}, slots)
+
+
+def all_rows(ring: Ring) -> list[State]:
+    """Return all rows of a ring as views: those of all envs at once if they are in step, else env by env."""
+    written, position = ring.written, ring.oldest(ring.written)
+    in_step = bool((written == written[0]).all())
+    found = []
+    for env in [None] if in_step else range(ring.num_envs):
+        while position[env or 0] < written[env or 0]:
+            first = int(position[env or 0])
+            row = first % ring.num_rows
+            num_rows = min(int(written[env or 0]) - first, ring.num_rows - row)  # up to where the memory begins again
+            start = position.copy()
+            position[slice(None) if env is None else env] += num_rows
+            views = {name: column.rows(row + num_rows, row) for name, column in ring.columns.items()}
+            columns = map_tree(lambda x, env=env: x.flatten(0, 1) if env is None else x[:, env], views)
+            envs = np.arange(ring.num_envs) if env is None else np.array([env])
+            slots = (np.arange(row, row + num_rows)[:, None] * ring.num_envs + envs).reshape(-1)
+            found.append(_rows_state(ring, start, position.copy(), columns, slots))
+    return found
+
+
+def _rows_state(ring: Ring, start: Array, stop: Array, columns: dict[str, Any], slots: Array) -> State:
+    index = np.flatnonzero(ring.final.index.reshape(-1)[slots])
+    return {
+        "start": torch.from_numpy(start),
+        "stop": torch.from_numpy(stop),
+        "data": dict(named_leaves(columns)),
+        "final_index": torch.from_numpy(index),
+        "final_obs": dict(named_leaves(ring.final.of(slots[index]))),
+    }

@@ -1,0 +1,244 @@
+"""Transitions for a ring that come from logged arrays, or from another ring."""
+
+import heapq
+import logging
+from bisect import bisect_right
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rltrainer.data.ring import NewTransitions, Ring, count_up, differ
+from rltrainer.data.storage import Array, Spec, column_specs, matching_leaves, outside_text
+from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.spaces import ValueRange, leaf_spaces
+from rltrainer.tree import Tree, leaves, map_tree, rebuild
+
+OWNER = "ReplayBuffer.from_arrays"
+REWARDS = spaces.Box(-np.inf, np.inf, (), np.float32)
+CHUNK_SIZE = 65536
+"""Transitions that are copied at once where a whole buffer is read."""
+
+
+def transitions_from_arrays(
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    columns: tuple[Tree, Any, Any, Any, Any],
+    next_observations: Tree | None,
+) -> NewTransitions:
+    """Check logged data and find each row's successor; see `ReplayBuffer.from_arrays`, for errors too.
+
+    `columns` are observations, actions, rewards, terminations and truncations.
+    """
+    specs = column_specs(OWNER, observation_space, action_space, {})
+    observations, actions, rewards, terminations, truncations = columns
+    obs = _tensors("observations", specs["obs"], observations, observation_space)
+    num_rows = len(leaves(obs)[0])
+    if num_rows == 0:
+        raise ReplayBufferError(f"{OWNER}: observations: must hold at least one row; got 0")
+    action = _tensors("actions", specs["action"], actions, action_space, num_rows, in_bounds=True)
+    reward = _tensors("rewards", specs["reward"], rewards, REWARDS, num_rows)
+    terminated = _flags("terminations", terminations, num_rows)
+    truncated = _flags("truncations", truncations, num_rows)
+    if next_observations is not None:
+        after = _tensors("next_observations", specs["obs"], next_observations, observation_space, num_rows)
+        ended = terminated | truncated
+        ended[:-1] |= differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
+        kept, final_row, last_obs = torch.arange(num_rows), ended.nonzero().squeeze(1), after
+    else:
+        after, last_obs = obs, obs
+        is_last = torch.arange(num_rows) == num_rows - 1
+        is_unknown = ~terminated & (truncated | is_last)
+        num_unknown = int(is_unknown.sum())
+        if num_unknown == num_rows:
+            text = f"none of the {num_rows} transitions has a known successor. Pass next_observations."
+            raise ReplayBufferError(f"{OWNER}: {text}")
+        if num_unknown:
+            text = "from_arrays: %d of %d transitions have no known successor and are left out"
+            logging.getLogger("rltrainer").warning(text, num_unknown, num_rows)
+        kept = (~is_unknown).nonzero().squeeze(1)
+        # Before a row that is left out the trajectory ends: that row's observation is still the successor.
+        ended = terminated | torch.cat([is_unknown[1:], is_last[-1:]])
+        at = kept[ended[kept]]
+        # Nothing is bootstrapped from a terminated row, so any observation will do.
+        final_row = torch.where(terminated[at], at, at + 1)
+    return NewTransitions(
+        columns={
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "extra": {},
+        },
+        source=kept.numpy(),
+        env=np.zeros(len(kept), np.int64),
+        ended=ended[kept].numpy(),
+        final_obs=map_tree(lambda x: x[final_row], after),
+        last_obs=map_tree(lambda x: x[-1:], last_obs),
+    )
+
+
+def _tensors(
+    name: str, specs: Tree, values: Tree, space: gym.Space[Any], num_rows: int | None = None, in_bounds: bool = False
+) -> Tree:
+    """Return the leaves as checked tensors of the stored dtype; the first one sets `num_rows` if that is None."""
+    found: list[Tensor] = []
+    paths = matching_leaves(specs, values, f"{OWNER}: {name}")
+    for part, spec, (path, value) in zip(leaves(leaf_spaces(space)), leaves(specs), paths, strict=True):
+        tensor = _leaf(path, spec, value)
+        num_rows = len(tensor) if num_rows is None else num_rows
+        if len(tensor) != num_rows:
+            raise ReplayBufferError(f"{path}: expected {num_rows} rows, as observations have, got {len(tensor)}")
+        choices, array = ValueRange(part), tensor.numpy()
+        if (in_bounds or not isinstance(part, spaces.Box)) and not choices.holds(array):
+            raise SpaceError(outside_text(path, choices, array, ("row",)))
+        found.append(tensor)
+    return rebuild(specs, found)
+
+
+def _leaf(path: str, spec: Spec, value: Any) -> Tensor:
+    tensor = _as_tensor(path, value)
+    expected = f"{str(spec.dtype).removeprefix('torch.')} of shape {('M', *spec.shape)}".replace("'", "")
+    if tensor.ndim == 0 or tuple(tensor.shape[1:]) != spec.shape or not torch.can_cast(tensor.dtype, spec.dtype):
+        found = f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+        raise SpaceError(f"{path}: expected {expected}, got {found}")
+    stored = tensor.to(spec.dtype)
+    if stored.is_floating_point():
+        _refuse_rows(path, ~torch.isfinite(stored), tensor, "must be finite", ReplayBufferError)
+    elif tensor.dtype != spec.dtype:
+        # PyTorch does not compare signed with unsigned numbers.
+        _refuse_rows(path, torch.from_numpy(stored.numpy() != tensor.numpy()), tensor, spec.rule, SpaceError)
+    return stored
+
+
+def _flags(name: str, value: Any, num_rows: int) -> Tensor:
+    """Return [M] bool; numbers are accepted if they are 0 and 1."""
+    path = f"{OWNER}: {name}"
+    tensor = _as_tensor(path, value)
+    if tuple(tensor.shape) != (num_rows,):
+        raise ReplayBufferError(f"{path}: expected shape {(num_rows,)}, got {tuple(tensor.shape)}")
+    _refuse_rows(path, (tensor != 0) & (tensor != 1), tensor, "must be True or False", ReplayBufferError)
+    return tensor != 0
+
+
+def _as_tensor(path: str, value: Any) -> Tensor:
+    try:
+        if isinstance(value, Tensor):
+            return value.detach().cpu()
+        array = np.asarray(value)
+        # torch warns where it shares a read-only array, such as a memory map.
+        return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
+    except (TypeError, ValueError) as error:
+        text = f"{path}: expected an array or tensor of numbers, got {type(value).__name__}"
+        raise ReplayBufferError(text) from error
+
+
+def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: type[Exception]) -> None:
+    if bool(is_bad.any()):
+        row = int(is_bad.nonzero()[0, 0])
+        raise error(f"{path}: {rule}; row {row} is {values[row].tolist()!r}")
+
+
+def append(source: Ring, target: Ring, caller: str) -> None:
+    """Append the newest transitions of a ring to another one of the same columns, whose oldest give way.
+
+    A warning that begins with the caller is logged if not all of them fit.
+    """
+    capacity = target.env_capacity * target.num_envs
+    num_left_out = len(source) - capacity
+    if num_left_out > 0:
+        text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
+        logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(source), capacity)
+    copy_transitions(source, target, *_lay_out(source, target, capacity))
+
+
+def copy_transitions(source: Ring, target: Ring, slots: Array, env: Array, ended: Array) -> None:
+    """Append transitions of a ring to another one of the same columns, as trajectories of their own.
+
+    Args:
+        source, target: the rings.
+        slots: [M] flat indices in the source, oldest first.
+        env: [M] the envs of the target that they go to.
+        ended: [M] bool, at which of them a trajectory ends.
+    """
+    target.end_trajectory(None)
+    columns = {name: column.flat for name, column in source.columns.items()}
+    for start in range(0, len(slots), CHUNK_SIZE):
+        chunk, to, ends = (x[start : start + CHUNK_SIZE] for x in (slots, env, ended))
+        last = np.zeros(target.num_envs, np.int64)
+        last[to] = chunk  # of several assignments to an env the last one stays
+        final_obs, last_obs = (
+            source.stored_successors(torch.from_numpy(at).to(source.device)) for at in (chunk[ends], last)
+        )
+        kept, origin = target.store(NewTransitions(columns, chunk, to, ends, final_obs, last_obs))
+        if target.sampler is not None and source.sampler is not None and origin is not None:
+            stored = torch.from_numpy(kept).to(target.device)
+            target.sampler.copied(stored, source.sampler, torch.from_numpy(origin).to(source.device))
+    target.end_trajectory(None)
+
+
+def _lay_out(source: Ring, target: Ring, capacity: int) -> tuple[Array, Array, Array]:
+    """Return the newest slots [M], oldest first, the envs that each goes to, and whether a trajectory ends there.
+
+    Where both rings have as many envs, and nothing is lost by it, each env's transitions go to the same env. Otherwise
+    whole trajectories, in the order of their ends, go to the env that holds the fewest, and are split where it is full.
+    """
+    kept = newest(source.sizes(), capacity)
+    remaining = newest(target.sizes(), capacity - int(kept.sum()))
+    if source.num_envs == target.num_envs and (kept + remaining <= target.env_capacity).all():
+        slots = np.concatenate([source.newest_slots(env, size) for env, size in enumerate(kept.tolist())])
+        env, length = np.arange(source.num_envs), kept
+    else:
+        slots, lengths = _by_trajectory(source, kept)
+        env, length = _place(lengths, remaining, target.env_capacity)
+    ended = source.final.index.reshape(-1)[slots] > 0
+    ended[np.cumsum(length)[length > 0] - 1] = True
+    return slots, np.repeat(env, length), ended
+
+
+def newest(sizes: Array, count: int) -> Array:
+    """Return how many of its newest transitions each env keeps [N], if all envs together keep the newest `count`."""
+    if int(sizes.sum()) <= count:
+        return sizes
+    rows = bisect_right(range(int(sizes.max())), count, key=lambda n: int(np.minimum(sizes, n).sum())) - 1
+    kept = np.minimum(sizes, rows)
+    kept[np.flatnonzero(sizes > rows)[: count - int(kept.sum())]] += 1
+    return kept
+
+
+def _by_trajectory(ring: Ring, kept: Array) -> tuple[Array, Array]:
+    """Return the slots that are kept [M], in the order in which their trajectories ended, and these' lengths."""
+    index = ring.final.index.reshape(-1)
+    by_env, lengths, ages = [], [], []
+    for env, size in enumerate(kept.tolist()):
+        slots = ring.newest_slots(env, size)
+        ends = np.union1d(np.flatnonzero(index[slots]), [size - 1] if size else [])
+        by_env.append(slots)
+        lengths.append(np.diff(ends, prepend=-1))
+        ages.append(size - ends)
+    slots, length, age = np.concatenate(by_env), np.concatenate(lengths), np.concatenate(ages)
+    length = length.astype(np.int64)
+    order = np.argsort(-age, kind="stable")
+    first = (np.cumsum(length) - length)[order]
+    return slots[np.repeat(first, length[order]) + count_up(length[order])], length[order]
+
+
+def _place(lengths: Array, filled: Array, limit: int) -> tuple[Array, Array]:
+    """Return the env and the length of each piece of the trajectories, given how full the envs are."""
+    heap = [(size, env) for env, size in enumerate(filled.tolist())]
+    heapq.heapify(heap)
+    pieces: list[tuple[int, int]] = []
+    for length in lengths.tolist():
+        left = length
+        while left:
+            size, env = heap[0]
+            piece = min(left, limit - size)
+            pieces.append((env, piece))
+            heapq.heapreplace(heap, (size + piece, env))
+            left -= piece
+    placed = np.array(pieces, np.int64).reshape(-1, 2)
+    return placed[:, 0], placed[:, 1]
