@@ -151,7 +151,7 @@ class Algorithm(metaclass=Constructed):
             self.accumulation = None if size == 1 else Accumulation(size)
         for optimizer in self._optimizers():
             optimizer.gather_over(self.accumulation)
-        for module in itertools.chain.from_iterable(each.modules() for each in self._modules()):
+        for module in itertools.chain.from_iterable(each.modules() for each in self._networks()):
             if isinstance(module, TargetNetwork):
                 module.accumulation = self.accumulation
 
@@ -363,7 +363,7 @@ class Algorithm(metaclass=Constructed):
     def _optimizers(self) -> list[Optimizer]:
         return [value for value in vars(self).values() if isinstance(value, Optimizer)]
 
-    def _modules(self) -> list[nn.Module]:
+    def _networks(self) -> list[nn.Module]:
         return [part for part in self._parts().values() if isinstance(part, nn.Module)]
 
     def _tensors(self) -> list[Tensor]:

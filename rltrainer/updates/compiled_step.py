@@ -46,7 +46,7 @@ class CompiledStep:
 
     Args:
         owner: the algorithm: its `_step` goes from tensors to an `UpdateResult`, `_tensors` returns all tensors that
-            it changes, `_modules` all its networks.
+            it changes, `_networks` all its networks.
     """
 
     def __init__(self, owner: Any) -> None:
@@ -362,11 +362,11 @@ class Fingerprint:
 
     def __init__(self, owner: Any, names: dict[Hashable, tuple[str, Any]], is_recorded: bool) -> None:
         self._owner, self._names, self._is_recorded = owner, names, is_recorded
-        targets = [module for module in owner._modules() if isinstance(module, TargetNetwork)]
+        targets = [module for module in owner._networks() if isinstance(module, TargetNetwork)]
         left_out = {parameter for target in targets for parameter in target.parameters()}
         parameters = [x for x in owner._tensors() if isinstance(x, nn.Parameter) and x not in left_out]
         self._tensors = owner._tensors() if is_recorded else parameters
-        self._tree = ModuleTree([module for module in owner._modules() if module not in targets])
+        self._tree = ModuleTree([module for module in owner._networks() if module not in targets])
         self._attributes = list(map(vars, self._tree.modules))
         objects = (*self._tree.modules, *vars(owner).values())
         classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *map(type, objects)))
