@@ -16,6 +16,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from tests import batches
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
@@ -79,25 +80,20 @@ def actions(space: Any, *shape: int, generator: torch.Generator) -> torch.Tensor
 def transitions(algorithm: Any, seed: int) -> rl.Transitions:
     g = torch.Generator().manual_seed(seed)
     terminated = torch.rand(16, generator=g) < 0.3
-    return rl.Transitions(
-        obs=torch.randn(16, 3, generator=g), action=actions(algorithm.policy.action_space, 16, generator=g),
-        reward=torch.randn(16, generator=g), next_obs=torch.randn(16, 3, generator=g), terminated=terminated,
-        truncated=torch.zeros(16, dtype=torch.bool), discount=0.9 * (~terminated).float(),
-        index=torch.zeros(16, dtype=torch.int64), weight=torch.ones(16),
-    )  # fmt: skip
+    obs, action = torch.randn(16, 3, generator=g), actions(algorithm.policy.action_space, 16, generator=g)
+    reward, next_obs = torch.randn(16, generator=g), torch.randn(16, 3, generator=g)
+    given = {"next_obs": next_obs, "terminated": terminated, "discount": 0.9 * (~terminated).float()}
+    return batches.transitions(obs, action, reward, **given)
 
 
 def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:
     g = torch.Generator().manual_seed(seed)
-    no = torch.zeros(num_rows, 5, dtype=torch.bool)
     known = algorithm.policy.columns
-    return rl.Rollout(
-        obs=torch.randn(num_rows, 5, 3, generator=g),
-        action=actions(algorithm.policy.action_space, num_rows, 5, generator=g),
-        reward=torch.randn(num_rows, 5, generator=g), terminated=no, truncated=no,
-        valid=torch.rand(num_rows, 5, generator=g) < 0.8,
-        last_obs=torch.randn(5, 3, generator=g), final_obs=torch.zeros(0, 3),
-        final_index=torch.zeros(0, dtype=torch.int64), starts=no[0],
+    obs = torch.randn(num_rows, 5, 3, generator=g)
+    action = actions(algorithm.policy.action_space, num_rows, 5, generator=g)
+    return batches.rollout(
+        obs, action, torch.randn(num_rows, 5, generator=g), valid=torch.rand(num_rows, 5, generator=g) < 0.8,
+        last_obs=torch.randn(5, 3, generator=g),
         extra={name: torch.rand(num_rows, 5, *known[name][0], generator=g) for name in algorithm.columns},
     )  # fmt: skip
 

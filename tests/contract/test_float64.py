@@ -2,9 +2,6 @@
 
 import copy
 import dataclasses
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,21 +298,6 @@ def test_files_of_float32_are_as_before(tmp_path: Path) -> None:
     assert "weight_dtype" not in algorithm.state_dict()
     algorithm.policy.save(tmp_path / "policy.safetensors")
     assert read_state(tmp_path / "policy.safetensors", "policy", CheckpointError).keys() == {"construction", "policy"}
-
-
-def test_a_file_in_a_new_process(tmp_path: Path) -> None:
-    path = saved(tmp_path, "ppo_box")
-    obs = {"flags": np.zeros(2, np.int8), "mode": 1, "position": np.full(3, 0.3, np.float32)}
-    program = f"""
-        import numpy as np, torch, rltrainer as rl
-        obs = {{"flags": np.zeros(2, np.int8), "mode": 1, "position": np.full(3, 0.3, np.float32)}}
-        policy = rl.load_policy({str(path)!r})
-        assert {{p.dtype for p in policy.parameters()}} == {{torch.float64}}
-        print(policy.predict(obs).tolist(), rl.load({str(path)!r}).policy.weight_dtype)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == f"{make_double('ppo_box').policy.predict(obs).tolist()} torch.float64"
 
 
 # Arguments

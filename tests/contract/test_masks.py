@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import rltrainer as rl
+from tests import batches
 
 OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces.Box(-1.0, 1.0, (4,), np.float32))
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
@@ -51,19 +52,16 @@ def updated(name: str, preference: float) -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(1)
     shape = (6, 2) if isinstance(algorithm, rl.OnPolicyAlgorithm) else (16,)
     action = 2 + 2 * torch.randint(2, shape, generator=g)
-    no, reward = torch.zeros(shape, dtype=torch.bool), torch.rand(shape, generator=g)
+    reward = torch.rand(shape, generator=g)
     for _ in range(2):
         obs = obs_batch(*shape, generator=g)
         if isinstance(algorithm, rl.OnPolicyAlgorithm):
-            last, final = obs_batch(2, generator=g), obs_batch(0, generator=g)
-            index, starts = torch.zeros(0, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
             extra = {name: torch.zeros(*shape, *policy.columns[name][0]) for name in algorithm.columns}
-            rollout = rl.Rollout(obs, action, reward, no, no, ~no, last, final, index, starts, extra)
-            algorithm.update(rollout, batch_size=6, repeat=2)
+            given = {"last_obs": obs_batch(2, generator=g), "starts": torch.ones(2, dtype=torch.bool), "extra": extra}
+            algorithm.update(batches.rollout(obs, action, reward, **given), batch_size=6, repeat=2)
         else:
-            next_obs, discount = obs_batch(*shape, generator=g), torch.full(shape, 0.9)
-            one = torch.ones(shape)
-            algorithm.update(rl.Transitions(obs, action, reward, next_obs, no, no, discount, one.long(), one))
+            given = {"next_obs": obs_batch(*shape, generator=g), "discount": torch.full(shape, 0.9)}
+            algorithm.update(batches.transitions(obs, action, reward, **given))
     for p, row in zip((head.weight, head.bias), before, strict=True):
         assert torch.equal(p.detach().view(3, -1)[FORBIDDEN], row), "it is not changed itself"
         with torch.no_grad():

@@ -88,14 +88,3 @@ def test_lambdas_are_copied_but_not_pickled() -> None:
     assert are_equal(made, algorithm)
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):  # as pickle says of any lambda
         pickle.dumps(algorithm)
-
-
-@way
-@pytest.mark.parametrize("kind", ["ppo", "dqn", "sac"])
-def test_a_policy_alone(kind: str, duplicate: Callable[[Any], Any]) -> None:
-    algorithm = make(kind)
-    train(algorithm)
-    policy = duplicate(algorithm.policy)
-    obs = torch.randn(5, 2)
-    assert torch.equal(policy.act(obs), algorithm.policy.act(obs))
-    assert policy.progress() == 0.0

@@ -156,15 +156,6 @@ def test_a_policy_with_a_lambda_is_still_pickled() -> None:
     assert again.to_plain() == policy.to_plain()
 
 
-def test_the_algorithm_of_a_checkpoint(tmp_path: Path) -> None:
-    from tests.resume.runs import build
-
-    trainer = build("ppo")
-    trainer.save(tmp_path / "checkpoint")
-    algorithm = rl.load(tmp_path / "checkpoint" / "algorithm.safetensors")
-    assert_same_state(algorithm, trainer.algorithm)
-
-
 # Classes of a user's
 
 

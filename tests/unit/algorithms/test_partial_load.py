@@ -26,13 +26,6 @@ def actor_critic(obs: Any = OBS, action: Any = ACTION, seed: int = 0, **options:
     return rl.ActorCritic.for_spaces(obs, action, **({"hidden_sizes": (4,)} | options))
 
 
-def test_a_whole_file_leaves_nothing_out(tmp_path: Path) -> None:
-    one, other = make_sac(), make_sac(seed=1, num_steps=5)
-    assert other.load(saved(one, tmp_path), strict=False) == ([], [], [])
-    assert same(contents(one), contents(other))
-    assert other.load(saved(one, tmp_path)) == ([], [], [])
-
-
 def test_what_fits_is_loaded_and_the_rest_is_named(tmp_path: Path) -> None:
     one, other = make_sac(hidden_sizes=(4, 4)), make_sac(seed=1, hidden_sizes=(4, 5))
     before = contents(other)
@@ -121,15 +114,6 @@ def test_what_is_damaged_changes_nothing(path: str, value: Any, text: str, tmp_p
     assert text in str(caught.value)
     assert same(contents(algorithm), before)
     assert_refused(algorithm, read_state(tmp_path / "file", "algorithm", CheckpointError), text)
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    algorithm = make_sac()
-    with pytest.raises(CheckpointError, match="there is no such file"):
-        algorithm.load(tmp_path / "none", strict=False)
-    algorithm.policy.save(tmp_path / "policy")
-    with pytest.raises(CheckpointError, match="expected a file of kind 'algorithm', found 'policy'"):
-        algorithm.load(tmp_path / "policy", strict=False)
 
 
 def test_a_policy_from_either_file(tmp_path: Path) -> None:

@@ -25,20 +25,6 @@ def test_same_bits_as_torch() -> None:
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_the_step_without_branches_gives_the_same_numbers() -> None:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(4, 3), (4,), ()]
-    starts = [torch.randn(shape, generator=generator) for shape in shapes]
-    one, other = (Adam([start.clone() for start in starts], eps=1e-5) for _ in range(2))
-    for lr in (1e-2, 1e-3, 1e-3):
-        gradients = [torch.randn(shape, generator=generator) for shape in shapes]
-        one.lr = other.lr = lr
-        one.step(one.parameters, gradients)
-        other.step_flat(other.parameters, torch.cat([gradient.flatten() for gradient in gradients]), torch.tensor(True))
-    torch.testing.assert_close(other.parameters, one.parameters)
-    torch.testing.assert_close(other.square, one.square)
-
-
 RESTS = [(), (0,), (0, 2), (2,), (), (1,), ()]
 """Which parameters rest in steps of each part of a training: some from the start, some later, some twice."""
 
@@ -120,17 +106,6 @@ def test_first_step_by_hand() -> None:
     rule.lr = 0.1
     rule.step([parameter], [torch.tensor([2.0, -0.5])])
     torch.testing.assert_close(parameter, torch.tensor([0.9, 1.1]))
-
-
-def test_state_is_restored_in_place() -> None:
-    one, other = Adam([torch.ones(2)]), Adam([torch.ones(2)])
-    one.lr = 0.1
-    one.step(one.parameters, [torch.ones(2)])
-    moments = other.mean
-    other.load_state_dict(one.state_dict())
-    assert other.mean is moments
-    assert torch.equal(moments, one.mean)
-    assert (float(other.num_steps), other.lr) == (1.0, 0.1)
 
 
 def test_a_torch_optimizer_is_used_alike() -> None:

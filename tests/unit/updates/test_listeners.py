@@ -202,5 +202,5 @@ def test_true_for_cuda_graphs_is_refused_where_someone_listens_to_losses() -> No
     plan = rl.UpdatePlan(
         runtime=rl.RuntimeParams(cuda_graph=True), callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: None)
     )
-    with pytest.raises(rl.errors.ParamsError, match='cuda_graph: must be "auto" or False where someone listens to'):
+    with pytest.raises(rl.errors.ParamsError, match='cuda_graph: must be "auto" or False with callbacks of losses'):
         _check_cuda_graph(plan, torch.device("cuda"), is_ours=True, leaves_graph=True)

@@ -14,6 +14,7 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.optimizer import Optimizer
+from tests import batches
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -42,9 +43,7 @@ def make_bc(optimizer: Any = None, encoder: Any = WithSpare, **update: Any) -> r
 
 def transitions(seed: int = 0) -> rl.Transitions:
     g = torch.Generator().manual_seed(seed)
-    obs, action, one = torch.rand(8, 3, generator=g), torch.rand(8, 2, generator=g), torch.ones(8)
-    no = torch.zeros(8, dtype=torch.bool)
-    return rl.Transitions(obs, action, one, obs, no, no, one, torch.arange(8), one)
+    return batches.transitions(torch.rand(8, 3, generator=g), torch.rand(8, 2, generator=g), torch.ones(8))
 
 
 def spare_of(algorithm: Any) -> WithSpare:
@@ -131,12 +130,8 @@ def test_a_torch_optimizer_decays_no_weight_of_it() -> None:
 
 def rollout(**fields: Any) -> rl.Rollout:
     g = torch.Generator().manual_seed(0)
-    no = torch.zeros(8, 2, dtype=torch.bool)
-    return rl.Rollout(
-        obs=torch.randn(8, 2, 3, generator=g), action=torch.randn(8, 2, 2, generator=g), terminated=no, truncated=no,
-        reward=torch.randn(8, 2, generator=g), valid=~no, last_obs=torch.randn(2, 3, generator=g),
-        final_obs=torch.zeros(0, 3), final_index=torch.zeros(0, dtype=torch.int64), starts=no[0], **fields,
-    )  # fmt: skip
+    obs, action = torch.randn(8, 2, 3, generator=g), torch.randn(8, 2, 2, generator=g)
+    return batches.rollout(obs, action, torch.randn(8, 2, generator=g), **fields)
 
 
 @pytest.mark.parametrize(("cls", "update"), [(rl.PPO, {}), (rl.PPO, {"balance_grad_norms": True}), (rl.TRPO, {})])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
+from tests import batches
 
 
 class FixedCritic(nn.Module):
@@ -35,11 +36,6 @@ class FixedDistribution:
 
 def batch(reward: Any, discount: Any, weight: Any = None, num_actions: int = 1) -> rl.Transitions:
     """Return transitions [B] of zeros but for these."""
-    rewards, discounts = torch.tensor(reward), torch.tensor(discount)
-    size = len(rewards)
-    flags, obs = torch.zeros(size, dtype=torch.bool), torch.zeros(size, 2)
-    return rl.Transitions(
-        obs=obs, action=torch.zeros(size, num_actions), reward=rewards, next_obs=obs, terminated=flags, truncated=flags,
-        discount=discounts, index=torch.zeros(size, dtype=torch.int64),
-        weight=torch.ones(size) if weight is None else torch.tensor(weight),
-    )  # fmt: skip
+    size = len(reward)
+    given = {"discount": torch.tensor(discount)} | ({} if weight is None else {"weight": torch.tensor(weight)})
+    return batches.transitions(torch.zeros(size, 2), torch.zeros(size, num_actions), torch.tensor(reward), **given)

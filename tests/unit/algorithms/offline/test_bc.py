@@ -10,6 +10,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.nets.distributions import DiagonalGaussian
+from tests import batches
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 BOX = gym.spaces.Box(np.array([-2.0], np.float32), np.array([6.0], np.float32))
@@ -18,12 +19,7 @@ DISCRETE = gym.spaces.Discrete(3, start=4)
 
 def transitions(action: torch.Tensor) -> rl.Transitions:
     obs = torch.linspace(-1, 1, len(action)).unsqueeze(1)
-    no = torch.zeros(len(action), dtype=torch.bool)
-    zero = torch.zeros(len(action))
-    return rl.Transitions(
-        obs=obs, action=action, reward=zero, next_obs=obs, terminated=no, truncated=no, discount=zero,
-        index=torch.zeros(len(action), dtype=torch.int64), weight=torch.ones(len(action)),
-    )  # fmt: skip
+    return batches.transitions(obs, action, torch.zeros(len(action)))
 
 
 @pytest.mark.parametrize("cls", [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic, rl.GaussianActorCritic])

@@ -12,6 +12,7 @@ import torch
 import rltrainer as rl
 from benchmarks.one_update_old import OneUpdateOld
 from rltrainer.errors import ParamsError
+from tests import batches
 from tests.fakes import counting_envs, tiny_actor_critic
 
 OBS = gym.spaces.Box(-1.0, 10.0, (2,), np.float32)
@@ -46,12 +47,11 @@ def rollout(
         flags[name][row] = True
     worth = torch.tensor([1.0, 2.0, 3.0, 4.0, final])
     obs = torch.stack([worth, torch.zeros(5)], 1)
-    return rl.Rollout(
-        obs=obs[:3].unsqueeze(1), action=torch.tensor([[0], [1], [1]]), reward=torch.tensor([[1.0], [0.0], [2.0]]),
-        valid=~none, last_obs=obs[3:4], final_obs=obs[4:].expand(len(at), 2), final_index=torch.tensor(at).long(),
-        starts=torch.ones(1, dtype=torch.bool),
-        extra={"log_prob": LOG_HALF - torch.tensor(ratios).log().unsqueeze(1), **(extra or {})}, **flags,
-    )  # fmt: skip
+    final = {"final_obs": obs[4:].expand(len(at), 2), "final_index": torch.tensor(at).long()}
+    extra = {"log_prob": LOG_HALF - torch.tensor(ratios).log().unsqueeze(1), **(extra or {})}
+    action, reward = torch.tensor([[0], [1], [1]]), torch.tensor([[1.0], [0.0], [2.0]])
+    given = {"last_obs": obs[3:4], "starts": ~none[0], "extra": extra, **final, **flags}
+    return batches.rollout(obs[:3].unsqueeze(1), action, reward, **given)
 
 
 def processed(*args: Any, **params: Any) -> tuple[list[float], list[float]]:
@@ -186,11 +186,10 @@ def detour(algorithm: Any) -> float:
     # Three envs, two rows: action 0 twice, and the detour with either end.
     obs = torch.stack([torch.stack([first, first]), torch.stack([first, second]), torch.stack([first, second])], 1)
     terminated = torch.tensor([[True, False, False], [True, True, True]])
-    data = rl.Rollout(
-        obs=obs, action=torch.tensor([[0, 1, 1], [0, 0, 1]]), reward=torch.tensor([[0.6, 0.0, 0.0], [0.6, 1.0, 0.0]]),
-        terminated=terminated, truncated=~terminated & terminated, valid=terminated | True, last_obs=obs[0],
-        final_obs=first.expand(4, 2), final_index=torch.tensor([0, 3, 4, 5]), starts=terminated[1],
-        extra={"log_prob": torch.full((2, 3), LOG_HALF)},
+    data = batches.rollout(
+        obs, torch.tensor([[0, 1, 1], [0, 0, 1]]), torch.tensor([[0.6, 0.0, 0.0], [0.6, 1.0, 0.0]]),
+        terminated=terminated, last_obs=obs[0], final_obs=first.expand(4, 2), final_index=torch.tensor([0, 3, 4, 5]),
+        starts=terminated[1], extra={"log_prob": torch.full((2, 3), LOG_HALF)},
     )  # fmt: skip
     for _ in range(300):
         agent.update(data, None, 1)

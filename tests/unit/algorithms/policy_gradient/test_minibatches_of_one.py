@@ -7,6 +7,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
+from tests import batches
 from tests.fakes import counting_envs
 
 ALGORITHMS: dict[str, Any] = {
@@ -74,15 +75,9 @@ def test_without_standardising_one_cell_is_enough() -> None:
 
 def one_cell(algorithm: Any) -> rl.Rollout:
     """Return a rollout of three steps, of which one is valid."""
-    no = torch.zeros(3, 1, dtype=torch.bool)
-    valid = no.clone()
-    valid[0] = True
-    obs = torch.zeros(3, 1, *algorithm.policy.observation_space.shape)
-    return rl.Rollout(
-        obs=obs, action=torch.zeros(3, 1, dtype=torch.int64), reward=torch.ones(3, 1), terminated=no, truncated=no,
-        valid=valid, last_obs=obs[0], final_obs=obs[0, :0], final_index=torch.zeros(0, dtype=torch.int64),
-        starts=no[0], extra={"log_prob": torch.zeros(3, 1)},
-    )  # fmt: skip
+    obs, zero = torch.zeros(3, 1, *algorithm.policy.observation_space.shape), torch.zeros(3, 1)
+    valid = torch.tensor([[True], [False], [False]])
+    return batches.rollout(obs, zero.long(), zero + 1, valid=valid, extra={"log_prob": zero})
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA", "TRPO", "REINFORCE"])

@@ -11,6 +11,7 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
+from tests import batches
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (17,), np.float32)
 ROWS_FIRST = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -51,13 +52,10 @@ def first_step(obs_space: Any, action_space: Any, amp: Any, **options: Any) -> t
             return torch.randn(*shape, 17, generator=g)
         return torch.randint(0, 256, (*shape, *obs_space.shape), generator=g).to(torch.uint8)
 
-    obs, no = observations(16, 4), torch.zeros(16, 4, dtype=torch.bool)
+    obs = observations(16, 4)
     action = policy.select_action(obs.flatten(0, 1), explore=True, generator=g).action.unflatten(0, (16, 4))
-    rollout = rl.Rollout(
-        obs=obs, action=action, reward=torch.randn(16, 4, generator=g), terminated=no, truncated=no, valid=~no,
-        last_obs=observations(4), final_obs=observations(0),
-        final_index=torch.zeros(0, dtype=torch.int64), starts=no[0],
-    )  # fmt: skip
+    reward = torch.randn(16, 4, generator=g)
+    rollout = batches.rollout(obs, action, reward, last_obs=observations(4))
     algorithm.update(rollout, batch_size=32, repeat=1)
     return algorithm.seen[0]
 
@@ -105,13 +103,10 @@ def test_the_pass_over_the_rollout_is_in_eval_mode_and_gradient_steps_in_the_mod
 def test_a_shared_encoder_sees_each_observation_of_a_rollout_once() -> None:
     rl.seed(1)
     policy = rl.ActorCritic.for_spaces(ROWS_FIRST, DISCRETE, hidden_sizes=(4,), share_encoder=True)
-    g, no = torch.Generator().manual_seed(0), torch.zeros(6, 2, dtype=torch.bool)
+    g = torch.Generator().manual_seed(0)
     obs, last = (torch.randint(0, 256, (*n, 36, 36, 3), generator=g).to(torch.uint8) for n in ((6, 2), (2,)))
-    rollout = rl.Rollout(
-        obs=obs, action=torch.randint(0, 6, (6, 2), generator=g), reward=torch.randn(6, 2, generator=g), terminated=no,
-        truncated=no, valid=~no, last_obs=last, final_obs=last[:0], final_index=torch.zeros(0, dtype=torch.int64),
-        starts=no[0],
-    )  # fmt: skip
+    action, reward = torch.randint(0, 6, (6, 2), generator=g), torch.randn(6, 2, generator=g)
+    rollout = batches.rollout(obs, action, reward, last_obs=last)
     seen: list[int] = []
     policy.actor[0].register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
     with torch.no_grad():

@@ -10,6 +10,7 @@ import torch
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.reinforce import _warn_of_unfinished_episodes
+from tests import batches
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 TWO = gym.spaces.Discrete(2)
@@ -30,11 +31,10 @@ def rollout(rewards: list[float], truncated: int | None = None, invalid: int | N
     if invalid is not None:
         ends["valid"][invalid] = False
     at = [num - 1] if truncated is None else [truncated, num - 1]
-    return rl.Rollout(
-        obs=torch.zeros(num, 1, 1), action=torch.zeros(num, 1, dtype=torch.int64),
-        reward=torch.tensor(rewards).unsqueeze(1), last_obs=torch.zeros(1, 1), final_obs=torch.zeros(len(at), 1),
-        final_index=torch.tensor(at), starts=torch.ones(1, dtype=torch.bool), **ends,
-    )  # fmt: skip
+    final = {"final_obs": torch.zeros(len(at), 1), "final_index": torch.tensor(at)}
+    return batches.rollout(
+        torch.zeros(num, 1, 1), none.long(), torch.tensor(rewards).unsqueeze(1), starts=~none[0], **final, **ends
+    )
 
 
 def test_returns_by_hand() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from tests import batches
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -33,13 +34,9 @@ def make(
 
 def rollout(seed: int = 0) -> rl.Rollout:
     g = torch.Generator().manual_seed(seed)
-    no = torch.zeros(16, 4, dtype=torch.bool)
-    return rl.Rollout(
-        obs=torch.randn(16, 4, 3, generator=g), action=torch.randint(0, 2, (16, 4), generator=g),
-        reward=torch.randn(16, 4, generator=g), terminated=no, truncated=no, valid=~no,
-        last_obs=torch.randn(4, 3, generator=g), final_obs=torch.zeros(0, 3),
-        final_index=torch.zeros(0, dtype=torch.int64), starts=no[0],
-    )  # fmt: skip
+    obs, action = torch.randn(16, 4, 3, generator=g), torch.randint(0, 2, (16, 4), generator=g)
+    reward = torch.randn(16, 4, generator=g)
+    return batches.rollout(obs, action, reward, last_obs=torch.randn(4, 3, generator=g))
 
 
 def weights(algorithm: rl.PPO) -> torch.Tensor:

@@ -1,0 +1,29 @@
+"""Rollouts and transitions of given observations, actions and rewards; every other field is plain, unless given too."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.tree import map_tree
+
+
+def rollout(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.Rollout:
+    """Return a rollout [T, N] without ends, followed by zeros, in which every step is valid."""
+    no = torch.zeros_like(reward, dtype=torch.bool)
+    last, index = map_tree(lambda x: torch.zeros_like(x[0]), obs), torch.zeros(0, dtype=torch.int64)
+    plain = {
+        "terminated": no, "truncated": no, "valid": ~no, "last_obs": last, "final_index": index, "starts": no[0],
+        "final_obs": map_tree(lambda x: x[:0], last),
+    }  # fmt: skip
+    return rl.Rollout(obs=obs, action=action, reward=reward, **(plain | fields))
+
+
+def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.Transitions:
+    """Return transitions [B] to the same observations, without ends or discount, each of weight 1."""
+    no, one = torch.zeros_like(reward, dtype=torch.bool), torch.ones_like(reward)
+    plain = {
+        "next_obs": obs, "terminated": no, "truncated": no, "discount": one, "index": no.long(), "weight": one,
+    }  # fmt: skip
+    return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
