@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from rltrainer.state.typed_state import to_state
 from tests.fakes import POLICY_OPTIONS, counting_envs
 from tests.resume.steered import negative_distance
 
@@ -159,7 +158,7 @@ def digest(trainer: Any, left_out: Collection[str] = ("logger",)) -> str:
     """Return a hash over everything that a run may differ in, seconds and these parts aside."""
     parts = {"algorithm": trainer.algorithm, **trainer.params.parts()}
     states = {name: part.state_dict() for name, part in parts.items() if name not in left_out}
-    state: Any = to_state(trainer.state)
+    state: Any = trainer.state.to_state()
     for entry in [state, *state["epochs"]]:
         entry.pop("timing")
     for epoch in state["epochs"]:
