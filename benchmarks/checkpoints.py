@@ -36,7 +36,7 @@ from task import WORKS
 import rltrainer as rl
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.store import live_state
-from rltrainer.state.typed_state import to_state
+from rltrainer.state.codec import to_state
 from rltrainer.types import State
 
 OPTIONS = {"max_epochs": 1_000_000, "seed": 1, "show_progress": False, "verbose": False}

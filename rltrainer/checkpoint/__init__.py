@@ -1,17 +1,8 @@
 """Saves and restores a whole trainer: a checkpoint by itself, or those of a run one after another."""
 
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
-from rltrainer.checkpoint.directory import read_checkpoint, write_checkpoint
-from rltrainer.checkpoint.report import CheckpointReport, PartReport, Report, verify
+from rltrainer.checkpoint.folder import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint.report import Report, verify
 from rltrainer.checkpoint.store import CheckpointStore
 
-__all__ = [
-    "CheckpointParams",
-    "CheckpointReport",
-    "CheckpointStore",
-    "PartReport",
-    "Report",
-    "read_checkpoint",
-    "verify",
-    "write_checkpoint",
-]
+__all__ = ["CheckpointParams", "CheckpointStore", "Report", "read_checkpoint", "verify", "write_checkpoint"]

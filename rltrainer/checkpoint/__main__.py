@@ -1,4 +1,4 @@
-"""`python -m rltrainer.checkpoint verify PATH`: what is in a checkpoint, or all of a run, and whether it is whole."""
+"""`python -m rltrainer.checkpoint verify PATH`: the contents of a checkpoint, or all of a run, and their state."""
 
 import argparse
 import os
@@ -9,10 +9,10 @@ from rltrainer.errors import CheckpointError
 
 
 def main() -> int:
-    """Run the command; return 0 if all that was looked at is whole, else 1."""
+    """Run the command; return 0 if every checkpoint is complete, else 1."""
     parser = argparse.ArgumentParser(prog="python -m rltrainer.checkpoint", description=__doc__)
     command = parser.add_subparsers(required=True).add_parser("verify", help="compare every file with its checksum")
-    command.add_argument("path", metavar="PATH", help="a checkpoint, or the directory of a run's")
+    command.add_argument("path", metavar="PATH", help="a checkpoint, or the folder of a run's")
     try:
         report = verify(parser.parse_args().path)
     except CheckpointError as error:

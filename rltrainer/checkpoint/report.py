@@ -1,134 +1,88 @@
-"""A readable report of a checkpoint: its contents, and whether they are complete."""
+"""A readable report of checkpoints: their contents, and whether they are complete."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor
+from safetensors import safe_open
 
-from rltrainer.checkpoint.directory import ROWS, check_checkpoint, read_states
-from rltrainer.checkpoint.manifest import FORMAT_VERSION, MANIFEST, Manifest, read_manifest
-from rltrainer.checkpoint.run_directory import checkpoints_in
+from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, Manifest, check_checkpoint, read_manifest
+from rltrainer.checkpoint.store import checkpoints_in
 from rltrainer.errors import CheckpointError, escaped
-
-
-@dataclass(frozen=True)
-class PartReport:
-    """One part of a checkpoint.
-
-    Attributes:
-        name: of the part, such as `algorithm`.
-        nbytes: of its own file.
-        tensors: dtype and shape by the path in its state; those in files of rows aside.
-        num_row_files, rows_nbytes: the files that hold its rows beside the checkpoint, and their bytes.
-    """
-
-    name: str
-    nbytes: int
-    tensors: dict[str, str]
-    num_row_files: int
-    rows_nbytes: int
-
-    def __str__(self) -> str:
-        shared = f", {self.num_row_files} files of rows of {_size(self.rows_nbytes)}" if self.num_row_files else ""
-        lines = [f"  {self.name}: {_size(self.nbytes)}, {len(self.tensors)} tensors{shared}"]
-        return "\n".join(lines + [f"    {name}: {text}" for name, text in self.tensors.items()])
-
-
-@dataclass(frozen=True)
-class CheckpointReport:
-    """A checkpoint.
-
-    Attributes:
-        path: its directory.
-        problem: why it cannot be restored; None if it is whole.
-        manifest: its manifest; None if that cannot be read.
-        parts: what is in it, if it is whole.
-    """
-
-    path: Path
-    problem: str | None
-    manifest: Manifest | None
-    parts: list[PartReport] = field(default_factory=list)
-
-    @property
-    def is_whole(self) -> bool:
-        """Tell whether the checkpoint holds all that was written, unchanged."""
-        return self.problem is None
-
-    def __str__(self) -> str:
-        lines = [f"{self.path}: {'whole' if self.problem is None else f'DAMAGED. {self.problem}'}"]
-        if self.manifest is not None:
-            known = {"step": self.manifest.step, "score": self.manifest.score}
-            facts = [f"{name} {value}" for name, value in known.items() if value is not None]
-            lines.append(f"  {', '.join([f'format {FORMAT_VERSION}', *facts])}")
-        return "\n".join([*lines, *map(str, self.parts)])
+from rltrainer.state.state_file import CHECKSUM
 
 
 @dataclass(frozen=True)
 class Report:
-    """One checkpoint, or all of a run, the newest first."""
+    """One checkpoint, or all of a run, the newest first; prints as a text."""
 
-    checkpoints: list[CheckpointReport]
+    problems: dict[Path, str]
+    """Why a checkpoint cannot be restored, by its folder; "" if it is complete and unchanged."""
+    text: str
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether all of them are whole."""
-        return all(checkpoint.is_whole for checkpoint in self.checkpoints)
+        """Whether all of them are complete and unchanged."""
+        return not any(self.problems.values())
 
     def __str__(self) -> str:
-        lines = [str(checkpoint) for checkpoint in self.checkpoints]
-        if len(self.checkpoints) > 1:
-            num_damaged = sum(not checkpoint.is_whole for checkpoint in self.checkpoints)
-            lines.append(f"{len(self.checkpoints)} checkpoints, {num_damaged or 'none'} damaged")
-        return "\n".join(lines)
+        return self.text
 
 
 def verify(path: str | os.PathLike[str]) -> Report:
-    """Look at a checkpoint, or at all in the directory of a run; nothing is changed.
+    """Check a checkpoint, or all in the folder of a run; nothing is changed.
 
     Raises:
         CheckpointError: there is none.
     """
-    directory = Path(os.path.abspath(path))
+    folder = Path(os.path.abspath(path))
+    paths = [folder]
     try:
-        paths = [directory]
-        if directory.is_dir() and not os.path.lexists(directory / MANIFEST):
-            paths = [found.path for found in checkpoints_in(directory)] or paths
+        if folder.is_dir() and not os.path.lexists(folder / MANIFEST):
+            paths = [found.path for found in checkpoints_in(folder)] or paths
+        if paths == [folder] and not os.path.lexists(folder / MANIFEST):
+            read_manifest(folder)  # raises what is missing
     except OSError as error:
-        raise CheckpointError(f"{directory}: could not be read ({error})") from error
-    if not any(os.path.lexists(each / MANIFEST) for each in paths) and paths == [directory]:
-        read_manifest(directory)  # which says what is missing
-    return Report([_report(each) for each in paths])
+        raise CheckpointError(f"{folder}: could not be read ({error})") from error
+    problems, lines = {}, []
+    for each in paths:
+        problems[each], text = _report(each)
+        lines += text
+    if len(paths) > 1:
+        num_damaged = sum(map(bool, problems.values()))
+        lines.append(f"{len(paths)} checkpoints, {num_damaged or 'none'} damaged")
+    return Report(problems, "\n".join(lines))
 
 
-def _report(path: Path) -> CheckpointReport:
-    manifest = None
+def _report(path: Path) -> tuple[str, list[str]]:
+    """Return the problem of a checkpoint, and the lines about it."""
+    problem, manifest, parts = "", None, []
     try:
         manifest = read_manifest(path)
         check_checkpoint(path)
-        states = read_states(path, manifest, mapped=[Path(name).stem for name in manifest.files])
+        for name in sorted(manifest.files):
+            parts += _part(path / name, manifest)
     except (CheckpointError, OSError) as error:
-        return CheckpointReport(path, str(error), manifest)
-    return CheckpointReport(path, None, manifest, [_part(name, states[name], manifest) for name in sorted(states)])
+        problem, parts = str(error), []
+    lines = [f"{path}: {f'DAMAGED. {problem}' if problem else 'whole'}"]
+    if manifest is not None:
+        known = {"step": manifest.step, "score": manifest.score}
+        facts = [f"{name} {value}" for name, value in known.items() if value is not None]
+        lines.append(f"  {', '.join([f'format {FORMAT_VERSION}', *facts])}")
+    return problem, lines + parts
 
 
-def _part(name: str, state: dict[str, Any], manifest: Manifest) -> PartReport:
-    entries = manifest.rows.get(name, {})
-    own = state | {ROWS: state[ROWS][len(entries) :]} if entries else state
-    nbytes = sum(entry.size for entry in entries.values())
-    return PartReport(name, manifest.files[f"{name}.safetensors"].size, dict(_tensors(own, "")), len(entries), nbytes)
-
-
-def _tensors(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Tensor):
-        yield name, f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        key = escaped(str(key))
-        yield from _tensors(item, f"{name}.{key}" if name else key)
+def _part(file: Path, manifest: Manifest) -> list[str]:
+    """Return the lines about a part: its size, its tensors with dtype and shape, its files of rows."""
+    entries = manifest.rows.get(file.stem, {}).values()
+    with safe_open(str(file), framework="pt") as opened:
+        pieces = {name: opened.get_slice(name) for name in opened.keys() if name != CHECKSUM}  # noqa: SIM118  # no dict
+        tensors = [
+            f"    {escaped(name.removeprefix(f'{file.stem}.'))}: {piece.get_dtype()} {piece.get_shape()}"
+            for name, piece in pieces.items()
+        ]
+    shared = f", {len(entries)} files of rows of {_size(sum(entry.size for entry in entries))}" if entries else ""
+    return [f"  {file.stem}: {_size(manifest.files[file.name].size)}, {len(tensors)} tensors{shared}", *tensors]
 
 
 def _size(nbytes: int) -> str:

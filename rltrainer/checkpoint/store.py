@@ -1,46 +1,61 @@
-"""The checkpoints of a run: committed one after another into one folder, and the newest whole one found again.
+"""The checkpoints of a run: saved one after another into one folder, and the newest intact one found again.
 
-    checkpoint-000000020000/                         manifest.json, one state file per part; complete, or not there
+    checkpoint-000000020000/                           manifest.json, one state file per part; complete, or not there
     rows/buffer-000000000000-000000019990.safetensors  rows of the buffer by their numbers, which checkpoints share
-    lock                                             who writes here
+    lock                                               the process that writes here
 
 `save` writes the rows that are new, then the parts under a hidden name, and renames that into place. Then it removes
-the checkpoints that are not to be kept, and the rows that no checkpoint lists any more.
+the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more.
 """
 
 import contextlib
 import logging
 import math
 import os
+import re
+import warnings
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltrainer.checkpoint.directory import ROWS, write_parts
-from rltrainer.checkpoint.directory_lock import DirectoryLock
-from rltrainer.checkpoint.manifest import MANIFEST, ROW_FILE, FileEntry, Manifest, check_member, write_member
-from rltrainer.checkpoint.run_directory import checkpoints_in, free_path, leftovers_in, newest_intact
+from rltrainer.checkpoint.folder import (
+    MANIFEST,
+    ROW_FILE,
+    ROWS,
+    FileEntry,
+    Manifest,
+    check_checkpoint,
+    check_member,
+    read_manifest,
+    write_member,
+    write_parts,
+)
+from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.data.buffer_state import RowFile, RowLog
 from rltrainer.data.storage import Array
 from rltrainer.errors import CheckpointError
-from rltrainer.files.atomic_write import hidden_name, make_folder, remove, sync_directory, write_errors
+from rltrainer.files.atomic_write import hidden_name, make_folder, remove, sync_folder, write_errors
 from rltrainer.state.state_file import PackedState, pack_state
 from rltrainer.types import State
+
+_NAME = re.compile(r"checkpoint-(\d{1,18})(?:-\d+)?", re.ASCII)
+_LEFTOVER = re.compile(r"\.checkpoint-\d+(?:-\d+)?\..*\.(?:new|gone)", re.ASCII)
 
 
 class CheckpointStore:
     """Writes the checkpoints of a run into `folder/checkpoint-<step>`.
 
     Args:
-        folder: where they lie; made if it is not there.
-        keep_last: how many of the newest stay; None keeps all.
-        keep_best: how many of those with the highest scores stay too; None keeps all that have one.
+        folder: made if it is not there.
+        keep_last: number of the newest that stay; None keeps all.
+        keep_best: number of those with the highest scores that stay too; None keeps all that have one.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep_last: int | None, keep_best: int | None) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.keep_last, self.keep_best = keep_last, keep_best
-        self._lock = DirectoryLock(self.folder)
+        self._lock = FolderLock(self.folder)
         self._rows = self.folder / ROWS
         self._whole: dict[str, FileEntry] = {}  # files of rows that this process has written or compared
         self._committed: dict[Path, Manifest] = {}  # the oldest first
@@ -50,7 +65,7 @@ class CheckpointStore:
         """Take the lock of the folder, and remove what killed saves left behind.
 
         Raises:
-            CheckpointError: another process writes there, which the text names; or nothing can be written.
+            CheckpointError: nothing can be written, or another process writes there; the text names it.
         """
         if self._lock.is_held:
             return
@@ -79,8 +94,8 @@ class CheckpointStore:
 
         Args:
             parts: the state of each part; see `live_state`.
-            step: what the checkpoint is called by.
-            score: what `keep_best` goes by; None and NaN are never best.
+            step: the number in the checkpoint's name.
+            score: for `keep_best`; None and NaN are never best.
 
         Raises:
             CheckpointError: it could not be saved; the text names the cause, and the newest that there is.
@@ -104,24 +119,42 @@ class CheckpointStore:
                 self._clean()
 
     def newest_intact(self) -> Path | None:
-        """Return the newest checkpoint that is whole; None if there are none.
+        """Return the newest intact checkpoint; None if there are none.
 
-        Each that is damaged and newer, or whose manifest cannot be read, is named in a `RuntimeWarning`.
+        A `RuntimeWarning` names each that is damaged and newer, or whose manifest cannot be read.
 
         Raises:
             CheckpointError: there are checkpoints, and all are damaged.
         """
-        return newest_intact(self.folder)
+        try:
+            found = checkpoints_in(self.folder)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: could not be read ({error})") from error
+        problems = []
+        for each in found:
+            problem = each.problem
+            if not problem:
+                try:
+                    check_checkpoint(each.path)
+                    return each.path
+                except CheckpointError as error:
+                    problem = str(error)
+            problems.append(problem)
+            warnings.warn(f"a checkpoint is damaged and passed over: {problem}", RuntimeWarning, stacklevel=2)
+        if problems:
+            text = f"{self.folder}: all {len(problems)} checkpoints are damaged; the newest: {problems[0]}"
+            raise CheckpointError(f"{text}. Give another path, or move them away to start a new run.")
+        return None
 
     def _commit(self, parts: dict[str, PackedState], logs: dict[str, RowLog], step: int, score: float | None) -> None:
         self._lock.check()
-        path = free_path(self.folder, step)
+        path = _free_path(self.folder, f"checkpoint-{step:012d}")
         temporary = hidden_name(path, "new")
         serial = 1 + max((manifest.serial for manifest in self._committed.values()), default=0)
         score = None if score is None or math.isnan(score) else float(score)
         try:
             files = {part: self._append(part, log) for part, log in logs.items()}
-            sync_directory(self._rows)
+            sync_folder(self._rows)
             rows = {part: {file.name: FileEntry(file.size, file.sha256) for file in files[part]} for part in files}
             manifest = write_parts(
                 temporary, parts, Manifest(files={}, rows=rows, serial=serial, step=step, score=score)
@@ -133,24 +166,16 @@ class CheckpointStore:
                 self._committed.pop(path, None)
         for part, log in logs.items():
             log.saved(files[part])
-        sync_directory(self.folder)
+        sync_folder(self.folder)
 
     def _append(self, part: str, log: RowLog) -> dict[RowFile, Array]:
         """Write the rows that are new; return the files that hold all of a buffer's rows but the newest."""
         files = log.kept(self._is_whole)
         for rows, start, stop in log.new(files):
-            name = self._free_name(f"{part}-{int(start.sum()):012d}-{int(stop.sum()):012d}")
-            self._whole[name] = entry = write_member(self._rows / name, pack_state(ROWS, rows))
-            files[RowFile(name, entry.size, entry.sha256)] = stop
+            path = _free_path(self._rows, f"{part}-{int(start.sum()):012d}-{int(stop.sum()):012d}", ".safetensors")
+            self._whole[path.name] = entry = write_member(path, pack_state(ROWS, rows))
+            files[RowFile(path.name, entry.size, entry.sha256)] = stop
         return files
-
-    def _free_name(self, stem: str) -> str:
-        """Return a name for a file of rows; another branch of the run may have written rows of the same numbers."""
-        name, number = f"{stem}.safetensors", 1
-        while os.path.lexists(self._rows / name):
-            number += 1
-            name = f"{stem}-{number}.safetensors"
-        return name
 
     def _is_whole(self, file: RowFile) -> bool:
         """Return whether a file of rows is here as it was written; it is compared once in a process."""
@@ -162,29 +187,65 @@ class CheckpointStore:
         return self._whole.get(file.name) == entry and os.path.lexists(self._rows / file.name)
 
     def _prune(self) -> None:
-        """Remove checkpoints that are not to be kept: first their names, so that what a kill leaves is none."""
+        """Remove the checkpoints that do not stay: first their names, so that a kill leaves no half of one."""
         stay = kept(self._committed.items(), self.keep_last, self.keep_best)
         try:
             for path in [path for path in self._committed if path not in stay]:
-                with contextlib.suppress(FileNotFoundError):  # somebody else removed it
+                with contextlib.suppress(FileNotFoundError):  # the user removed it
                     os.replace(path, hidden_name(path, "gone"))
                 del self._committed[path]
         except OSError as error:
             logging.getLogger("rltrainer").warning("%s: could not remove old checkpoints (%s)", self.folder, error)
 
     def _clean(self) -> None:
-        """Remove what nothing lists: half a checkpoint, removed ones, and files of rows."""
+        """Remove half a checkpoint, removed ones, and the files of rows that no checkpoint lists."""
         listed = self._listed()
-        for path in leftovers_in(self.folder):
-            remove(path)
+        for name in filter(_LEFTOVER.fullmatch, os.listdir(self.folder)):
+            remove(self.folder / name)
         for name in set(os.listdir(self._rows)) - listed - self._spared:
             if ROW_FILE.fullmatch(name):
                 self._whole.pop(name, None)
                 remove(self._rows / name)
 
     def _listed(self) -> set[str]:
-        """Return the files of rows that a checkpoint lists."""
-        return {name for manifest in self._committed.values() for name in manifest.shared}
+        """Return the files of rows that checkpoints list."""
+        return {name for manifest in self._committed.values() for name in manifest.row_files}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A path with a checkpoint's name, and its manifest or the problem with that."""
+
+    path: Path
+    step: int
+    manifest: Manifest | None
+    problem: str = ""
+
+
+def checkpoints_in(folder: Path) -> list[Found]:
+    """Return the checkpoints of a run, the newest first; those without a readable manifest come before all others.
+
+    A link stands for the checkpoint that it leads to; removing it leaves that alone.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = []
+    for name in os.listdir(folder) if folder.is_dir() else []:
+        match, path = _NAME.fullmatch(name), folder / name
+        if match is None:
+            continue
+        manifest, problem = None, ""
+        if path.is_dir():
+            try:
+                manifest = read_manifest(path)
+            except (CheckpointError, OSError) as error:
+                problem = str(error)
+        else:
+            problem = f"{path}: {'is a link that leads to no folder' if path.is_symlink() else 'is no folder'}"
+        found.append(Found(path, int(match[1]), manifest, problem))
+    serials = {each.path: each.manifest.serial if each.manifest else 0 for each in found}
+    return sorted(found, key=lambda each: (each.manifest is not None, -serials[each.path], -each.step))
 
 
 def live_state(part: Any) -> State:
@@ -193,14 +254,16 @@ def live_state(part: Any) -> State:
 
 
 def kept(saved: Collection[tuple[Path, Manifest]], keep_last: int | None, keep_best: int | None) -> set[Path]:
-    """Return which checkpoints stay.
-
-    Args:
-        saved: all of them.
-        keep_last: how many of the newest; None keeps all.
-        keep_best: how many of those with the highest scores, of equal ones the oldest; None keeps all with a score.
-    """
+    """Return the checkpoints that stay: the newest, and those with the highest scores, of equal ones the oldest."""
     newest = sorted(saved, key=lambda each: -each[1].serial)[:keep_last]
-    scored = [each for each in saved if each[1].score is not None and not math.isnan(each[1].score)]
-    best = sorted(scored, key=lambda each: (-(each[1].score or 0.0), each[1].serial))[:keep_best]
-    return {path for path, _ in (*newest, *best)}
+    scored = [(manifest.score, -manifest.serial, path) for path, manifest in saved if manifest.score is not None]
+    return {path for path, _ in newest} | {path for *_, path in sorted(scored, reverse=True)[:keep_best]}
+
+
+def _free_path(folder: Path, stem: str, suffix: str = "") -> Path:
+    """Return a path that is not taken: another branch of the run may have saved the same step, or the same rows."""
+    path, number = folder / f"{stem}{suffix}", 1
+    while os.path.lexists(path):
+        number += 1
+        path = folder / f"{stem}-{number}{suffix}"
+    return path

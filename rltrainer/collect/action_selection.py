@@ -14,7 +14,7 @@ from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_err
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import allowed, has_state
 from rltrainer.nets.policy import VERSION, Decision
-from rltrainer.state.typed_state import check_like
+from rltrainer.state.codec import check_like
 from rltrainer.tree import Tree
 from rltrainer.types import Load
 

@@ -27,7 +27,7 @@ from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.seeding import Integer, derive_seed, draw_seed
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import Load, Rollout, State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
 

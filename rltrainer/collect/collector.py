@@ -36,7 +36,7 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import Tree
 from rltrainer.types import Load, Rollout, State
 from rltrainer.validation.field_rules import PositiveInt, checked

@@ -21,8 +21,8 @@ from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs
 from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
-from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import PositiveInt, Rule

@@ -15,7 +15,7 @@ from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array, Extra
 from rltrainer.errors import ReplayBufferError
 from rltrainer.schedules import Schedule, value_at
-from rltrainer.state.typed_state import to_state
+from rltrainer.state.codec import to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Rule, Scheduled, UnitFloat, checked
 

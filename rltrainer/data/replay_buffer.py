@@ -36,7 +36,7 @@ from rltrainer.errors import (
     field_error_text,
 )
 from rltrainer.spaces import ValueRange
-from rltrainer.state.typed_state import from_state
+from rltrainer.state.codec import from_state
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from rltrainer.errors import CheckpointError, EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.seeding import draw_seed
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, as_python, checked, is_int
 

@@ -1,7 +1,7 @@
 """Writing so that a crash leaves the old contents or the new, never a part: a hidden name, a flush, one rename.
 
-What is being written to `name` is called `.name.<process>-<host>-<thread>-<random>.<suffix>`, so that no two saves
-share a name. What killed saves left behind is found by these names.
+A file to be `name` is written as `.name.<process>-<host>-<thread>-<random>.<suffix>`, so that no two saves share a
+name, and leftovers of killed saves are found by their names.
 """
 
 import contextlib
@@ -12,13 +12,9 @@ import re
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
-
-OTHER_HOSTS_AGE = 24 * 3600.0
-"""Seconds after which what another host, or container, left unchanged is abandoned: its processes cannot be asked."""
 
 
 @contextlib.contextmanager
@@ -32,11 +28,9 @@ def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[BinaryIO]:
-    """Open a stream whose contents take the place of a file at the end; an `OSError` leaves all as it was.
+    """Open a stream whose contents replace a file at the end; an `OSError` leaves the file as it was.
 
-    Args:
-        path: the file.
-        survives_power_loss: whether contents and name are flushed to disk, which takes milliseconds.
+    With `survives_power_loss`, contents and name are flushed to disk, which takes milliseconds.
     """
     path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
     if path.exists() and not path.is_file():
@@ -54,7 +48,7 @@ def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[B
     finally:
         remove(temporary)
     if survives_power_loss:
-        sync_directory(path.parent)
+        sync_folder(path.parent)
 
 
 def refuse_links(paths: Iterable[Path], error: type[Exception]) -> None:
@@ -66,13 +60,13 @@ def refuse_links(paths: Iterable[Path], error: type[Exception]) -> None:
 
 
 def hidden_name(path: Path, suffix: str) -> Path:
-    """Return a name beside `path` that nobody else uses."""
-    owner = f"{os.getpid()}-{_host()}-{threading.get_ident()}-{secrets.token_hex(8)}"
+    """Return an unused name beside `path`."""
+    owner = f"{os.getpid()}-{host_id()}-{threading.get_ident()}-{secrets.token_hex(8)}"
     return path.with_name(f".{path.name}.{owner}.{suffix}")
 
 
 def hidden_names(path: Path, suffix: str) -> list[tuple[Path, str]]:
-    """Return what lies beside `path` under hidden names, and whose it is."""
+    """Return the hidden names beside `path`, with the owner in each."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+(?:-[0-9a-f]+)*)\.{suffix}")
     try:
         names = os.listdir(path.parent)
@@ -81,19 +75,15 @@ def hidden_names(path: Path, suffix: str) -> list[tuple[Path, str]]:
     return [(path.with_name(name), match[1]) for name in names if (match := pattern.fullmatch(name))]
 
 
-def abandoned(path: Path, suffix: str) -> list[Path]:
-    """Return what saves that are over left beside `path` under hidden names."""
-    return [leftover for leftover, owner in hidden_names(path, suffix) if _is_abandoned(leftover, owner)]
-
-
 def remove_abandoned(path: Path, suffix: str) -> None:
-    """Remove what `abandoned` finds."""
-    for leftover in abandoned(path, suffix):
-        remove(leftover)
+    """Remove the hidden names beside `path` that killed saves of this host left."""
+    for leftover, owner in hidden_names(path, suffix):
+        if is_running(owner) is False:
+            remove(leftover)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder of our own; what cannot be removed now goes with the next save."""
+    """Remove a file or folder of our own; if that fails, the next save removes it."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -106,33 +96,25 @@ def make_folder(path: Path) -> None:
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
+        sync_folder(path.parent)
 
 
-def sync_directory(directory: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to disk."""
-    _sync(directory)
+    _sync(folder)
 
 
 def replace_flushed(temporary: Path, path: Path) -> None:
-    """Flush a file that another program wrote, and let it take the place of `path`, with a name that is flushed too."""
+    """Flush a file that another program wrote, and rename it to `path`, with a name that is flushed too."""
     _sync(temporary)
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def goes_on(owner: str) -> bool | None:
-    """Return whether the save whose hidden names hold this owner is under way; None if nobody can tell."""
+def is_running(owner: str) -> bool | None:
+    """Return whether the save whose hidden names hold this owner is running; None on another host."""
     process, host, thread = [*owner.split("-"), "", ""][:3]
-    if host not in ("", _host()):
+    if host not in ("", host_id()):
         return None
     if int(process) == os.getpid():
         # The thread that asks is in no other save.
@@ -142,21 +124,21 @@ def goes_on(owner: str) -> bool | None:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True
+        pass
     return True
 
 
-def _is_abandoned(path: Path, owner: str) -> bool:
-    is_under_way = goes_on(owner)
-    if is_under_way is None:
-        with contextlib.suppress(OSError):
-            return time.time() - path.stat().st_mtime > OTHER_HOSTS_AGE
-    return is_under_way is False
-
-
-def _host() -> str:
-    """Return what differs where a process id means another process: in another container, machine, or since a boot."""
+def host_id() -> str:
+    """Return a text that differs where a process id means another process: in another container or boot."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):
         parts += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,7 +12,7 @@ from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.interval import Every
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Rule, a_callable, checked
 from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean

@@ -15,7 +15,7 @@ from rltrainer.files.regular_file import open_regular, read_lines
 from rltrainer.loggers.file_logger import LineLogger, NumberedPath
 from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState, LogPosition, ProgressRow
 from rltrainer.loggers.logger import Kind, Row
-from rltrainer.state.typed_state import from_state
+from rltrainer.state.codec import from_state
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
 """The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none."""

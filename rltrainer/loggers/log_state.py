@@ -16,7 +16,7 @@ from rltrainer.files.atomic_write import replaced_file
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.functional.means import Part
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeFloat, NonNegativeInt, Rule, is_int
 
 Progress = dict[str, int | float | None]

@@ -24,7 +24,7 @@ from rltrainer.loggers.log_state import (
     Progress,
     read_logger_state,
 )
-from rltrainer.state.typed_state import to_state
+from rltrainer.state.codec import to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, checked
 from rltrainer.validation.suggestions import ExplainsArguments

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.nets.normalizer import RunningMoments
-from rltrainer.state.typed_state import check_count, check_like
+from rltrainer.state.codec import check_count, check_like
 from rltrainer.types import State
 
 AS_SAVED = "Build the networks as they were when saved."

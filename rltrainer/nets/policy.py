@@ -35,7 +35,7 @@ from rltrainer.spaces import (
     num_choices,
     numpy_dtype,
 )
-from rltrainer.state.plain_values import Constructed
+from rltrainer.state.codec import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of

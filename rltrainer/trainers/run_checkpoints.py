@@ -18,18 +18,17 @@ from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import CheckpointParams, CheckpointStore
-from rltrainer.checkpoint.directory import read_logged
-from rltrainer.checkpoint.run_directory import checkpoints_in
-from rltrainer.checkpoint.store import live_state
+from rltrainer.checkpoint.folder import read_logged
+from rltrainer.checkpoint.store import checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
 from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, stable_repr
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import NO_HOOKS
 from rltrainer.interval import as_every
 from rltrainer.plan import RuntimeParams
+from rltrainer.state.codec import from_state
 from rltrainer.state.global_random import GlobalRandom
 from rltrainer.state.params import Params
-from rltrainer.state.typed_state import from_state
 from rltrainer.trainers.run_state import SIGNAL, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import Load, State

@@ -11,8 +11,8 @@ from rltrainer.errors import readable
 from rltrainer.functional.means import gather
 from rltrainer.loggers.log_state import Progress
 from rltrainer.plan import RuntimeParams
+from rltrainer.state.codec import to_state
 from rltrainer.state.global_random import GlobalRandom
-from rltrainer.state.typed_state import to_state
 from rltrainer.types import State, UpdateResult
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.functional.scalars import computed_once
 from rltrainer.nets.weight_dtype import convert
-from rltrainer.state.typed_state import LARGEST_INT, check_like
+from rltrainer.state.codec import LARGEST_INT, check_like
 from rltrainer.types import State
 
 MISSED = "num_missed"

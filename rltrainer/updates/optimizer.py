@@ -15,7 +15,7 @@ from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import convert
 from rltrainer.plan import PrecisionParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
-from rltrainer.state.typed_state import check_like
+from rltrainer.state.codec import check_like
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.gradient_faults import BadGradients, UnusedParameters

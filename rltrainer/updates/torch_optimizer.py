@@ -10,7 +10,7 @@ from torch import Tensor, nn, optim
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.state import registry
-from rltrainer.state.typed_state import check_like
+from rltrainer.state.codec import check_like
 from rltrainer.types import State
 from rltrainer.validation.field_rules import is_finite, is_int
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from rltrainer.checkpoint.directory import write_checkpoint
+from rltrainer.checkpoint.folder import write_checkpoint
 from rltrainer.checkpoint.store import CheckpointStore
 from rltrainer.data import buffer_state
 from rltrainer.files.atomic_write import make_folder, replaced_file

@@ -183,7 +183,7 @@ def test_a_save_that_fails_is_loud_and_harmless(tmp_path: Path, monkeypatch: pyt
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rltrainer.checkpoint.directory.write_member", full)
+    monkeypatch.setattr("rltrainer.checkpoint.folder.write_member", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
         trainer.save(tmp_path / "checkpoint", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -8,7 +8,7 @@ import pytest
 from rltrainer.checkpoint import CheckpointStore
 from rltrainer.checkpoint.store import live_state
 from rltrainer.data import buffer_state
-from rltrainer.state.typed_state import to_state
+from rltrainer.state.codec import to_state
 from rltrainer.trainers.run_checkpoints import _settings
 from tests.resume.runs import RUNS, build, digest
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from rltrainer.checkpoint import CheckpointStore, read_checkpoint
-from rltrainer.checkpoint.manifest import _checksum
+from rltrainer.checkpoint.folder import _checksum
 from rltrainer.checkpoint.store import live_state
 from rltrainer.data import buffer_state
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text

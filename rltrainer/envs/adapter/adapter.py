@@ -24,7 +24,7 @@ from rltrainer.envs.vector_env import close_envs, env_named
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import Tree, leaves
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import AnyPath, checked

@@ -24,7 +24,7 @@ from rltrainer.envs.backends.masked_resets import MaskedVectorEnv, SaveableEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.errors import CheckpointError
 from rltrainer.spaces import ValueRange, leaf_shape, stored_dtype
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import Tree, leaves, rebuild
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt

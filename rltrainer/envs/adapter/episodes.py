@@ -20,8 +20,8 @@ from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 from rltrainer.envs.adapter.observations import EnvStep
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
 from rltrainer.spaces import leaf_spaces, numpy_dtype
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
-from rltrainer.state.typed_state import from_state, to_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, Rule, checked
 

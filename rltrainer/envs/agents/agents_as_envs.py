@@ -25,7 +25,7 @@ from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, missing_extra
 from rltrainer.seeding import derive_seed
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int

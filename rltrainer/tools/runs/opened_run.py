@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrainer.algorithms import Algorithm, load
-from rltrainer.checkpoint.run_directory import checkpoints_in
+from rltrainer.checkpoint.store import checkpoints_in
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.files.regular_file import neighbours_hint
 from rltrainer.loggers import RunFolder

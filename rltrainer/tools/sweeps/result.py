@@ -12,7 +12,7 @@ from rltrainer.files.json_text import check_depth, read_json
 from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
 from rltrainer.loggers import RunFolder
 from rltrainer.spaces import check_claims
-from rltrainer.state.plain_values import PlainReader
+from rltrainer.state.codec import PlainReader
 from rltrainer.state.registry import value_named
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.state.plain_values import to_plain
+from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.validation.field_rules import as_python, is_finite
 from rltrainer.validation.suggestions import did_you_mean

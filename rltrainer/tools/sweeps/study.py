@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra, readable
 from rltrainer.files.atomic_write import refuse_links, write_errors
 from rltrainer.files.regular_file import open_regular
 from rltrainer.seeding import derive_seed
-from rltrainer.state.plain_values import to_plain
+from rltrainer.state.codec import to_plain
 from rltrainer.validation.field_rules import is_int
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
     refuse_links(
         [folder / STUDY, folder / "sweep.json", folder / "sweep.png", *folder.glob("trial-*")], CheckpointError
     )
-    lock, verbosity = DirectoryLock(folder), optuna.logging.get_verbosity()
+    lock, verbosity = FolderLock(folder), optuna.logging.get_verbosity()
     with write_errors(folder, CheckpointError):
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -14,7 +14,7 @@ from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escap
 from rltrainer.files.atomic_write import remove, replaced_file, write_errors
 from rltrainer.files.json_text import read_json, to_strict_json
 from rltrainer.loggers import RunFolder
-from rltrainer.state.plain_values import to_plain
+from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.runs.job_process import Job

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, at_the_end, field_error_text, readable
 from rltrainer.hooks import TrainerContext, TrainerHook
@@ -178,10 +178,10 @@ def _checked_score(score: Any) -> float:
     return float(value)
 
 
-def _take_folder(folder: Path) -> DirectoryLock:
+def _take_folder(folder: Path) -> FolderLock:
     """Take the folder of a trial; the process of a sweep that was killed may still be saving there."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock, deadline = DirectoryLock(folder), time.monotonic() + 2 * SECONDS_TO_END
+    lock, deadline = FolderLock(folder), time.monotonic() + 2 * SECONDS_TO_END
     while True:
         try:
             lock.acquire()

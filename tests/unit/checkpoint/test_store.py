@@ -17,12 +17,11 @@ import torch
 
 import rltrainer as rl
 from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store, write_checkpoint
-from rltrainer.checkpoint.directory import read_logged
-from rltrainer.checkpoint.manifest import read_manifest
+from rltrainer.checkpoint.folder import read_logged, read_manifest
 from rltrainer.checkpoint.store import live_state
 from rltrainer.data import buffer_state
 from rltrainer.errors import CheckpointError
-from tests.unit.checkpoint.test_directory import interrupted_at
+from tests.unit.checkpoint.test_folder import interrupted_at
 from tests.unit.data.reference import World, add_step, make_buffer
 from tests.unit.data.test_replay_file import same
 
@@ -97,8 +96,8 @@ def test_only_new_rows_are_written_and_checkpoints_share_the_others(tmp_path: Pa
     added = set(names(tmp_path / "rows")) - first
     assert len(first) > 50
     assert added == {"buffer-000000000998-000000001004.safetensors"}
-    assert first & set(manifests[1].shared) >= first - {min(first)}  # the oldest file is older than the ring
-    assert set(manifests[1].shared) - first == added
+    assert first & set(manifests[1].row_files) >= first - {min(first)}  # the oldest file is older than the ring
+    assert set(manifests[1].row_files) - first == added
 
 
 @pytest.mark.usefixtures("small_files")
@@ -175,7 +174,7 @@ def test_a_long_run_of_saves_with_few_kept(tmp_path: Path) -> None:
         assert names(tmp_path) == sorted(
             [f"checkpoint-{10 * n:012d}" for n in (number - 1, number) if n] + ["lock", "rows"]
         )
-        listed = [read_manifest(path).shared for path in tmp_path.glob("checkpoint-*")]
+        listed = [read_manifest(path).row_files for path in tmp_path.glob("checkpoint-*")]
         assert set(names(tmp_path / "rows")) == {name for entries in listed for name in entries}
         assert run.check(made.newest_intact()) == number
     made.close()
@@ -235,7 +234,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path
     made.close()
     newest, older = tmp_path / "checkpoint-000000000003", tmp_path / "checkpoint-000000000070"
     if "rows" in member:
-        own = set(read_manifest(newest).shared) - set(read_manifest(older).shared)
+        own = set(read_manifest(newest).row_files) - set(read_manifest(older).row_files)
         damaged = tmp_path / "rows" / min(own)
     else:
         damaged = newest / member.removeprefix("missing ").replace("manifest.json", "manifest").replace(
@@ -270,10 +269,10 @@ def test_there_is_no_newest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda path: path.symlink_to("moved away"), "is a link that leads to no directory"),
-        (lambda path: path.symlink_to(path), "is a link that leads to no directory"),
+        (lambda path: path.symlink_to("moved away"), "is a link that leads to no folder"),
+        (lambda path: path.symlink_to(path), "is a link that leads to no folder"),
         (lambda path: path.symlink_to(path.parent), "is no checkpoint: it has no manifest"),
-        (lambda path: path.write_text(""), "is no directory"),
+        (lambda path: path.write_text(""), "is no folder"),
     ],
 )
 def test_what_has_a_checkpoints_name_is_never_passed_over_in_silence(
@@ -507,7 +506,7 @@ def third_save(directory: Path) -> tuple[Run, CheckpointStore]:
 
 
 def assert_clean(directory: Path) -> None:
-    listed = {name for path in directory.glob("checkpoint-*") for name in read_manifest(path).shared}
+    listed = {name for path in directory.glob("checkpoint-*") for name in read_manifest(path).row_files}
     assert set(names(directory / "rows")) == listed
     assert not [name for name in names(directory) if name.startswith(".")]
     for path in directory.glob("checkpoint-*"):

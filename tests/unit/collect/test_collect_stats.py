@@ -3,7 +3,7 @@
 import numpy as np
 
 import rltrainer as rl
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 
 
 def stats(returns: list[float], steps: int = 10, seconds: float = 0.5) -> rl.CollectStats:

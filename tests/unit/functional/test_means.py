@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rltrainer.functional.means import MERGE_AT, Part, floats, gather, merge
-from rltrainer.state.typed_state import from_state, to_state
+from rltrainer.state.codec import from_state, to_state
 
 
 def test_a_part_weighs_as_much_as_it_says() -> None:

@@ -14,7 +14,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.loggers import TensorBoardLogger
 from rltrainer.loggers.file_logger import AppendedFile
 from rltrainer.loggers.log_state import LogPosition
-from rltrainer.state.typed_state import to_state
+from rltrainer.state.codec import to_state
 from tests.unit.loggers.rows import PROGRESS
 
 

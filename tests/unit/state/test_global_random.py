@@ -9,8 +9,8 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.global_random import GlobalRandom
-from rltrainer.state.typed_state import from_state, to_state
 
 
 def draw() -> list[float]:

@@ -88,9 +88,9 @@ def test_fields_are_those_that_a_function_returned_and_not_what_it_drew(tmp_path
 
 
 def test_a_sweep_is_read_while_it_runs(folder: Path) -> None:
-    from rltrainer.checkpoint.directory_lock import DirectoryLock
+    from rltrainer.checkpoint.folder_lock import FolderLock
 
-    lock = DirectoryLock(folder)
+    lock = FolderLock(folder)
     lock.acquire()  # as the sweep holds it
     with open(folder / "study.log", "a") as file:  # a trial that began, and half a line
         file.write('{"op_code":4,"worker_id":"a","study_id":0,"datetime_start":"2026-01-01T00:00:00.000000"}\n{"op_co')

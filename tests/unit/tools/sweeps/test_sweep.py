@@ -356,9 +356,9 @@ def test_a_folder_that_cannot_be_made_is_named(is_file: bool, tmp_path: Path, mo
 
 
 def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
-    from rltrainer.checkpoint.directory_lock import DirectoryLock
+    from rltrainer.checkpoint.folder_lock import FolderLock
 
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.acquire()
     with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path}: is written by process {os.getpid()} on ")):
         sweep_quietly(score, {"height": [5, 6]}, path=tmp_path, num_trials=1)

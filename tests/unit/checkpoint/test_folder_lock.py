@@ -1,4 +1,4 @@
-"""One writer per directory: who is refused and told whom, and whose lock is taken over."""
+"""One writer per folder: who is refused and told whom, and whose lock is taken over."""
 
 import errno
 import json
@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from rltrainer.checkpoint import directory_lock
-from rltrainer.checkpoint.directory_lock import DirectoryLock
+from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.errors import CheckpointError
 
 
-def hold(directory: Path, is_held: Any) -> None:
-    lock = DirectoryLock(directory)
+def hold(folder: Path, is_held: Any) -> None:
+    lock = FolderLock(folder)
     lock.acquire()
     is_held.set()
     time.sleep(60)
 
 
-def hold_elsewhere(directory: Path) -> Any:
+def hold_elsewhere(folder: Path) -> Any:
     context = multiprocessing.get_context("fork")
     is_held = context.Event()
-    process = context.Process(target=hold, args=(directory, is_held))
+    process = context.Process(target=hold, args=(folder, is_held))
     process.start()
     assert is_held.wait(20)
     return process
@@ -34,7 +33,7 @@ def hold_elsewhere(directory: Path) -> Any:
 
 def test_a_second_process_is_told_who_holds_it_and_takes_over_when_that_is_killed(tmp_path: Path) -> None:
     process = hold_elsewhere(tmp_path)
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     who = f"is written by process {process.pid} on {platform.node()}, and a run has one writer"
     with pytest.raises(CheckpointError, match=who) as caught:
         lock.acquire()
@@ -49,7 +48,7 @@ def test_a_second_process_is_told_who_holds_it_and_takes_over_when_that_is_kille
 
 
 def test_two_in_one_process(tmp_path: Path) -> None:
-    first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire()
     with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on"):
         second.acquire()
@@ -66,11 +65,11 @@ def sleep_for(seconds: float) -> None:
 
 
 def test_a_forked_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.acquire()
     worker = multiprocessing.get_context("fork").Process(target=sleep_for, args=(60,))
     worker.start()
-    other = DirectoryLock(tmp_path)
+    other = FolderLock(tmp_path)
     with pytest.raises(CheckpointError):
         other.acquire()  # the worker's copy of the lock did not free it
     os.close(lock._descriptor)  # type: ignore[arg-type]  # as a death would
@@ -103,16 +102,16 @@ class NoLocks:
 def test_without_locks_the_contents_decide(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = hold_elsewhere(tmp_path)
     NoLocks(monkeypatch, number)
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     with pytest.raises(CheckpointError, match=rf"process {process.pid} on .* remove {tmp_path / 'lock'}: this file"):
         lock.acquire()
     process.kill()
     process.join()
     lock.acquire()
     with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
-        DirectoryLock(tmp_path).acquire()
+        FolderLock(tmp_path).acquire()
     lock.release()
-    again = DirectoryLock(tmp_path)
+    again = FolderLock(tmp_path)
     again.acquire()
     again.release()
 
@@ -121,36 +120,23 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_without_locks_a_number_that_was_given_again_is_not_the_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    NoLocks(monkeypatch)
-    lock = DirectoryLock(tmp_path)
-    lock.acquire()
-    edit(lock.path, born="1")
-    DirectoryLock(tmp_path).acquire()
-    with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on .* too"):
-        lock.check()
-
-
 @pytest.mark.parametrize("changes", [{"place": "another boot"}, {"pid": 1}])
 def test_without_locks_nobody_is_dead_of_whom_nothing_is_known(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     NoLocks(monkeypatch)
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.acquire()
-    born = directory_lock._birth(1)
-    edit(lock.path, **changes, **({"born": born} if "pid" in changes else {}))
+    edit(lock.path, **changes)
     with pytest.raises(CheckpointError, match="and a run has one writer"):
-        DirectoryLock(tmp_path).acquire()
+        FolderLock(tmp_path).acquire()
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "3", "{}", '{"pid": 1}', "[" * 4000, '{"pid": -1}', "\0" * 10_000])
 def test_a_lock_file_that_names_nobody(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     NoLocks(monkeypatch)
     (tmp_path / "lock").write_text(text)
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.acquire()
     lock.check()
     lock.release()
@@ -159,10 +145,10 @@ def test_a_lock_file_that_names_nobody(text: str, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("pid", [0, -1, True, "1", 10**30, None])
 def test_a_holder_with_no_number(pid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     NoLocks(monkeypatch)
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.acquire()
     edit(lock.path, pid=pid)
-    other = DirectoryLock(tmp_path)
+    other = FolderLock(tmp_path)
     if pid == 10**30:  # who knows
         with pytest.raises(CheckpointError, match="one writer"):
             other.acquire()
@@ -175,18 +161,18 @@ def test_a_lock_that_is_no_file(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "lock"
     {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda p: os.symlink("elsewhere", p)}[kind](path)
     with pytest.raises((CheckpointError, OSError)) as caught:
-        DirectoryLock(tmp_path).acquire()
+        FolderLock(tmp_path).acquire()
     assert str(path) in str(caught.value)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_lock_that_somebody_removed_or_took(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.acquire()
     lock.path.unlink()
     with pytest.raises(CheckpointError, match="lock: was removed while this process writes here"):
         lock.check()
-    other = DirectoryLock(tmp_path)
+    other = FolderLock(tmp_path)
     other.acquire()
     with pytest.raises(CheckpointError, match=f"{tmp_path}: is written by process {os.getpid()} on .* too"):
         lock.check()

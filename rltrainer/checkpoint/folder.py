@@ -1,0 +1,341 @@
+"""A checkpoint is a folder: one state file per part, and a manifest with the size and SHA-256 of each file.
+
+It is written under a hidden name (see `atomic_write`), flushed to disk, and renamed into place: a folder with a
+manifest is complete. The rows of a run's buffers are in files beside its checkpoints, and the manifest lists them too.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+from rltrainer.data.buffer_state import RowFile
+from rltrainer.errors import CheckpointError
+from rltrainer.files.atomic_write import (
+    hidden_name,
+    hidden_names,
+    is_running,
+    make_folder,
+    remove,
+    remove_abandoned,
+    sync_folder,
+    write_errors,
+)
+from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.state.codec import from_state
+from rltrainer.state.state_file import PackedState, pack_state, read_state, refuse_version
+from rltrainer.types import State
+from rltrainer.validation.field_rules import NonNegativeInt, Rule
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 3
+"""3: rows of buffers in files that are named by their numbers."""
+ROWS = "rows"
+"""The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state."""
+ROW_FILE = re.compile(r"\w+-\d+-\d+(?:-\d+)?\.safetensors", re.ASCII)
+_MEMBER = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
+_NO_FILE = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
+"""Errors of the system for a link, a folder, a pipe, a device or a socket."""
+
+MemberName = Annotated[str, Rule("the name of a part's file", lambda v: bool(_MEMBER.fullmatch(v)))]
+RowFileName = Annotated[str, Rule("the name of a file of rows", lambda v: bool(ROW_FILE.fullmatch(v)))]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size and SHA-256 of a file."""
+
+    size: NonNegativeInt
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The files of a checkpoint, and its place among those of a run."""
+
+    files: dict[MemberName, FileEntry]
+    """Files in the checkpoint's folder."""
+    rows: dict[str, dict[RowFileName, FileEntry]] = field(default_factory=dict)
+    """Files of a buffer's rows in order, by part; the checkpoints of a run share them."""
+    serial: NonNegativeInt = 0
+    """Number of checkpoints that the run saved before; the newest has the highest."""
+    step: NonNegativeInt | None = None
+    score: float | None = None
+
+    @property
+    def row_files(self) -> dict[str, FileEntry]:
+        """The files of rows of all parts."""
+        return {name: entry for entries in self.rows.values() for name, entry in entries.items()}
+
+    def problem(self) -> str | None:
+        """Return a contradiction between the fields, or None."""
+        if self.score is not None and self.score != self.score:
+            return "score: NaN is never saved"
+        unknown = [part for part in self.rows if f"{part}.safetensors" not in self.files]
+        return f"rows: there is no part {unknown[0]!r}" if unknown else None
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder, flushed to disk."""
+        plain = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, **asdict(self)}
+        with open(folder / MANIFEST, "x") as stream:
+            stream.write(json.dumps(plain | {"checksum": _checksum(plain)}, indent=1))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool = False) -> None:
+    """Write a checkpoint that stands alone.
+
+    Args:
+        path: the folder.
+        parts: the state of each part.
+        overwrite: whether it replaces a checkpoint or an empty folder; nothing else is ever replaced.
+
+    Raises:
+        CheckpointError: `path` exists, is something else, or could not be written; what was there is still there.
+    """
+    path = absolute_path(path)
+    with write_errors(path, CheckpointError):
+        make_folder(path.parent)
+        _recover(path)
+        if os.path.lexists(path):
+            _check_replaceable(path, overwrite)
+        remove_abandoned(path, "new")
+        temporary = hidden_name(path, "new")
+        try:
+            write_parts(temporary, {name: pack_state(name, state) for name, state in parts.items()}, Manifest(files={}))
+            _move_into_place(temporary, path, overwrite)
+        finally:
+            remove(temporary)
+        remove_abandoned(path, "old")
+
+
+def read_checkpoint(path: str | Path, mapped: Collection[str] = ()) -> dict[str, State]:
+    """Read the state of each part, after checking every file against the manifest.
+
+    Args:
+        path: the folder.
+        mapped: the parts whose tensors stay in their files, for a caller that copies them at once.
+
+    Raises:
+        CheckpointError: the folder, the manifest or a file is missing, damaged or foreign; the text names it.
+    """
+    states = read_logged(path, mapped)
+    for state in states.values():
+        for rows in state[ROWS] if isinstance(state.get(ROWS), list) else ():
+            if isinstance(rows, dict) and isinstance(rows.get("file"), RowFile):
+                del rows["file"]
+    return states
+
+
+def read_logged(path: str | Path, mapped: Collection[str] = ()) -> dict[str, State]:
+    """Read a checkpoint as `read_checkpoint` does; rows from a file of the run have that as their "file"."""
+    path = absolute_path(path)
+    with _read_errors(path):
+        _recover(path)
+    manifest, states = check_checkpoint(path), {}
+    for file in (path / name for name in manifest.files):
+        states[file.stem] = read_state(file, file.stem, CheckpointError, file.stem in mapped, is_checked=True)
+    for part, entries in manifest.rows.items():
+        newest = states[part].get(ROWS)
+        if not isinstance(newest, list):
+            raise CheckpointError(f"{path / part}.safetensors: expected a list of rows, found none")
+        logged = []
+        for name, entry in entries.items():
+            rows = read_state(rows_folder(path) / name, ROWS, CheckpointError, part in mapped, is_checked=True)
+            logged.append(rows | {"file": RowFile(name, entry.size, entry.sha256)})
+        states[part][ROWS] = logged + newest
+    return states
+
+
+def check_checkpoint(path: Path) -> Manifest:
+    """Compare every file of a checkpoint with the manifest, and return that; for errors see `read_checkpoint`."""
+    with _read_errors(path):
+        manifest = read_manifest(path)
+        found = set(os.listdir(path)) - {MANIFEST}
+        for name in sorted(found ^ set(manifest.files)):
+            raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
+        for name, entry in manifest.files.items():
+            check_member(path / name, entry)
+        for name, entry in manifest.row_files.items():
+            file = rows_folder(path) / name
+            if not os.path.lexists(file):
+                hint = f"The checkpoints of a run need the folder {ROWS!r} beside them; copy it with them"
+                raise CheckpointError(f"{file}: missing. {hint}, or save one that stands alone by trainer.save.")
+            check_member(file, entry)
+    return manifest
+
+
+def rows_folder(path: Path) -> Path:
+    """Return the folder with the rows of a run's checkpoint: beside the checkpoint, not beside a link to it."""
+    return Path(os.path.realpath(path)).parent / ROWS
+
+
+def write_parts(folder: Path, parts: dict[str, PackedState], manifest: Manifest) -> Manifest:
+    """Make a folder of one file per part and a manifest that names them too, flushed to disk; return that."""
+    folder.mkdir()
+    files = {f"{name}.safetensors": write_member(folder / f"{name}.safetensors", parts[name]) for name in parts}
+    manifest = replace(manifest, files=files)
+    manifest.write(folder)
+    sync_folder(folder)
+    return manifest
+
+
+def write_member(file: Path, state: PackedState) -> FileEntry:
+    """Write a new file, flushed to disk."""
+    with open(file, "xb") as stream:
+        checksum = state.write(stream)
+        size = stream.tell()
+        stream.flush()
+        os.fsync(stream.fileno())
+    return FileEntry(size, checksum)
+
+
+def check_member(file: Path, expected: FileEntry) -> None:
+    """Compare a file with its size and checksum.
+
+    Raises:
+        CheckpointError: it is missing, no regular file, or was changed.
+        OSError: it could not be read.
+    """
+    with _open_member(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != expected.size:
+            raise CheckpointError(f"{file}: expected {expected.size} bytes, found {size}")
+        found = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # what `open` returns has readinto
+        if found.hexdigest() != expected.sha256:
+            raise CheckpointError(f"{file}: its contents changed after it was written (SHA-256 differs)")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged, foreign or of another format.
+        OSError: it could not be read.
+    """
+    file = folder / MANIFEST
+    try:
+        with _open_member(file) as stream:
+            text = read_text(stream)
+    except CheckpointError:
+        no_such = f"there is no such checkpoint{neighbours_hint(folder)}"
+        problem = "is no checkpoint: it has no manifest" if folder.is_dir() else no_such
+        raise CheckpointError(f"{folder}: {problem}") from None
+    try:
+        plain = read_json(text, allows_nan=True)
+        version = plain["version"]
+        is_ours = plain["rltrainer"] == "checkpoint" and type(version) is int and version > 0
+        if is_ours and version == FORMAT_VERSION:
+            if plain.pop("checksum") != _checksum(plain):
+                raise ValueError("its contents changed after it was written (SHA-256 differs)")
+            return from_state(Manifest, {key: plain[key] for key in plain if key not in ("rltrainer", "version")}, "it")
+    except (KeyError, TypeError, AttributeError, ValueError, CheckpointError) as error:
+        raise CheckpointError(f"{file}: damaged ({type(error).__name__}: {error})") from error
+    if is_ours:
+        refuse_version(file, version, FORMAT_VERSION, CheckpointError)
+    raise CheckpointError(f"{file}: not a manifest of rltrainer")
+
+
+def absolute_path(path: str | Path) -> Path:
+    """Return the path of a checkpoint that may not be there; a `CheckpointError` says that it has no name."""
+    if Path(path).name in ("", ".."):
+        raise CheckpointError(f"{path}: must end in the name of a checkpoint")
+    return Path(os.path.abspath(path))
+
+
+@contextlib.contextmanager
+def _read_errors(path: Path) -> Any:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
+
+
+def _open_member(file: Path) -> BinaryIO:
+    """Open a file that is no link, pipe or device: their contents are somewhere else or never come."""
+    try:
+        return open_regular(file, follows_links=False)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{file}: missing") from None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise CheckpointError(f"{file}: is no regular file") from None
+        raise
+
+
+def _checksum(plain: dict[str, Any]) -> str:
+    """Return the SHA-256 of a manifest: its serial, step and score are in no other file."""
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
+def _check_replaceable(path: Path, overwrite: bool) -> None:
+    """Raise a `CheckpointError` if a save would replace anything but a checkpoint, or that without being asked to."""
+    if not overwrite:
+        raise CheckpointError(f"{path}: exists, and is not replaced. Save to another path, or with overwrite=True.")
+    problem = "is a symbolic link" if path.is_symlink() else "" if path.is_dir() else "is no folder"
+    names = [] if problem else os.listdir(path)
+    if names and MANIFEST not in names:
+        problem = "is no checkpoint"
+    if problem:
+        raise CheckpointError(f"{path}: {problem}, and only a checkpoint is replaced. Save to another path.")
+    if not names:
+        return
+    known = {MANIFEST, *read_manifest(path).files}
+    foreign = [name for name in names if name not in known or not stat.S_ISREG(os.lstat(path / name).st_mode)]
+    if foreign:
+        text = f"{path}: holds {min(foreign)!r} beside a checkpoint, and would be replaced as a whole"
+        raise CheckpointError(f"{text}. Move it away, or save to another path.")
+
+
+def _move_into_place(temporary: Path, path: Path, overwrite: bool) -> None:
+    """Rename a written folder to `path`; an overwritten one is moved away before.
+
+    The old one is removed when the new name is flushed to disk: a machine that loses its power keeps one of the two.
+    """
+    previous = hidden_name(path, "old")
+    try:
+        if overwrite and os.path.lexists(path):
+            os.replace(path, previous)
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.lexists(previous) and not os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                os.replace(previous, path)
+        raise
+    sync_folder(path.parent)
+    remove(previous)
+
+
+def _recover(path: Path) -> None:
+    """Put back the checkpoint that a killed save had moved away; one of a running save is left alone."""
+    if os.path.lexists(path):
+        return
+    left = [old for old, owner in hidden_names(path, "old") if not is_running(owner) and _has_all_files(old)]
+    if left:
+        newest = max(left, key=lambda old: (old / MANIFEST).stat().st_mtime)
+        try:
+            os.replace(newest, path)
+        except OSError as error:  # another process was quicker
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return
+        text = "%s: put back from %s, where a killed save left it"
+        logging.getLogger("rltrainer").warning(text, path, newest.name)
+
+
+def _has_all_files(folder: Path) -> bool:
+    try:
+        files = read_manifest(folder).files
+        return all(os.lstat(folder / name).st_size == entry.size for name, entry in files.items())
+    except (OSError, CheckpointError):
+        return False

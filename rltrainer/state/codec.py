@@ -1,0 +1,297 @@
+"""The codec of what is saved: dataclasses by their fields' types, and values that say themselves what they are.
+
+`to_state` and `from_state` write and read the state of a part, a dataclass: no value is taken from a file that the type
+and rule of its field do not allow. All of a state is read before any of it is assigned.
+
+`to_plain` and `PlainReader` write and read hyperparameters and the arguments that policies and algorithms are built
+with. Numbers, texts, tuples, dicts, spaces, schedules and params are written out, everything else is named; reading
+makes what the registry knows or a user passed, and nothing else.
+"""
+
+import dataclasses
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrainer import spaces
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, readable
+from rltrainer.interval import Every
+from rltrainer.schedules import SCHEDULES
+from rltrainer.state import registry
+from rltrainer.validation.field_rules import as_python, field_hints, rules_of
+from rltrainer.validation.suggestions import ExplainsArguments
+
+T = TypeVar("T")
+LARGEST_INT = 2**62
+
+
+def to_state(value: Any) -> Any:
+    """Return a dataclass, and what is in it, as tensors and plain values in dicts and lists."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_state(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: to_state(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_state(item) for item in value]
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def from_state(cls: type[T], state: object, name: str) -> T:
+    """Rebuild a dataclass from `to_state`.
+
+    A field that the state lacks takes its default. A class may have a method `problem() -> str | None` for a
+    contradiction between its fields.
+
+    Args:
+        cls: a dataclass of numbers, strings, scalar tensors, arrays, dataclasses, and lists and dicts of them.
+        state: as it was read.
+        name: the owner, for error texts.
+
+    Raises:
+        CheckpointError: a field is missing, unknown, or not of its type; the text names it.
+    """
+    result: T = _read(cls, state, name)
+    return result
+
+
+def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
+    """Check that a saved tensor can replace one: by shape and dtype, and no NaN where there is none now.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    if not isinstance(saved, Tensor):
+        raise CheckpointError(f"{name}: expected a tensor, found {readable(saved)}")
+    if own.shape != saved.shape:
+        raise CheckpointError(f"{name}: expected shape {tuple(own.shape)}, found {tuple(saved.shape)}. {hint}")
+    if own.dtype != saved.dtype:
+        raise CheckpointError(f"{name}: expected {own.dtype}, found {saved.dtype}. {hint}")
+    if saved.is_floating_point() and not saved.isfinite().all() and own.isfinite().all():
+        raise CheckpointError(f"{name}: holds NaN or infinity")
+
+
+def check_count(name: str, saved: Tensor) -> None:
+    """Raise a `CheckpointError` if a tensor named `num_...` is negative, or about to overflow."""
+    is_count = name.rpartition(".")[2].startswith("num_") and saved.dtype == torch.int64
+    if is_count and not ((saved >= 0) & (saved < LARGEST_INT)).all():
+        raise CheckpointError(f"{name}: expected a count, found {saved.tolist()!r}")
+
+
+def _read(hint: Any, value: Any, name: str) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _read_one_of(args, value, name)
+    if origin in (Annotated, Literal) or hint is types.NoneType:
+        value = _read(args[0], value, name) if origin is Annotated else value
+        for rule in rules_of(hint):
+            _require(rule.accepts(value), name, rule.text, value)
+        return value
+    if dataclasses.is_dataclass(hint):
+        return _read_dataclass(hint, value, name)
+    if origin is list:
+        _require(isinstance(value, list), name, "a list", value)
+        return [_read(args[0], item, f"{name}.{i}") for i, item in enumerate(value)]
+    if origin is dict:
+        _require(isinstance(value, dict), name, "a mapping", value)
+        return {_read(args[0], key, name): _read(args[1], item, f"{name}.{key}") for key, item in value.items()}
+    if origin is np.ndarray:
+        _require(isinstance(value, Tensor) and value.dtype != torch.bfloat16, name, "an array", value)
+        return value.numpy()
+    text, accepts = _PLAIN[hint]
+    _require(accepts(value), name, text, value)
+    return value
+
+
+def _read_one_of(hints: tuple[Any, ...], value: Any, name: str) -> Any:
+    errors = []
+    for hint in hints:
+        try:
+            return _read(hint, value, name)
+        except CheckpointError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
+    _require(isinstance(value, dict), name, "a mapping", value)
+    hints = field_hints(cls)
+    for key in value:
+        _require(key in hints, f"{name}.{key}", f"no field of {cls.__name__}", value[key])
+    for field in dataclasses.fields(cls):
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if field.name not in value and not has_default:
+            raise CheckpointError(f"{name}.{field.name}: missing in the saved state")
+    fields = {key: _read(hints[key], item, f"{name}.{key}") for key, item in value.items()}
+    try:
+        result = cls(**fields)
+    except ParamsError as error:  # two fields contradict each other
+        raise CheckpointError(f"{name}: {error}") from error
+    problem = result.problem() if hasattr(cls, "problem") else None
+    if problem:
+        raise CheckpointError(f"{name}: {problem}")
+    return result
+
+
+def _require(condition: bool, name: str, expected: str, found: object) -> None:
+    if not condition:
+        raise CheckpointError(f"{name}: expected {expected}, found {readable(found)} ({type(found).__name__})")
+
+
+_PLAIN: dict[Any, tuple[str, Any]] = {
+    int: ("an integer", lambda v: type(v) is int and abs(v) < LARGEST_INT),
+    float: ("a number", lambda v: type(v) is float or (type(v) is int and abs(v) < LARGEST_INT)),
+    bool: ("True or False", lambda v: type(v) is bool),
+    str: ("text", lambda v: type(v) is str),
+    Tensor: ("a scalar tensor", lambda v: isinstance(v, Tensor) and v.numel() == 1 and v.is_floating_point()),
+}
+
+
+def to_plain(value: object) -> Any:
+    """Return a value as plain data; everything that can only be named as `{"live": name}`."""
+    value = as_python(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: to_plain(item) for key, item in value.items()}}
+    if hasattr(type(value), "to_plain"):  # params, policies, algorithms
+        plain = value.to_plain()  # type: ignore[attr-defined]  # just asked for
+        is_ours = "params" not in plain or registry.class_named(type(value).__name__) is type(value)
+        return plain if is_ours else plain | {"own": True}
+    name = type(value).__name__
+    if SCHEDULES.get(name) is type(value):
+        return {"schedule": name, **vars(value)}
+    if isinstance(value, Every):
+        return {"every": value.n, "unit": value.unit}
+    if isinstance(value, gym.Space):
+        try:
+            return spaces.to_plain(value)
+        except SpaceError:  # who is built with it says so
+            pass
+    return registry.name_of(value)
+
+
+def construction(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """Return as JSON how an object is built: its class and the arguments of its constructor, defaults too.
+
+    Text, as it is kept with the object: copies and pickles of that must hold no lambda of a user's.
+    """
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) <= len(names):
+        args, options = (), dict(zip(names, args, strict=False)) | options
+    options = {p.name: p.default for p in parameters if p.default is not p.empty} | options
+    plain = {"built": registry.name_of(cls), "args": to_plain(args), "options": to_plain(options)["dict"]}
+    return json.dumps(plain)
+
+
+class Constructed(ExplainsArguments):
+    """Metaclass of policies and algorithms: keeps an object's class and arguments, for the file of the object.
+
+    It sees the call itself, with the arguments of any subclass, so no constructor has a line for it. Copies and pickles
+    make no such call, and take `_construction` along as any other attribute.
+    """
+
+    def __call__(cls: type[T], *args: Any, **options: Any) -> T:
+        """Make an object, and set its `_construction`."""
+        text = construction(cls, args, options)  # before the constructor, which may change what it is given
+        made = super().__call__(*args, **options)  # type: ignore[misc]  # of this metaclass
+        made._construction = text
+        return made  # type: ignore[no-any-return]  # of the class
+
+
+class PlainReader:
+    """Makes values of plain data that was read.
+
+    Args:
+        users: a user's objects by their names.
+        remedy: (path, name) -> the advice how to pass the object of a name that is none of these.
+        build: (class, arguments, options) -> an object; None where the data may hold none.
+    """
+
+    def __init__(
+        self,
+        users: Mapping[str, Any],
+        remedy: Callable[[str, str], str],
+        build: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None,
+    ) -> None:
+        self._users, self._remedy, self._build = users, remedy, build
+
+    def read(self, plain: Any, path: str) -> Any:
+        """Return the value that `to_plain` was given; a list was a tuple, as frozen params hold no lists.
+
+        Args:
+            plain: as `to_plain` returned it.
+            path: owner and field, for error texts.
+
+        Raises:
+            ParamsError: `to_plain` returns no such data, or it holds a name that is not known here.
+            SpaceError: it describes no space.
+        """
+        match plain:
+            case list():
+                return tuple(self.read(item, path) for item in plain)
+            case {"dict": dict(items)}:
+                return {key: self.read(item, path) for key, item in items.items()}
+            case {"space": _}:
+                return spaces.from_plain(plain)
+            case {"schedule": name}:
+                return _schedule(name, plain, path)
+            case {"every": n, "unit": unit, **rest} if not rest:
+                return Every(n, unit)
+            case {"params": str(name), "fields": dict(fields), **rest}:
+                found = None if "own" in rest else registry.class_named(name)
+                found = found or self._of_users(name, path)
+                if not hasattr(found, "from_plain"):
+                    raise ParamsError(f"{path}: {readable(name)} are no params")
+                return found.from_plain(fields, self)
+            case {"built": dict(name), "args": list(args), "options": dict(options)} if self._build is not None:
+                cls = self._class(name, path)
+                read = {field: self.read(item, f"{cls.__name__}.{field}") for field, item in options.items()}
+                return self._build(cls, self.read(args, cls.__name__), read)
+            case {"known": str(name)}:
+                return _known(registry.value_named(name), name, path)
+            case {"live": str(name)}:
+                return self._of_users(name, path)
+            case dict():
+                raise ParamsError(f"{path}: {readable(plain)} is nothing that rltrainer writes")
+        return plain
+
+    def _class(self, plain: dict[str, Any], path: str) -> Any:
+        match plain:
+            case {"known": str(name)}:
+                return _known(registry.class_named(name), name, path)
+        return self.read(plain, path)
+
+    def _of_users(self, name: str, path: str) -> Any:
+        if name not in self._users:
+            raise ParamsError(f"{path}: {self._remedy(path, name)}")
+        return self._users[name]
+
+
+def _known(found: Any, name: str, path: str) -> Any:
+    if found is None:
+        raise ParamsError(
+            f"{path}: this release of rltrainer knows no {readable(name)}. Was it written by a newer one?"
+        )
+    return found
+
+
+def _schedule(name: object, plain: dict[str, Any], path: str) -> object:
+    if not isinstance(name, str) or name not in SCHEDULES:
+        raise ParamsError(f"{path}: unknown schedule {readable(name)} in the JSON; known: {', '.join(SCHEDULES)}")
+    numbers = {key: number for key, number in plain.items() if key != "schedule"}
+    known = [field.name for field in dataclasses.fields(SCHEDULES[name])]
+    if set(numbers) != set(known):
+        raise ParamsError(f"{path}: a {name} in JSON has {', '.join(known)}; got {readable(list(numbers))}")
+    return SCHEDULES[name](**numbers)
