@@ -48,11 +48,9 @@ class BatchRecorder(TrainerHook):
 
     Args:
         folder: of the files; it is made where it is missing.
-        every: the interval, an int in training steps.
         max_files: the number of files to keep.
 
     Raises:
-        ParamsError: an argument breaks its rule.
         ReplayBufferError: in the run, a file could not be written.
     """
 

@@ -50,16 +50,13 @@ class RewardNormalizer(TrainerHook):
     collected data, warm-up included, and offline from sampled data. Invalid steps do not count.
 
     Buffers, statistics of episodes and files keep the raw rewards: on policy the update's rollout changes, otherwise
-    each minibatch, by the statistics of that time.
+    each minibatch, by the statistics of that time. The algorithm must not sum rewards over several steps (`n_step`): a
+    sum can no longer be centred.
 
     Args:
         decay: weight of the past after each training step; 1 forgets nothing.
         scale: the standard deviation of the result.
         eps: the lower bound of the variance.
-
-    Raises:
-        ParamsError: an argument breaks its rule; or the algorithm sums rewards over several steps (`n_step`) before it
-            sees them, which can no longer be centred.
     """
 
     NOT_ON_POLICY = ("process_optim_batch",)
@@ -127,9 +124,6 @@ class SelectKeys(TrainerHook):
     Args:
         obs: the keys of the observation to keep, in its own order; None keeps all.
         extra: the columns of `extra` to keep; None keeps all.
-
-    Raises:
-        ParamsError: neither is given; or, in the run, a key is missing, or networks read a key that is not kept.
     """
 
     NOT_ON_POLICY = ("process_optim_batch",)
@@ -226,10 +220,6 @@ class BatchSubSampler(TrainerHook):
         batch_size: steps of an update step, a multiple of `sub_traj_len`; the trainer divides them into minibatches.
         sub_traj_len: steps of a window.
         seed: of the draws; None takes the trainer's.
-
-    Raises:
-        ParamsError: an argument breaks its rule; or the algorithm is not on policy, or a collection step has
-            fewer steps of each env than a window.
     """
 
     def __init__(self, batch_size: int, sub_traj_len: int, seed: int | None = None) -> None:
@@ -287,10 +277,7 @@ class BatchSubSampler(TrainerHook):
 def windows(rollout: Rollout, first: Tensor, length: int) -> Rollout:
     """Return windows of a rollout [T, N] as a rollout [length, W].
 
-    Args:
-        rollout: a whole one.
-        first: [W] int64, the position t * N + n of the first step of each window; t <= T - length.
-        length: steps of a window.
+    `first` [W] int64 has the position t * N + n of the first step of each window; t <= T - length.
     """
     num_rows, num_envs = rollout.valid.shape
     steps = torch.arange(length, device=first.device)

@@ -25,16 +25,11 @@ _PACKAGE = f"{__name__.partition('.')[0]}."
 class TrainerContext:
     """A run as its hooks see it: the same object at every point.
 
-    Args:
-        algorithm, params: of the trainer.
-        state: the `RunState` that the trainer counts in.
-        log: the `RunLog` that takes in numbers.
-
     Attributes:
-        losses: the losses of the current gradient step so far, by name: "critic", "actor", ..., or "loss" for a single
-            one. In `post_loss` and `optimizer` the newest is the last.
-        collect_stats: statistics of this training step's collection; None before it, and offline.
-        result: the outcome of this training step's update; None before it, and without an update.
+        losses: of the current gradient step so far, by name: "critic", "actor", ..., or "loss" for a single one. In
+            `post_loss` and `optimizer` the newest is the last.
+        collect_stats: of this training step; None before its collection, and offline.
+        result: of this training step's update; None before it, and without an update.
     """
 
     def __init__(self, algorithm: Algorithm, params: Any, state: Any, log: Any) -> None:
@@ -86,10 +81,7 @@ class TrainerContext:
         return self._counts()[unit]
 
     def crossed(self, every: Every) -> bool:
-        """Return whether an interval became due in this training step.
-
-        Points inside an update look at this gradient step instead, and `test_log` looks at this epoch.
-        """
+        """Return whether an interval became due: in this training step, gradient step, or in `test_log` this epoch."""
         if not isinstance(every, Every) or (every.unit == "env_step" and self._log.unit != every.unit):
             rule = "must be an Every, in a unit that the trainer counts"
             raise ParamsError(field_error_text("TrainerContext.crossed", "every", rule, every))
@@ -114,7 +106,6 @@ class TrainerContext:
         self._step_began = self._here = self._look("training_step")
 
     def _end_update(self, result: UpdateResult | None, is_epochs_end: bool) -> None:
-        """Note the outcome of an update step; the run has counted its gradient steps already."""
         self.result = result
         self._num_steps_within, self._here, self._is_epochs_end = 0, self._step_began, is_epochs_end
         self._num_open_steps = 0

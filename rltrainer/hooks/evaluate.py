@@ -51,22 +51,16 @@ class EvaluateState:
 class Evaluate(TrainerHook):
     """Plays whole episodes in other envs, without exploration, at the end of a training step, and logs their means.
 
-    Test steps choose the best algorithm and end the run; these rows show how it does in other tasks. With the name
-    `"hard"` a log has `hard/return`, `hard/length`, and of infos `hard/is_success` or `hard/success`, where the envs
-    report it, and the `info_keys`. Each interval plays the same episodes; they change no bit of the run.
+    With the name `"hard"` a log has `hard/return`, `hard/length`, and of infos `hard/is_success` or `hard/success`,
+    where the envs report it, and the `info_keys`. Each interval plays the same episodes; they change no bit of the run.
 
     Args:
         envs: a vector env of its own, in any autoreset mode; or a gymnasium id or a factory, which makes as many envs
             as episodes, ten at most.
-        every: the interval, an int in training steps.
-        num_episodes: per evaluation.
         name: of the rows, and of its state in checkpoints; several hooks need several names.
         save_best_fn: called with the algorithm whenever the mean return here is strictly better than all before.
         info_keys: see `Collector`.
         seed: of the episodes; None takes the trainer's.
-
-    Raises:
-        ParamsError: an argument breaks its rule; or, when the run begins, the run trains in these envs.
     """
 
     state_class = EvaluateState

@@ -25,13 +25,10 @@ Name = Annotated[str, Rule("a text with something in it", lambda v: isinstance(v
 class TrainerHook(metaclass=ExplainsArguments):
     """Code that runs at some points of a run: subclass it, and override those points.
 
-    In the order of a run: `setup`; in each training step `batch_process`, `pre_steps_log`, `pre_optim_steps`, in each
-    gradient step `process_optim_batch`, for each loss `post_loss` and `optimizer`, then `post_optim` and
-    `post_optim_log`, and at the training step's end `post_steps` and `post_steps_log`; after a test step `test_log`;
-    finally `shutdown`. Warm-up leaves out the points from `pre_optim_steps` to `post_optim_log`.
-
-    At each point the hooks are called in the order of `TrainerParams.hooks`. A point that no hook overrides costs
-    nothing. The points inside an update break the graph of a compiled one there, which may round differently.
+    The points stand here in the order of a run. Each gradient step calls those from `process_optim_batch` to
+    `post_optim_log`; warm-up leaves them out, and `pre_optim_steps`. At each point the hooks are called in the order
+    of `TrainerParams.hooks`. A point that no hook overrides costs nothing. The points inside an update break the graph
+    of a compiled one there, which may round differently.
     """
 
     name: str | None = None
@@ -53,10 +50,8 @@ class TrainerHook(metaclass=ExplainsArguments):
     def batch_process(self, ctx: TrainerContext, batch: Any) -> Any:
         """Return a replacement of newly collected data, or None.
 
-        Args:
-            ctx: the run.
-            batch: on policy the `Rollout` [T, N] to learn from. Off policy the rollout about to be stored, with the
-                replacement's reward, action, observation and extra. Offline the sampled `Transitions`.
+        `batch` is on policy the `Rollout` [T, N] to learn from; off policy the rollout about to be stored, with the
+        replacement's reward, action, observation and extra; offline the sampled `Transitions`.
         """
 
     def pre_steps_log(self, ctx: TrainerContext, batch: Any) -> Values | None:
@@ -72,12 +67,9 @@ class TrainerHook(metaclass=ExplainsArguments):
         """Act after a loss is computed, see `ctx.losses`, and before its gradient."""
 
     def optimizer(self, ctx: TrainerContext, losses: dict[str, Tensor], step: Callable[[], None]) -> Any:
-        """Return another loss to differentiate, by the same name, or None.
+        """Return another loss to differentiate, by the same name as the newest in `losses`, or None.
 
-        Args:
-            ctx: the run.
-            losses: the newest loss, by its name.
-            step: takes the optimizer's step at once; if no hook calls it, that happens after the last hook.
+        `step()` takes the optimizer's step at once; if no hook calls it, that happens after the last hook.
         """
 
     def post_optim(self, ctx: TrainerContext) -> None:
@@ -116,11 +108,8 @@ class TrainerHook(metaclass=ExplainsArguments):
     def prepare_load(self, state: State) -> Load:
         """Check what `state_dict` returned, and return the function that restores it.
 
-        Nothing of the run has changed when this is called. By default a `state_class` is read by the types and rules
-        of its fields, and any other state goes to `load_state_dict`.
-
-        Raises:
-            CheckpointError: it is no state of this hook; the text names the fault.
+        Nothing of the run has changed yet. By default a `state_class` is read by the types and rules of its fields,
+        and any other state goes to `load_state_dict`.
         """
         if self.state_class is not None:
             for field in dataclasses.fields(self.state_class):
@@ -152,15 +141,9 @@ def overrides(hook: TrainerHook, *points: str) -> bool:
 
 
 class FunctionHook(TrainerHook):
-    """Calls a function at one point of a run, with the arguments of `TrainerHook` at that point.
+    """Calls a function at one point of a run, such as `"post_steps"`, with the arguments of the point.
 
-    Args:
-        point: the point, such as `"post_steps"`.
-        fn: the function; it may return what the point may.
-        name: distinguishes several of them in a checkpoint.
-
-    Raises:
-        ParamsError: there is no such point, or the function does not take its arguments.
+    `name` distinguishes several of them in a checkpoint.
     """
 
     def __init__(self, point: str, fn: Callable[..., Any], name: str | None = None) -> None:

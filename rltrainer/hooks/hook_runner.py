@@ -35,14 +35,7 @@ class HookRunner:
     """Calls each point of the hooks that override it, in their order; does nothing where no hook does.
 
     A user's hook gets copies of batches, losses and statistics: a change in place changes nothing of the run.
-
-    Args:
-        owner: the params that hold the hooks, for error texts.
-        hooks: the hooks.
-        is_on_policy: whether the algorithm is.
-
-    Raises:
-        ParamsError: two hooks have one name, or one hook is there twice.
+    `owner` names the params that hold the hooks, for error texts.
     """
 
     context: TrainerContext
@@ -144,11 +137,7 @@ class HookRunner:
         return {"changing": self._changing(), "states": {name: h.state_dict() for name, h in self._hooks.items()}}
 
     def prepare_load(self, state: State) -> Load:
-        """Check the states of hooks, and return the function that restores them; reading hooks may come and go.
-
-        Raises:
-            CheckpointError: the hooks that change what is learned differ, or a state does not fit its hook.
-        """
+        """Check the states of hooks, and return the function that restores them; reading hooks may come and go."""
         changing, states = state.get("changing"), state.get("states")
         are_mappings = isinstance(states, dict) and all(isinstance(each, dict) for each in states.values())
         if not isinstance(changing, list) or states is None or not are_mappings:

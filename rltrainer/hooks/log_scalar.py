@@ -40,14 +40,8 @@ def find_metric(
 ) -> Tensor | float | None:
     """Return a metric of this training step's update; None without an update, or if the update lacks it.
 
-    Args:
-        hook, field: the hook, whose state counts the misses, and its argument that holds the name.
-        name: such as `"critic_loss"`.
-        ctx: the run.
-        others: returns further possible names, for the error's text.
-
-    Raises:
-        ParamsError: the last ten updates lacked it, and the algorithm does not announce it either.
+    The hook's state counts the misses. `field` is its argument with the name, and `others` returns further possible
+    names, for the text of the `ParamsError` after the last miss.
     """
     if ctx.result is None or ctx.result.num_gradient_steps == 0:  # PPO's `target_kl` may leave out all of them
         return None
@@ -76,7 +70,7 @@ class Summary:
 
     @property
     def sum(self) -> float:
-        """The sum of all numbers."""
+        """Their sum."""
         return self.mean * self.count
 
     @property
@@ -121,7 +115,7 @@ class LogScalar(TrainerHook):
         log_as: the beginning of the logged names; None takes the key.
 
     Raises:
-        ParamsError: an argument breaks its rule; or, in the run, there is no such key.
+        ParamsError: in the run: there is no such key.
     """
 
     state_class = LogScalarState

@@ -44,12 +44,6 @@ class LogTiming(TrainerHook):
 
     An update counts from `pre_optim_steps` to `post_steps`, with the hooks in between. A GPU is still busy then: its
     remaining time counts where something waits for it.
-
-    Args:
-        every: the interval, an int in training steps.
-
-    Raises:
-        ParamsError: an argument breaks its rule.
     """
 
     state_class = Seconds
@@ -102,12 +96,6 @@ class ClearCudaCache(TrainerHook):
 
     It helps where other programs need the GPU's memory, or where blocks of many sizes leave gaps. PyTorch then takes
     the memory again, which costs time. Without CUDA it does nothing.
-
-    Args:
-        every: the interval, an int in training steps.
-
-    Raises:
-        ParamsError: `every` is no interval.
     """
 
     def __init__(self, every: int | Every = 100) -> None:
@@ -144,7 +132,6 @@ class SystemStats(TrainerHook):
         gpu_once: the same for the GPUs.
 
     Raises:
-        ParamsError: an argument breaks its rule.
         MissingExtraError: when the run begins: there is neither `/proc` nor psutil.
     """
 

@@ -18,7 +18,7 @@ Mode = Literal["max", "min"]
 
 @dataclasses.dataclass
 class EarlyStoppingState(MetricState):
-    """State of an `EarlyStopping`: the best value, looks without an improvement, and values since the last look."""
+    """State of an `EarlyStopping`: `num_bad` looks had no improvement, `gathered` is since the last look."""
 
     best: float | None = None
     num_bad: NonNegativeInt = 0
@@ -46,9 +46,6 @@ class EarlyStopping(TrainerHook):
         every: between two looks, an int in training steps; a score has looks in test steps only. None: each test step,
             or each epoch.
         min_looks: first looks that never count against the patience.
-
-    Raises:
-        ParamsError: an argument breaks its rule, or there is no such number.
     """
 
     state_class = EarlyStoppingState
@@ -124,11 +121,7 @@ class MaxEpisodesState:
 
 
 class MaxEpisodes(TrainerHook):
-    """Ends the run after the training step in which that many training episodes have ended, over all envs.
-
-    Raises:
-        ParamsError: `num_episodes` is no positive integer.
-    """
+    """Ends the run after the training step in which that many training episodes have ended, over all envs."""
 
     state_class = MaxEpisodesState
 

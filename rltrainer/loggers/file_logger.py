@@ -33,12 +33,7 @@ class NumberedPath:
     def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
         """Make the first of these files or folders that is free, and return it: no other process gets the same.
 
-        Args:
-            make: makes it in one step, or raises a `FileExistsError` if it exists; by default it is a folder.
-            is_used: tells whether a run has used a path that `make` would take.
-
-        Raises:
-            OSError: it cannot be made.
+        `make` makes it in one step, or raises a `FileExistsError`; `is_used` tells of paths that `make` would take.
         """
         self.given.parent.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):
@@ -92,11 +87,6 @@ class FileLogger(Logger):
 
     A new run claims its path in one step, so that processes that start together have a log each. Every piece goes to
     the operating system in one unbuffered write, so that a killed process loses none.
-
-    Args:
-        path: the log's file or folder; later that of this run.
-        suffix: see `NumberedPath`.
-        options: intervals and `strict`, as in `Logger`.
     """
 
     def __init__(self, path: Path, suffix: str, **options: Unpack[LoggerOptions]) -> None:
@@ -214,11 +204,7 @@ class FileLogger(Logger):
 
 
 class LineLogger(FileLogger):
-    """Appends lines to a text file; it continues an existing one, without a last line that a kill broke off.
-
-    Raises:
-        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
-    """
+    """Appends lines to a text file; it continues an existing one, without a last line that a kill broke off."""
 
     header: ClassVar[bytes]
     """The beginning of every such file; a new file begins with it if it is a whole line."""
@@ -296,12 +282,7 @@ class CSVLogger(LineLogger):
     `pandas.read_csv(path).pivot(index="step", columns="name", values="value")`. Beside `log.csv` lie the params of the
     run, `log.csv.params.json`, and the counters for `resume_from_log`, `log.csv.progress.json`.
 
-    Args:
-        path: the file; its folder is made. If it exists when a run begins, the run takes `log-2.csv` and so on.
-        options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
+    If the path exists when a run begins, the run takes `log-2.csv` and so on.
     """
 
     header = b"step,name,value\n"

@@ -30,12 +30,7 @@ class JSONLinesLogger(LineLogger):
     NaN is `NaN`, as Python and pandas read and write it. Read it with `pandas.read_json(path, lines=True)`.
     The first row, of the kind `params`, holds the params of trainer and algorithm.
 
-    Args:
-        path: the file; its folder is made. If it exists when a run begins, the run takes `log-2.jsonl` and so on.
-        options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        ParamsError: the path is a folder or a file that is no such log, or an option breaks its rule.
+    If the path exists when a run begins, the run takes `log-2.jsonl` and so on.
     """
 
     header = b'{"kind": '

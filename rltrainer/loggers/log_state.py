@@ -138,11 +138,7 @@ class LoggedEpoch:
 
     @classmethod
     def read(cls, path: Path) -> "LoggedEpoch":
-        """Read the file beside a log.
-
-        Raises:
-            CheckpointError: it is damaged, or holds values that no run resumes from.
-        """
+        """Read the file beside a log."""
         return from_state(cls, read_json_file(path, "the counters of a run"), str(path))
 
     @staticmethod
@@ -155,11 +151,7 @@ class LoggedEpoch:
 
 
 def read_json_file(path: Path, contents: str) -> Any:
-    """Return the contents of a JSON file; error texts call them `contents`.
-
-    Raises:
-        CheckpointError: it cannot be read, or is no JSON.
-    """
+    """Return the contents of a JSON file, or raise a `CheckpointError`, whose text calls them `contents`."""
     try:
         with open_regular(path) as file:
             return read_json(read_text(file), allows_nan=True)

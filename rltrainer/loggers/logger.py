@@ -71,9 +71,6 @@ class Logger(metaclass=ExplainsArguments):
         update_interval: update steps between update rows. None leaves it to the trainer: every update step on policy,
             every 1,000 gradient steps otherwise.
         strict: raise failures to write.
-
-    Raises:
-        ParamsError: an interval or `strict` breaks its rule.
     """
 
     def __init__(
@@ -111,11 +108,9 @@ class Logger(metaclass=ExplainsArguments):
         return last is None or position < last or position // interval > last // interval
 
     def begin_run(self, update_every: Every, *, is_new: bool = True) -> None:
-        """Begin a run at a path that no run has used, or continue one.
+        """Begin a run at a path that no run has used, or continue the log that was loaded or found.
 
-        Args:
-            update_every: the interval of update rows, in update steps or gradient steps, if the user gave none.
-            is_new: False continues the log that `load_state_dict` or `continue_log` found, if one of them did.
+        `update_every` is the interval of update rows, in update steps or gradient steps, if the user gave none.
         """
         if self._is_update_default:
             self._intervals["update"] = int(update_every.n)
@@ -133,11 +128,7 @@ class Logger(metaclass=ExplainsArguments):
             self._begin_log()
 
     def continue_log(self, step: int) -> None:
-        """Continue the log that `read_progress` reads, as `resume_from_log` does.
-
-        Args:
-            step: where the run resumes; the next row removes later rows, because the run writes them again.
-        """
+        """Continue the log that `read_progress` reads at a step, as `resume_from_log` does; later rows are removed."""
         with self._guarded("continue its log"):
             found = self._find_epoch()
             self._state.has_log = self._state.has_params = False
@@ -156,11 +147,7 @@ class Logger(metaclass=ExplainsArguments):
     ) -> None:
         """Add numbers to the means of the next row of this kind.
 
-        Args:
-            kind: of the row.
-            values: floats or scalar tensors, which stay on their device until the row is due.
-            weight: their weight in the means, such as a number of gradient steps.
-            weights: of numbers with another weight.
+        Scalar tensors stay on their device until the row is due. `weights` are of numbers with another weight.
         """
         part = Part(dict(values), weight, dict(weights or {}))
         gather(self._state.gathered.setdefault(kind, []), part, merge)
@@ -174,10 +161,6 @@ class Logger(metaclass=ExplainsArguments):
             step: the x axis.
             update_step: update steps so far.
             gradient_step: gradient steps so far; None: as many as update steps.
-
-        Raises:
-            ParamsError: the kind is no name.
-            TypeError: a value is not a number.
         """
         kind = checked(f"{type(self).__name__}.log", "kind", kind, KindName)
         if self.is_due(kind, step, update_step, gradient_step):
@@ -192,14 +175,7 @@ class Logger(metaclass=ExplainsArguments):
             self._log(kind, values if last is None else {}, step, position)
 
     def log_epoch(self, progress: Progress) -> None:
-        """Write how far the run has come, flush, and write the file of counters for `read_progress`.
-
-        Args:
-            progress: the fields of a `ProgressRow`; `is_stopped` is 1 if `stop_fn` ended the run, else 0.
-
-        Raises:
-            ValueError: one of these is missing.
-        """
+        """Write the fields of a `ProgressRow`, flush, and write the file of counters for `read_progress`."""
         missing = [name for name in PROGRESS_NAMES if name not in progress]
         if missing:
             raise ValueError(f"{type(self).__name__}.log_epoch: progress lacks {', '.join(missing)}")
@@ -211,9 +187,7 @@ class Logger(metaclass=ExplainsArguments):
                 LoggedEpoch.write(path, row, self._measured_state())
 
     def read_progress(self) -> Progress | None:
-        """Return the progress of the last whole `log_epoch`, or None. Nothing in the log is executed.
-
-        Before a run has begun, the last of all runs at this path is read.
+        """Return the progress of the last whole `log_epoch` of this run, before it begins of the last run, or None.
 
         Raises:
             CheckpointError: it is damaged, or holds values that no run resumes from; the text names them.
@@ -243,9 +217,6 @@ class Logger(metaclass=ExplainsArguments):
 
         A file that is not the log of the state is left alone, with a warning, and the run takes a new number. The state
         of another class of logger continues the intervals only, that of several loggers nothing.
-
-        Raises:
-            CheckpointError: it is no state of a logger; nothing was changed.
         """
         self.prepare_load(state)()
 

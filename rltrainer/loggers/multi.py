@@ -23,11 +23,7 @@ def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concate
 
 
 class MultiLogger(Logger):
-    """Passes every row to several loggers, each with its own intervals, files and failures.
-
-    Raises:
-        ParamsError: there is no logger, or an argument is none.
-    """
+    """Passes every row to several loggers, each with its own intervals, files and failures."""
 
     def __init__(self, *loggers: Logger) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, Unpack, get_args
+from typing import Annotated, Any, Literal, Self, Unpack, get_args
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
@@ -49,16 +49,9 @@ WRITTEN = (
 
 
 def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **options: Any) -> Logger:
-    """Return a logger by its name.
+    """Return a logger by its name, with its files in a folder: "csv" writes `log.csv`, "jsonl" `log.jsonl`.
 
-    Args:
-        name: "tensorboard", "csv" (`log.csv`), "jsonl" (`log.jsonl`), "console", "wandb" or "mlflow".
-        folder: of its files; "console" writes none.
-        options: further arguments of its class, such as `training_interval=1000` or `project="control"`.
-
-    Raises:
-        ParamsError: there is no such logger, or it has no such option.
-        MissingExtraError: it needs an extra that is not installed.
+    `options` are further arguments of its class, such as `training_interval=1000` or `project="control"`.
     """
     if not isinstance(name, str) or name not in _CLASSES:
         names = get_args(LoggerName)
@@ -69,13 +62,6 @@ def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **o
     args = () if file is None else (folder / file,)
     check_arguments("get_logger", cls, args, options, "option")
     return cls(*args, **options)
-
-
-class Saveable(Protocol):
-    """An algorithm, for a room below it."""
-
-    def save(self, path: str | Path) -> None:
-        """Write a file."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +78,7 @@ class RunFolder:
 
     @classmethod
     def new(cls, name: str, root: str | os.PathLike[str] = "runs") -> Self:
-        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken, by any process.
-
-        Raises:
-            ParamsError: the name cannot be that of a folder.
-            OSError: the folder cannot be made.
-        """
+        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken, by any process."""
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
         return cls(NumberedPath(Path(root) / name, "").claim())
@@ -128,21 +109,15 @@ class RunFolder:
         return self.path / "videos"
 
     def refuse_links(self) -> None:
-        """Refuse links in the folder, which may come from elsewhere, before a run writes there.
-
-        Raises:
-            CheckpointError: a path that rltrainer writes is a link.
-        """
+        """Raise a `CheckpointError` for a link in the folder, which may come from elsewhere, before a run writes."""
         logs = [] if self.logs.is_symlink() else self.logs.glob("*")
         refuse_links([*(self.path / name for name in WRITTEN), *logs], CheckpointError)
 
     def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> MultiLogger:
         """Return a logger that writes here: the params to `params.json`, rows to JSON lines and to further loggers.
 
-        Args:
-            names: of `get_logger`, beside "jsonl", which `open_run` and pictures read; a service's run takes the
-                folder's name.
-            options: intervals and `strict` of all of them.
+        `names` are those of `get_logger`, beside "jsonl", which `open_run` and pictures read; a service's run takes the
+        folder's name.
         """
         self.refuse_links()
         loggers: list[Logger] = [ParamsFile(self.params)]
@@ -151,7 +126,7 @@ class RunFolder:
             loggers.append(get_logger(name, self.logs, **own, **options))
         return MultiLogger(*loggers)
 
-    def save_best(self, algorithm: Saveable) -> None:
+    def save_best(self, algorithm: Any) -> None:
         """Write the best algorithm; a trainer's `save_best_fn`."""
         self.refuse_links()
         algorithm.save(self.best)
@@ -194,11 +169,7 @@ class ParamsFile(Logger):
 def generate_exp_name(prefix: str, *parts: str) -> str:
     """Return a name that no other run has, by the time and a random end: `ppo_CartPole-v1_26_11_22-09_30_00_1f2e3d4c`.
 
-    Names of one prefix sort by time. Characters that a folder's name should not have become `-`; no seeded generator
-    is used.
-
-    Raises:
-        ParamsError: one is not a text, or empty.
+    Names of one prefix sort by time. Characters that a folder's name should not have become `-`.
     """
     texts = [checked("generate_exp_name", "prefix", prefix, AnyText)]
     texts += [checked("generate_exp_name", "parts", part, AnyText) for part in parts]

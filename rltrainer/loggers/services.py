@@ -31,11 +31,7 @@ MAX_METRICS = 1000
 class ServiceLogger(Logger):
     """Writes rows to a run of a service; a resumed run continues the run of the service with the same id.
 
-    Args:
-        folder: of the counters for `resume_from_log`.
-        group: the project or experiment of the run.
-        name: of the run, as it is shown; None leaves it to the service.
-        options: intervals and `strict`, as in `Logger`.
+    `group` is the project or experiment of the run; `folder` holds the counters for `resume_from_log`.
     """
 
     service: ClassVar[str]
@@ -79,15 +75,8 @@ class WandbLogger(ServiceLogger):
     Args:
         folder: of W&B's files, in `<folder>/wandb`, and of the counters for `resume_from_log`; it is made with the
             first row.
-        project: of the service.
-        name: of the run, as it is shown; None leaves it to W&B.
         mode: "offline" only writes files, which `wandb sync` sends; None takes W&B's setting (WANDB_MODE), or online.
         init: further arguments of `wandb.init`, such as `{"entity": "lab", "tags": ["sweep"]}`.
-        options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        MissingExtraError: W&B is not installed.
-        ParamsError: an argument breaks its rule.
     """
 
     service = "wandb"
@@ -159,14 +148,7 @@ class MLflowLogger(ServiceLogger):
     Args:
         folder: of the counters for `resume_from_log`; without a server also of the database `mlflow.db` and of
             artifacts. `mlflow ui --backend-store-uri sqlite:///<folder>/mlflow.db` shows it.
-        experiment: of the run; it is made if there is none.
-        name: of the run, as it is shown; None leaves it to MLflow.
         tracking_uri: of the server, or a store; None is MLFLOW_TRACKING_URI, or the folder.
-        options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        MissingExtraError: MLflow is not installed, or the package that its database needs.
-        ParamsError: an argument breaks its rule.
     """
 
     service = "mlflow"

@@ -30,12 +30,7 @@ class TensorBoardLogger(FileLogger):
     A continued log takes a new event file; `tensorboard.progress.json` beside it holds the counters for
     `resume_from_log`. The params of the run are among the texts.
 
-    Args:
-        folder: of the event files; it is made when a run begins. If a run has used it, `cartpole-2` and so on.
-        options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        ParamsError: the folder is a file, or an option breaks its rule.
+    If a run has used the folder, a new one takes `cartpole-2` and so on.
     """
 
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:

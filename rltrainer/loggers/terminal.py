@@ -16,12 +16,7 @@ _LINE = "{l_bar} {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}
 class ConsoleLogger(Logger):
     """Prints one line per row: `training  step 2048: return 23.5, length 23.5`; a progress bar stays below.
 
-    Args:
-        stream: where to print; None is standard output.
-        options: intervals and `strict`, as in `Logger`.
-
-    Raises:
-        ParamsError: an option breaks its rule.
+    `stream` None is the standard output.
     """
 
     def __init__(self, stream: TextIO | None = None, **options: Unpack[LoggerOptions]) -> None:
