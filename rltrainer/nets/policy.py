@@ -62,8 +62,8 @@ class Decision:
 
 Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
-Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 # A policy's class to a type checker: `for_envs` takes the arguments of the constructor, which are written once.
+Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 CheckLeaf = Callable[[str, Space, Any], Any]
 AnyNet = Annotated[NetParams, instance_of(NetParams, hint="Write rl.NetParams(hidden_sizes=(64, 64)).")]
 
@@ -82,20 +82,14 @@ class Policy(nn.Module, metaclass=Constructed):
     A subclass implements `decide`, and `initial_state` if it has a memory. Move a policy with `.to(device)` before its
     algorithm is built.
 
-    **Memory** is one row of float32 numbers per env, and the collector stores it: it begins with
-    `initial_state(num_envs)`, passes the `state` of each decision to the next one, and resets the rows of envs that
-    begin an episode. If the buffer declares the column `state`, `rollout.extra["state"]` [T, N, S] holds the memory
-    before each step. An update starts from its first row, and resets it where `rollout.begins` is set.
+    A memory is one row of float32 numbers per env, stored by the collector: it begins with `initial_state(num_envs)`,
+    passes the `state` of each decision to the next one, and resets the rows of envs that begin an episode. The column
+    `state` of a buffer holds the memory before each step; updates reset it where `rollout.begins` is set.
 
     Args:
         net: the parts of its networks; None takes the class's defaults.
         hidden_sizes, activation: replace those of `net`.
         normalize_obs: standardise float observations by running statistics that are saved with the policy.
-
-    Attributes:
-        net_params: `net` with all defaults filled in, for the networks of a subclass.
-        unseen_keys: parts of a Dict observation that no acting network sees.
-        version: counts the weights that were brought to a copy; 0 elsewhere.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
@@ -132,18 +126,20 @@ class Policy(nn.Module, metaclass=Constructed):
         net = checked(name, "net", net, AnyNet | None)
         own = {"hidden_sizes": checked(name, "hidden_sizes", hidden_sizes, Sizes | None), "activation": activation}
         own = {field: value for field, value in own.items() if value is not None}
+        # With all defaults filled in, for the networks of a subclass.
         self.net_params = dataclasses.replace(net or NetParams(), **own).with_defaults(self.default_net)
         self._net = json.dumps(self.net_params.to_plain())
         self.observation_space, self.action_space = observation_space, action_space
         self._leaf_spaces = leaf_spaces(observation_space)
         self.has_mask = _has_mask(name, observation_space, action_space)
+        # Parts of a Dict observation that no acting network sees.
         seen, parts = self.net_params.keys, getattr(observation_space, "spaces", ())
         self.unseen_keys = tuple(key for key in parts if seen is not None and key not in (*seen, ACTION_MASK))
         self.obs_normalizer = ObsNormalizer(observation_space) if normalize_obs else None
         self.reward_normalizer: RewardScaler | None = None
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
-        self.version = 0
+        self.version = 0  # counts the weights that were brought to a copy
         lowest, highest = _finite_bounds(action_space)
         # Not persistent: they follow from the space.
         self.register_buffer("_lowest", lowest, persistent=False)
@@ -157,12 +153,7 @@ class Policy(nn.Module, metaclass=Constructed):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> TPolicy:
-        """Build the policy for an observation space and an action space; `options` go to the constructor.
-
-        Raises:
-            SpaceError: the policy cannot observe or act in such spaces.
-            ParamsError: an option is unknown, or breaks its rule.
-        """
+        """Build the policy for an observation space and an action space; `options` go to the constructor."""
         return cls(observation_space, action_space, *args, **options)
 
     @classmethod
@@ -178,9 +169,7 @@ class Policy(nn.Module, metaclass=Constructed):
     def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
         """Return the parts of a critic: a `critic_net`, completed by those of the actor.
 
-        Raises:
-            ParamsError: it is no `NetParams`, or has an encoder or keys of its own although the option `shares` makes
-                it share the actor's encoder.
+        If the option `shares` makes it share the actor's encoder, an encoder or keys of its own are a `ParamsError`.
         """
         name, own = type(self).__name__, self.net_params
         critic_net = checked(name, "critic_net", critic_net, AnyNet | None)
@@ -370,11 +359,7 @@ class Policy(nn.Module, metaclass=Constructed):
         set_weight_dtype(self, checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert all tensors, as `.to(device)` does; not to another number format.
-
-        Raises:
-            ParamsError: the number format would change, as by `.double()`.
-        """
+        """Move all tensors, as `.to(device)` does; another number format, as of `.double()`, is a `ParamsError`."""
         found = fn(torch.zeros((), dtype=self.weight_dtype)).dtype
         if found is not self.weight_dtype:
             hint = 'Write policy.set_weight_dtype(torch.float64), or PrecisionParams(weights="float64") for a run.'
@@ -390,22 +375,14 @@ class Policy(nn.Module, metaclass=Constructed):
         return plain
 
     def save(self, path: str | Path) -> None:
-        """Write the policy with its normalisers to one safetensors file, for `rl.load_policy`.
-
-        Raises:
-            CheckpointError: it could not be written; an older file is unchanged.
-        """
+        """Write the policy with its normalisers to one safetensors file; a `CheckpointError` if that fails."""
         path = checked(f"{type(self).__name__}.save", "path", path, AnyPath)
         with write_errors(Path(path), CheckpointError):
             state = {"construction": self.to_plain(), "policy": dict(self.state_dict())}
             write_state(path, "policy", state | dtype_entry(self.weight_dtype))
 
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
-        """Restore the policy from its file or from an algorithm's; see `Algorithm.load`.
-
-        Raises:
-            CheckpointError: see `Algorithm.load`; nothing was changed.
-        """
+        """Restore the policy from its file or from an algorithm's; see `Algorithm.load`."""
         name = f"{type(self).__name__}.load"
         path, strict = checked(name, "path", path, AnyPath), checked(name, "strict", strict, Flag)
         state = read_state(path, "policy", CheckpointError, or_kind="algorithm")
