@@ -90,14 +90,8 @@ def bootstrap_interval(
     Runs are resampled with replacement within each task, so that all tasks are drawn equally often, and alike on all
     leading axes: a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
 
-    Args:
-        statistic: a function of arrays `[..., R, M]`, such as `interquartile_mean`.
-        scores: one array for each argument of the statistic.
-        confidence: the share of resamples inside the interval.
-        num_resamples: papers take 2,000 for curves and profiles, 50,000 for tables.
-
-    Raises:
-        ParamsError: an argument breaks its rule.
+    `statistic` is a function of arrays `[..., R, M]`, such as `interquartile_mean`, with one of `scores` for each
+    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables.
     """
     owner = "bootstrap_interval"
     arrays = [_checked(owner, "scores", each) for each in scores]

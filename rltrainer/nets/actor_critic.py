@@ -40,7 +40,6 @@ class Actor(Policy):
         orthogonal_init: initialise orthogonally, which on-policy methods learn fastest from; False leaves torch's.
         use_sde: explore a Box by noise that is a function of the observation (gSDE), see `StateDependentHead`.
         sde_sample_interval: steps between two draws of that function; None keeps it for an episode.
-        options: see `Policy`; networks are 64-64 and tanh by default.
     """
 
     extra_specs = LOG_PROB
@@ -109,7 +108,6 @@ class ActorCritic(Actor):
         critic_net: the critic's network, if it differs. Sizes, activation and encoder that are None are the actor's.
         share_encoder: actor and critic share one encoder, as is usual for images.
         normalize_reward: divide rewards by the running standard deviation of the discounted return.
-        options: see `Actor`.
     """
 
     def __init__(
@@ -155,11 +153,6 @@ class DiscreteActorCritic(Actor):
     """A stochastic actor over a Discrete space, and E critics that value each of A choices: discrete SAC.
 
     `critic` maps normalised observations to action values [E, B, A]; its members share the encoder.
-
-    Args:
-        critic_net: see `ActorCritic`.
-        num_critics: E.
-        options: see `Actor`; networks are 256-256 and ReLU by default.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)

@@ -42,12 +42,8 @@ class ContinuousOptions(PolicyOptions, total=False):
 class ContinuousActorCritic(Policy):
     """An actor in (-1, 1)^A and an ensemble of critics; a subclass adds the actor's head. Actions are a bounded Box.
 
-    Args:
-        critic_net: see `ActorCritic`.
-        num_critics: E, members of the critic ensemble.
-        num_outputs: K outputs of each critic for an action, such as quantiles: `critic` returns [E, B, K].
-        normalize_reward: see `ActorCritic`; for training in envs.
-        options: see `Policy`; networks are 256-256 and ReLU by default.
+    The ensemble has `num_critics` (E) members with `num_outputs` (K) outputs for an action, such as quantiles: `critic`
+    returns [E, B, K]. For `critic_net` and `normalize_reward` see `ActorCritic`.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
@@ -149,10 +145,7 @@ class DeterministicActorCritic(ContinuousActorCritic):
 class SquashedActorCritic(ContinuousActorCritic):
     """A tanh-squashed Gaussian actor: SAC and algorithms that build on it.
 
-    Args:
-        use_sde, sde_sample_interval: see `Actor`.
-        log_std_init: logarithm of the standard deviation that this noise starts with.
-        options: see `ContinuousActorCritic`.
+    For `use_sde` and `sde_sample_interval` see `Actor`; `log_std_init` is where that noise starts.
     """
 
     extra_specs = LOG_PROB

@@ -93,16 +93,11 @@ class ConvEncoder(ImageEncoder):
 
 
 class SmallConvEncoder(ImageEncoder):
-    """Small images through a convolution of 3 x 3 and a linear layer, as Young and Tian (2019) have for MinAtar.
+    """Small images, at least 3 x 3, through one convolution and a linear layer, as Young and Tian (2019) for MinAtar.
 
         policy = rl.QNetwork.for_envs(envs, rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=()))
 
-    Args:
-        space: a Box of three axes, at least 3 x 3; channels come first if that axis is shorter than the last.
-        features: F, the size of the output.
-
-    Raises:
-        SpaceError: the space is another.
+    The channel axis is the first if it is shorter than the last one.
     """
 
     def __init__(self, space: Space, features: int = 128) -> None:
@@ -122,10 +117,6 @@ class Encoder(nn.Module):
 
     Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, other leaves a `FlatEncoder`, unless
     `net.encoder` or `net.obs_encoder` makes a module. `net.keys` are the visible parts of a Dict.
-
-    Raises:
-        SpaceError: the space has a part that no tensor can hold, or an image is too small.
-        ParamsError: there is no such key, or what `net` makes is no module from [B, ...] to [B, F].
     """
 
     weight_dtype = torch.float32

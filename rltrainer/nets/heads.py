@@ -82,10 +82,7 @@ class BernoulliHead(LinearHead):
 class GaussianHead(LinearHead):
     """A normal with a linear mean and a standard deviation that does not depend on the observation.
 
-    Args:
-        log_std: initial log standard deviation.
-        bounded_mean: squash the mean to (-1, 1), for policies that act in the unit box.
-        min_log_std: lower bound of the log standard deviation; the upper one is 2.
+    `bounded_mean` squashes the mean to (-1, 1), for policies that act in the unit box.
     """
 
     MAX_LOG_STD = 2.0
@@ -127,11 +124,7 @@ class SquashedGaussianHead(LinearHead):
 
 
 def make_head(in_features: int, space: Space, owner: str, log_std: float = 0.0) -> nn.Module:
-    """Return the head of an action space: Discrete, or MultiDiscrete, MultiBinary or Box of one axis.
-
-    Raises:
-        SpaceError: any other space, or one of more choices than a network has outputs for; in the name of `owner`.
-    """
+    """Return the head of an action space; a `SpaceError` in the name of `owner` if there is none."""
     require_few_choices(owner, space)
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(in_features, space)
@@ -154,17 +147,14 @@ class StateDependentHead(nn.Module):
     """A normal with a linear mean, explored by noise phi(obs) theta, theta ~ N(0, std^2) [F, A] (gSDE).
 
     Each env keeps its theta, in standard normal numbers, for `sample_interval` steps, at most to the end of its
-    episode: so actions do not jump from step to step. Over all theta an action is normal, with the variance
+    episode (None): so actions do not jump from step to step. Over all theta an action is normal, with the variance
     phi^2 std^2: updates use this distribution, and need no theta. No gradient reaches the features through the
     variance, as on policy in Stable-Baselines3 (`learn_features=False`); its SAC and TQC let it through. As there, the
     mean of a squashed action is clipped to [-2, 2].
 
     Source: Raffin et al. 2021, Smooth Exploration for Robotic Reinforcement Learning, section 3.
 
-    Args:
-        log_std: initial logarithm of std.
-        squashes: whether actions are tanh of the normal.
-        sample_interval: steps between two draws of theta; None draws at the start of an episode only.
+    `log_std` is the initial logarithm of std; `squashes` is whether actions are tanh of the normal.
     """
 
     def __init__(

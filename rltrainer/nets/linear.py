@@ -29,12 +29,7 @@ _HAS_ONEDNN: bool = torch.backends.mkldnn.is_available() and hasattr(  # type: i
 
 
 def faster_library(instructions: str, maker: str) -> Library:
-    """Return the library that multiplies large float32 matrices faster, by a rule, as no measurement is repeatable.
-
-    Args:
-        instructions: as `torch.backends.cpu.get_cpu_capability()` names them.
-        maker: of the processor, or a text with its name.
-    """
+    """Return the library that multiplies large float32 matrices faster, by a rule, as no measurement is repeatable."""
     is_amd = any(name in maker for name in ("AuthenticAMD", "HygonGenuine"))
     return "onednn" if is_amd and instructions == "AVX512" and _HAS_ONEDNN else "torch"
 

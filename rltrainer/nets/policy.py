@@ -86,10 +86,8 @@ class Policy(nn.Module, metaclass=Constructed):
     passes the `state` of each decision to the next one, and resets the rows of envs that begin an episode. The column
     `state` of a buffer holds the memory before each step; updates reset it where `rollout.begins` is set.
 
-    Args:
-        net: the parts of its networks; None takes the class's defaults.
-        hidden_sizes, activation: replace those of `net`.
-        normalize_obs: standardise float observations by running statistics that are saved with the policy.
+    `net` are the parts of its networks, None takes the class's defaults; `hidden_sizes` and `activation` replace those
+    of `net`. `normalize_obs` standardises float observations by running statistics that are saved with the policy.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
@@ -198,14 +196,11 @@ class Policy(nn.Module, metaclass=Constructed):
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
     ) -> Decision:
-        """Decide for normalised observations; gradients are off.
+        """Decide for normalised observations, a tree [N, ...]; gradients are off.
 
-        Args:
-            obs: tree [N, ...]; a mask is still among its leaves, and encoders leave it out.
-            state: [N, S], the memory of each env; None without one, and at the start where the caller gave none.
-            mask: [N, A] bool, the choices that are allowed; None where all are.
-            explore: sample, if the policy is stochastic.
-            generator: source of randomness; None uses torch's global one.
+        `state` [N, S] is the memory, None without one and where the caller gave none. `mask` [N, A] bool has the
+        allowed choices, None where all are; encoders leave it out of `obs`. With `explore`, a stochastic policy
+        samples. A `generator` of None is torch's global one.
         """
 
     @overload
@@ -219,20 +214,13 @@ class Policy(nn.Module, metaclass=Constructed):
     def act(
         self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Choose actions for raw observations, in the modes (train or eval) of the networks.
+        """Choose actions [N, ...] for raw observations, a tree [N, ...], in the modes (train or eval) of the networks.
 
-        Args:
-            obs: tree [N, ...] on the policy's device.
-            state: [N, S], see `Decision.state`; `initial_state(N)` at the start of an episode.
-            explore: sample, or add the policy's exploration; False chooses greedily.
-            generator: see `decide`.
-
-        Returns:
-            actions [N, ...] in the env's scale, those of a Box within its bounds; with the next state if one was given.
+        Actions are in the env's scale, those of a Box within its bounds. With a `state` [N, S], `initial_state(N)` at
+        the start of an episode, the next state is returned too; a recurrent policy needs one.
 
         Raises:
             NonFiniteError: the networks' preferences are NaN.
-            ParamsError: the policy is recurrent, and there is no state.
             SpaceError: the observations are no tensors of the space.
         """
         if state is None and self.is_recurrent:
@@ -261,9 +249,8 @@ class Policy(nn.Module, metaclass=Constructed):
     ) -> Decision:
         """Normalise raw observations, decide, and explore: `act` for collectors, with all of the decision, unclipped.
 
-        Args:
-            state: [N, S], the memory of the policy or of its exploration.
-            exploration: explores from the greedy action, instead of the policy's own sampling and exploration.
+        `state` is the memory of the policy or of its exploration. `exploration` explores from the greedy action,
+        instead of the policy's own sampling and exploration.
         """
         if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
             with torch.no_grad():
@@ -293,16 +280,12 @@ class Policy(nn.Module, metaclass=Constructed):
         Args:
             obs: one raw observation, or N of them with an axis in front: arrays, or dicts and tuples of them. Keys
                 that only the critic sees may be missing.
-            state: [S] or [N, S], returned with the action before; None begins an episode.
-
-        Returns:
-            the action, or N of them, in the dtype of the action space, those of a Box within its bounds; with the next
-            state, if the policy is recurrent or a state was given.
+            state: [S] or [N, S], returned beside the action before if the policy is recurrent or a state was given;
+                None begins an episode.
 
         Raises:
             SpaceError: the space has no such observation.
             NonFiniteError: an observation holds NaN or infinity.
-            ParamsError: the state has another shape, or the policy has none.
         """
         name = f"{type(self).__name__}.predict"
         batch, is_single = self._to_batch(f"{name}: obs", obs)

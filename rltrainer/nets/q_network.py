@@ -49,7 +49,6 @@ class QNetwork(Policy):
         dueling: separate value and advantage streams (Wang et al. 2016).
         num_outputs: K numbers for each action, whose mean is its value: `critic` returns [B, A, K].
         normalize_reward: see `ActorCritic`; for training in envs.
-        options: see `Policy`; networks are 128-128 and ReLU by default.
     """
 
     default_net = NetParams(hidden_sizes=(128, 128), activation=nn.ReLU)
@@ -112,13 +111,10 @@ Several = Annotated[int, Rule("an integer of at least 2", lambda v: is_int(v) an
 
 
 class CategoricalQNetwork(QNetwork):
-    """Returns as probabilities of fixed atoms, evenly spaced from `v_min` to `v_max`: C51.
+    """Returns as probabilities of `num_atoms` (K) fixed atoms, evenly spaced from `v_min` to `v_max`: C51.
 
-    Args:
-        num_atoms: K; `critic` returns logits [B, A, K].
-        v_min: the lowest atom. The atoms must cover the discounted returns of the env, as they are clipped to them.
-        v_max: the highest atom; -10 to 10 are for the rewards of Atari games, clipped to [-1, 1].
-        options: see `QNetwork`.
+    `critic` returns logits [B, A, K]. The atoms must cover the discounted returns of the env, which are clipped to
+    them; -10 to 10 are for the rewards of Atari games, clipped to [-1, 1].
     """
 
     support: Tensor
@@ -157,12 +153,7 @@ class CategoricalQNetwork(QNetwork):
 
 
 class QuantileQNetwork(QNetwork):
-    """Returns as quantiles, at the midpoints of K equal shares: QR-DQN.
-
-    Args:
-        num_quantiles: K; `critic` returns quantiles [B, A, K].
-        options: see `QNetwork`.
-    """
+    """Returns as `num_quantiles` (K) quantiles, at the midpoints of equal shares: QR-DQN; `critic` is [B, A, K]."""
 
     def __init__(
         self,

@@ -23,12 +23,7 @@ from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, che
 
 
 class RecurrentCell(nn.Module, ABC):
-    """Maps a sequence of features and the memory before it to the memory after each row.
-
-    Args:
-        in_features: F.
-        size: H, the size of the output.
-    """
+    """Maps a sequence of features [L, B, F] and the memory before it to the memory after each row; the output has H."""
 
     num_gates: ClassVar[int]
     num_parts: ClassVar[int]
@@ -41,7 +36,7 @@ class RecurrentCell(nn.Module, ABC):
         self.of_memory = Linear(size, self.num_gates * size)
 
     def forward(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
-        """Return the memory after each row [L, B, S], given features [L, B, F] and the memory before them [B, S].
+        """Return the memory after each row [L, B, S], given features and the memory before the first row [B, S].
 
         The memory is zero before a row where an episode begins, as `begins` [L, B] bool says.
         """
@@ -220,19 +215,12 @@ CellName = Literal["gru", "lstm"]
 class RecurrentActorCritic(Policy):
     """An actor and a state-value critic with memory, for `RecurrentPPO`: encoder, recurrent cell, hidden layers, head.
 
-    The memory of an env [N, S] is that of the actor's cell, followed by that of the critic's.
-
-    Args:
-        cell: "gru" (Cho et al. 2014) or "lstm" (Hochreiter & Schmidhuber 1997).
-        cell_size: size of a cell's output.
-        share_cell: actor and critic share one encoder and one cell.
-        critic_net, normalize_reward: see `ActorCritic`.
-        log_std_init: see `Actor`.
-        options: see `Policy`; layers behind the cell are 64-64 and ReLU by default: its output is bounded, and tanh on
-            top of that saturates where returns are large.
+    The memory of an env [N, S] is that of the actor's cell, followed by that of the critic's, unless `share_cell` makes
+    both share one encoder and cell. `cell_size` is the size of a cell's output. For other options see `ActorCritic`.
     """
 
     extra_specs = LOG_PROB
+    # The output of a cell is bounded, and tanh on top of that saturates where returns are large.
     default_net = NetParams(hidden_sizes=(64, 64), activation=nn.ReLU)
 
     def __init__(
@@ -275,12 +263,10 @@ class RecurrentActorCritic(Policy):
         return torch.zeros(num_envs, size, device=self.device)
 
     def next_state(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Return the memory after each observation [L * N, S].
+        """Return the memory after each observation [L * N, S], given the memory before the first row [N, S].
 
-        Args:
-            obs: normalised, a tree [L * N, ...]: L observations of each of N envs, time first.
-            state: [N, S], the memory before the first row.
-            begins: [L, N] bool, where an episode begins; None for one row in which none does.
+        The normalised observations, a tree [L * N, ...], are L of each of N envs, time first. `begins` [L, N] bool says
+        where an episode begins; None is one row in which none does.
         """
         if begins is None:
             begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
@@ -289,10 +275,7 @@ class RecurrentActorCritic(Policy):
         return torch.cat([part(obs, memory, begins) for part, memory in zip(memories, before, strict=True)], -1)
 
     def distribution(self, state: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution over the allowed actions for the memory after an observation [B, S].
-
-        `mask` [B, A] bool is that of `mask_of`; None where all are allowed.
-        """
+        """Return the distribution over the allowed actions for the memory after an observation [B, S]."""
         distribution: Any = self.actor(self.actor_memory.cell.output(state))
         return distribution if mask is None else distribution.masked(mask)  # type: ignore[no-any-return]  # a head's
 

@@ -39,10 +39,7 @@ class Accumulation:
 class TargetNetwork(nn.Module):
     """A copy of a network that follows it: target <- (1 - tau) * target + tau * online. Always in eval mode.
 
-    Args:
-        online: the network to copy; its device is kept.
-        tau: step towards the online network in (0, 1]; 1 copies it.
-        interval: update at every `interval`-th call only (Mnih et al. 2015 copy every 10,000 gradient steps).
+    With an `interval`, it follows at each `interval`-th call only (Mnih et al. 2015 copy, tau = 1, every 10,000 steps).
     """
 
     num_calls: Tensor
