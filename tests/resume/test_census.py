@@ -36,6 +36,7 @@ EXCEPTIONS = {
     r"\._hooks\.(context|_open|_minibatch)\b": "of the training step under way, and whether hooks are set up",
     r"^trainer\._collected\b": "of the training step under way",
     r"^trainer\._profiler\.": "of one recording, which no resume goes on with",
+    r"^trainer\._checkpoints\._(since|ended_step)$": "where the interval of saves counts from",
     r"state\.phase$": "that the next run continues is what restoring means",
     r"_selection\._(acting|initial|replacing|random|explore)$": "set at the start of every collection",
     r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",
