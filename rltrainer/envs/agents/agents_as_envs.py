@@ -3,7 +3,7 @@
 ```
 TeamEnv       a parallel env's agents as one gymnasium env: observations [A, ...], rewards [A], who is there [A]
 make_vec      n of them, in this process or in workers
-EnvAdapter    seeds each, resets it when nobody is left, brings it back when a run is resumed
+EnvAdapter    seeds each, resets it when all agents are gone, restores it when a run is resumed
 AgentsAsEnvs  [n, A] as n * A rows; where an agent is gone, its row is marked as no transition
 ```
 """
@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.envs.adapter.adapter import EnvAdapter
-from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space, nothing
+from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, missing_extra
@@ -31,6 +31,72 @@ from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int
 
 AGENT, TEAM_RETURN = "agent", "team_return"
+
+OBS, HERE, TERMINATED, TRUNCATED = "obs", "here", "terminated", "truncated"
+"""Leaves of a team's observation: of its agents [A, ...], who acts next, and whose episode just ended [A]."""
+
+_OF_EXTRA = ("pettingzoo", "mpe2")
+
+
+class TeamEnv(OfAllAgents):
+    """Agents with equal spaces: observations, actions, rewards and flags are arrays with an axis A.
+
+    Its episode is `terminated` when all agents are gone. The flags of the agents are in the observation. Numbers in
+    the agents' infos are arrays [A], NaN where they are missing.
+    """
+
+    owner = "AgentsAsEnvs"
+
+    def __init__(self, env: ParallelEnv) -> None:
+        super().__init__(env)
+        all_of = {"observation_space": self.agent_obs_spaces, "action_space": self.agent_action_spaces}
+        for kind, found in all_of.items():
+            for name, space in zip(self.agents, found, strict=True):
+                if space != found[0]:
+                    text = f"the agents' spaces must be equal, as they share a policy; {kind} of {self.agents[0]!r} is"
+                    hint = "Pad them in a wrapper, or use rl.JointEnv."
+                    raise SpaceError(f"AgentsAsEnvs.env: {text} {found[0]}, of {name!r} {space}. {hint}")
+        num_agents = len(self.agents)
+        self.agent_spaces = self.agent_obs_spaces[0], self.agent_action_spaces[0]
+        obs_space, self.action_space = (batch_space(space, num_agents) for space in self.agent_spaces)
+        flags = spaces.MultiBinary(num_agents)
+        self.observation_space = spaces.Dict({OBS: obs_space, HERE: flags, TERMINATED: flags, TRUNCATED: flags})
+        self._absent = map_tree(lambda leaf: np.stack([leaf] * num_agents), absent_obs(self.agent_spaces[0]))
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step with the actions [A, ...]; those of agents that are gone do nothing."""
+        self._act(list(action))
+        return self.joint_obs(), self.reward, not self.here.any(), False, self.joint_info()
+
+    def joint_obs(self) -> dict[str, Any]:
+        """Return the agents' observations [A, ...] and flags [A]."""
+        stacked = map_tree(np.copy, self._absent)
+        for i, obs in enumerate(self.obs):
+            if obs is not None:
+                write_row(stacked, i, obs)
+        flags = {HERE: self.here, TERMINATED: self.terminated, TRUNCATED: self.truncated}
+        return {OBS: stacked, **{name: flag.astype(np.int8) for name, flag in flags.items()}}
+
+    def joint_info(self) -> dict[str, Any]:
+        """Return the numbers in the agents' infos [A]."""
+        info: dict[str, Any] = {}
+        for name, found in self.infos.items():
+            for key, value in found.items():
+                number = as_python(value)
+                if isinstance(number, bool | float) or is_int(number):
+                    info.setdefault(key, np.full(len(self.agents), np.nan))[self.agents.index(name)] = number
+        return info
+
+
+def make_team(make_env: Callable[[], ParallelEnv]) -> TeamEnv:
+    """Make a parallel env, and its team; a `MissingExtraError` if PettingZoo, or its particle envs, are missing."""
+    try:
+        env = make_env()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_EXTRA:
+            raise
+        raise missing_extra("AgentsAsEnvs.env: the factory", "pettingzoo", error) from error
+    return TeamEnv(env)
 
 
 @dataclass
@@ -45,30 +111,30 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
     """A vector env whose rows are the agents of parallel envs: a policy that is trained on it is shared by them all.
 
     Rows are ordered by copy, then by agent: row `c * A + a` is agent a of copy c. An agent's episode ends with its own
-    `terminated` or `truncated`. While other agents of its copy go on, its row waits: nothing happens there, so its
-    cells have `valid=False` and are never sampled, summed or trained on. (A state in which the agent does nothing, for
-    reward 0, would be learned from as if it were asked to act there.) When nobody is left, the copy begins its next
-    episode with the next seed, all rows at once. An agent that comes later, or again, begins an episode then.
+    `terminated` or `truncated`. While other agents of its copy continue, its row waits: its steps have `valid=False`
+    and are never sampled, summed or trained on. (A state in which the agent does nothing, for reward 0, would be
+    learned from as if it were asked to act there.) When all agents are gone, the copy begins its next episode with the
+    next seed, all rows at once. An agent that comes later, or again, begins an episode then.
 
     Returns and lengths are those of single agents. The last step of a copy's episode has `infos["team_return"]` in one
     of its rows: the sum over all agents; `Collector(info_keys=("team_return",))` reads it. Numbers in the agents' own
     infos are in their rows.
 
-    The autoreset mode is SAME_STEP. A run that is resumed repeats the copies' episodes, as `make_vec`'s envs do.
+    The autoreset mode is SAME_STEP. A resumed run repeats the copies' episodes, as it does those of `make_vec`'s envs.
 
     Args:
         env: a factory that returns a new PettingZoo parallel env at each call, all of whose agents have equal spaces.
             A Dict observation may have the leaf `action_mask`.
         num_copies: how many envs; `num_envs` is this times the number of agents.
-        agent_id: whether an observation says whose it is: then it is a Dict with a further leaf `agent`, the index of
-            the agent, which networks see as a one-hot vector. What is no Dict becomes its leaf `observation`.
-        seed: what the seeds of all episodes derive from; None leaves that to the collector.
+        agent_id: whether an observation names its agent: then it is a Dict with a further leaf `agent`, the index of
+            the agent, which networks see as a one-hot vector. An observation that is no Dict becomes the leaf
+            `observation`.
+        seed: the root of the seeds of all episodes; None leaves it to the collector.
         backend: where the copies are stepped, `"sync"` or `"workers"`.
         worker_options: see `make_vec`: `num_workers`, `step_timeout`, ...
 
     Attributes:
         agents: the names of the agents of a copy [A].
-        num_agents: A.
         max_episode_steps: steps after which a copy's episode is truncated; None waits for its end. Collectors set it.
 
     Raises:
@@ -98,19 +164,19 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         backend = checked(owner, "backend", backend, Literal["sync", "workers"])
         self._teams = _LastInfos(make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options))
         try:
-            self._look_at_teams()
+            self._declare()
         except BaseException:
             self._teams.close()
             raise
         self._here: Array = np.zeros((num_copies, self.num_agents), np.bool_)
         self._returns: Array = np.zeros((num_copies, self.num_agents))
-        self._lost: Array = np.zeros(num_copies, np.bool_)  # copies that did not come back when a run was resumed
+        self._lost: Array = np.zeros(num_copies, np.bool_)  # copies that were not restored when a run was resumed
         self._is_first_reset = True
         self.max_episode_steps: int | None = None
 
     @property
     def teams(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """The copies as a vector env, in which each env is a team; what takes its place may wrap it."""
+        """The copies as a vector env, in which each env is a team; a wrapper may take its place."""
         return self._teams.env
 
     @teams.setter
@@ -142,18 +208,23 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         return self._begin(), {}
 
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step all copies with one action per row; those of rows that wait are not looked at.
+        """Step all copies with one action per row; those of rows that wait are ignored.
 
         Returns:
             observations, rewards, terminated, truncated, infos; `infos["final_obs"]` where an episode ended.
 
         Raises:
-            EnvError: a copy fails, or does not tell what an agent is given.
-            SpaceError: an agent is given something else than its spaces, a number and two flags.
+            EnvError: a copy fails, or returns nothing for an agent that acted.
+            SpaceError: an agent's part is something else than its spaces, a number and two flags.
             ParamsError: not one action per row.
         """
+        rows = np.asarray(actions)
+        if rows.shape != self.action_space.shape:
+            rule = f"must have shape {self.action_space.shape}"
+            raise ParamsError(field_error_text(f"{type(self).__name__}.step", "actions", rule, actions))
         acted = self._here
-        step = self._adapter.step(self._by_team(actions), self.max_episode_steps)
+        by_team = rows.reshape(-1, self.num_agents, *rows.shape[1:])
+        step = self._adapter.step(by_team, self.max_episode_steps)
         here, terminated, truncated = (step.next_obs[name] != 0 for name in (HERE, TERMINATED, TRUNCATED))
         restarted = np.zeros_like(self._lost) if step.valid is None else ~step.valid
         is_over, broken = ~here.any(1) | restarted | step.truncated, self._lost | restarted
@@ -178,13 +249,13 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         return dict(to_state(TeamsState(self._adapter.state_dict(), self._returns.copy())))
 
     def load_state_dict(self, state: State) -> None:
-        """Do what `prepare_load` prepares."""
+        """Load what `prepare_load` checks."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a state, and return what brings the copies there: their episodes are repeated.
+        """Check a state, and return what restores the copies: their episodes are repeated.
 
-        A copy that does not come there begins a new episode, with a warning; the next step is no transition of its
+        A copy that cannot be restored begins a new episode, with a warning; the next step is no transition of its
         rows, and ends their episodes.
 
         Raises:
@@ -213,15 +284,17 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         """Close all copies."""
         self._adapter.close()
 
-    def _look_at_teams(self) -> None:
-        """Take over what the copies say of themselves."""
-        owner, envs = type(self).__name__, getattr(self._teams.unwrapped, "envs", [])
-        if len({id(team.parallel_env) for team in envs}) < len(envs):
+    def _declare(self) -> None:
+        """Take over spaces, agents and metadata of the copies."""
+        owner, inner = type(self).__name__, self._teams.unwrapped
+        envs: Any = inner
+        made = getattr(inner, "envs", [])
+        if len({id(team.parallel_env) for team in made}) < len(made):
             raise ParamsError(f"{owner}.env: must return a new env at each call; it returned one twice")
-        self.agents: tuple[Any, ...] = self._ask("agents")
-        space, self.single_action_space = self._ask("agent_spaces")
+        self.agents: tuple[Any, ...] = envs.call("agents")[0]
+        space, self.single_action_space = envs.call("agent_spaces")[0]
         self.num_agents, self.num_envs = len(self.agents), self._teams.num_envs * len(self.agents)
-        self._adapter, self._nothing = EnvAdapter(self._teams), nothing(space)
+        self._adapter, self._absent = EnvAdapter(self._teams), absent_obs(space)
         if self._tells_agent:
             parts = dict(space.spaces) if isinstance(space, spaces.Dict) else space
             if isinstance(space, spaces.Dict) and AGENT in parts:
@@ -234,56 +307,41 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         self.metadata = {**self._teams.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.render_mode = self._teams.render_mode
 
-    def _ask(self, name: str) -> Any:
-        """Return an attribute of the first team, wherever it is."""
-        envs: Any = self._teams.unwrapped
-        return envs.call(name)[0]
-
-    def _by_team(self, actions: Any) -> Array:
-        """Return actions [n, A, ...] of those of the rows."""
-        rows, shape = np.asarray(actions), self.action_space.shape
-        if rows.shape != shape:
-            name = f"{type(self).__name__}.step"
-            raise ParamsError(field_error_text(name, "actions", f"must have shape {shape}", actions))
-        return rows.reshape(-1, self.num_agents, *rows.shape[1:])
-
     def _begin(self) -> Tree:
-        """Look at who acts next; return what each row observes, nothing where nobody is."""
+        """Note which agents act next; return the observation of each row, an absent agent's where it is gone."""
         self._here = self._adapter.obs[HERE] != 0
         return self._rows(self._adapter.obs[OBS], None if self._here.all() else self._here)
 
     def _rows(self, obs: Tree, here: Array | None = None) -> Tree:
-        """Return copies of observations [n, A, ...] as rows [N, ...]; nothing of agents that are not here [n, A]."""
+        """Return copies of observations [n, A, ...] as rows [N, ...], with those of absent agents outside `here`."""
 
-        def as_rows(nothing: Array, leaf: Array) -> Array:
-            rows = leaf.reshape(self.num_envs, *leaf.shape[2:]).astype(nothing.dtype)
+        def as_rows(absent: Array, leaf: Array) -> Array:
+            rows = leaf.reshape(self.num_envs, *leaf.shape[2:]).astype(absent.dtype)
             if here is not None:
-                rows[~here.reshape(-1)] = nothing
+                rows[~here.reshape(-1)] = absent
             return rows
 
-        rows = map_tree(as_rows, self._nothing, obs)
+        rows = map_tree(as_rows, self._absent, obs)
         return self._with_agent(rows, np.tile(np.arange(self.num_agents), len(self._here)))
 
     def _with_agent(self, obs: Any, agent: Any) -> Any:
-        """Return observations, or the parts of their space, that say whose they are, if they shall."""
+        """Return observations, or the parts of their space, with the leaf `agent` if it is wanted."""
         if not self._tells_agent:
             return obs
         return {**(obs if isinstance(obs, dict) else {"observation": obs}), AGENT: agent}
 
     def _infos_of(self, valid: Array, is_over: Array) -> dict[str, Any]:
-        """Return what the agents told, and the return of each team that is done, in its first row that acted."""
+        """Return the agents' numbers, and the return of each team that is done, in its first row that acted."""
         infos: dict[str, Any] = {}
         for key, values in self._teams.infos.items():
             if key[:1] != "_" and getattr(values, "shape", None) == valid.shape:
-                told = np.where(self._teams.infos[f"_{key}"][:, None], values, np.nan).reshape(-1)
-                infos |= {key: told, f"_{key}": ~np.isnan(told)}
+                found = np.where(self._teams.infos[f"_{key}"][:, None], values, np.nan).reshape(-1)
+                infos |= {key: found, f"_{key}": ~np.isnan(found)}
         if is_over.any():
+            returns = np.full(self.num_envs, np.nan)
             rows = np.flatnonzero(is_over) * self.num_agents + valid.argmax(1)[is_over]
-            infos[TEAM_RETURN], infos[f"_{TEAM_RETURN}"] = (
-                np.full(self.num_envs, np.nan),
-                np.zeros(self.num_envs, np.bool_),
-            )
-            infos[TEAM_RETURN][rows], infos[f"_{TEAM_RETURN}"][rows] = self._returns[is_over].sum(1), True
+            returns[rows] = self._returns[is_over].sum(1)
+            infos[TEAM_RETURN], infos[f"_{TEAM_RETURN}"] = returns, np.isin(np.arange(self.num_envs), rows)
         return infos
 
 
@@ -301,99 +359,3 @@ class _LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         result = self.env.step(actions)
         self.infos = result[4]
         return result
-
-
-OBS, HERE, TERMINATED, TRUNCATED = "obs", "here", "terminated", "truncated"
-"""Leaves of a team's observation: those of its agents [A, ...], who acts next, and whose episode just ended [A]."""
-
-_OF_EXTRA = ("pettingzoo", "mpe2")
-
-
-class TeamEnv(gym.Env[Any, Any]):
-    """Agents with equal spaces: observations, actions, rewards and flags are arrays with an axis A.
-
-    Its episode ends when nobody is left; then it is `terminated`. The flags of the agents are in the observation.
-    Numbers in the agents' infos are arrays [A], NaN of those who did not tell.
-
-    Args:
-        env: a parallel env.
-
-    Attributes:
-        agents: their names.
-        agent_spaces: the observation and action space of one agent.
-
-    Raises:
-        ParamsError: it is no parallel env, or has no agents.
-        SpaceError: the agents' spaces are not equal, or not supported.
-    """
-
-    def __init__(self, env: ParallelEnv) -> None:
-        self._agents = Agents("AgentsAsEnvs", env)
-        self.agents, self.parallel_env = self._agents.names, env
-        all_of = {"observation_space": self._agents.observation_spaces, "action_space": self._agents.action_spaces}
-        for kind, found in all_of.items():
-            for name, space in zip(self.agents, found, strict=True):
-                if space != found[0]:
-                    _raise_unequal(kind, (self.agents[0], found[0]), (name, space))
-        self.agent_spaces = self._agents.observation_spaces[0], self._agents.action_spaces[0]
-        flags = spaces.MultiBinary(len(self.agents))
-        obs_space = batch_space(self.agent_spaces[0], len(self.agents))
-        self.observation_space = spaces.Dict({OBS: obs_space, HERE: flags, TERMINATED: flags, TRUNCATED: flags})
-        self.action_space = batch_space(self.agent_spaces[1], len(self.agents))
-        self._nobody = map_tree(lambda leaf: np.stack([leaf] * len(self.agents)), nothing(self.agent_spaces[0]))
-        self.metadata = dict(getattr(env, "metadata", {}))
-        self.render_mode = getattr(env, "render_mode", None)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of all agents."""
-        self._agents.reset(seed, options)
-        return self._obs(), self._info()
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step with the actions [A, ...]; those of agents that are gone do nothing."""
-        agents = self._agents
-        agents.step(list(action))
-        return self._obs(), agents.reward, not agents.here.any(), False, self._info()
-
-    def render(self) -> Any:
-        """Return the frame."""
-        return self.parallel_env.render()
-
-    def close(self) -> None:
-        """Close the env."""
-        self.parallel_env.close()
-
-    def _obs(self) -> dict[str, Any]:
-        agents = self._agents
-        stacked = map_tree(np.copy, self._nobody)
-        for i, obs in enumerate(agents.obs):
-            if obs is not None:
-                write_row(stacked, i, obs)
-        flags = {HERE: agents.here, TERMINATED: agents.terminated, TRUNCATED: agents.truncated}
-        return {OBS: stacked, **{name: flag.astype(np.int8) for name, flag in flags.items()}}
-
-    def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = {}
-        for name, told in self._agents.infos.items():
-            for key, value in told.items():
-                number = as_python(value)
-                if isinstance(number, bool | float) or is_int(number):
-                    info.setdefault(key, np.full(len(self.agents), np.nan))[self.agents.index(name)] = number
-        return info
-
-
-def make_team(make_env: Callable[[], ParallelEnv]) -> TeamEnv:
-    """Make a parallel env, and its team; a `MissingExtraError` if PettingZoo, or its particle envs, are missing."""
-    try:
-        env = make_env()
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _OF_EXTRA:
-            raise
-        raise missing_extra("AgentsAsEnvs.env: the factory", "pettingzoo", error) from error
-    return TeamEnv(env)
-
-
-def _raise_unequal(kind: str, first: tuple[Any, Space], other: tuple[Any, Space]) -> None:
-    text = f"the agents' spaces must be equal, as they share a policy; {kind} of {first[0]!r} is {first[1]}, "
-    hint = "Pad them in a wrapper, or use rl.JointEnv."
-    raise SpaceError(f"AgentsAsEnvs.env: {text}of {other[0]!r} {other[1]}. {hint}")

@@ -2,23 +2,22 @@
 
 from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rltrainer.envs.agents.parallel_env import Agents, Array, ParallelEnv, Space, nothing
+from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, Space, absent_obs
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
 from rltrainer.validation.field_rules import checked
 
 
-class JointEnv(gym.Env[Any, Any]):
-    """One env that observes what all agents observe, and whose action is what all of them do.
+class JointEnv(OfAllAgents):
+    """One env that observes the observations of all agents, and whose action is the actions of all.
 
     - An observation is a Dict with a part for each agent, by name; zeros, or first choices, for an agent that is gone.
     - Actions are one MultiDiscrete or one Box: the agents', one after the other. Masks of the agents are one
-      `action_mask` beside their parts; who is gone may do anything, and nothing comes of it.
-    - The episode ends when nobody is left: `truncated` if one of the last agents was truncated, else `terminated`.
+      `action_mask` beside their parts; an agent that is gone may do anything, without effect.
+    - The episode ends when all agents are gone: `truncated` if one of the last was truncated, else `terminated`.
 
     The agents' spaces may differ, as long as their actions are all choices, or all floats.
 
@@ -36,66 +35,48 @@ class JointEnv(gym.Env[Any, Any]):
         SpaceError: a space is not supported, or actions are partly choices.
     """
 
+    owner = "JointEnv"
+
     def __init__(self, env: ParallelEnv, reward: Literal["sum", "mean"] = "sum") -> None:
         reward = checked("JointEnv", "reward", reward, Literal["sum", "mean"])
-        self._agents = Agents("JointEnv", env)
-        self.agents, self.parallel_env = self._agents.names, env
+        super().__init__(env)
         self._share = 1.0 if reward == "sum" else 1.0 / len(self.agents)
-        self.action_space, self._num_choices = _joint_actions(self._agents)
-        self._shapes = [leaf_shape(space) for space in self._agents.action_spaces]
+        self.action_space, self._num_choices = self._joint_actions()
+        self._shapes = [leaf_shape(space) for space in self.agent_action_spaces]
         self._ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1]
         parts = {name: self._without_mask(i) for i, name in enumerate(self.agents)}
-        self._nothing = [nothing(space) for space in parts.values()]
-        self._has_mask = any(map(has_action_mask, self._agents.observation_spaces))
+        self._absent = [absent_obs(space) for space in parts.values()]
+        self._has_mask = any(map(has_action_mask, self.agent_obs_spaces))
         if self._has_mask:
             parts[ACTION_MASK] = spaces.MultiBinary(sum(self._num_choices))
         self.observation_space = spaces.Dict(parts)
-        self.metadata = dict(getattr(env, "metadata", {}))
-        self.render_mode = getattr(env, "render_mode", None)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of all agents."""
-        super().reset(seed=seed)
-        self._agents.reset(seed, options)
-        return self._obs(), dict(self._agents.infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step with all agents' actions; `info` holds the agents' infos by name."""
-        agents = self._agents
-        parts = np.split(np.asarray(action), self._ends)
-        agents.step(
-            [
-                part.reshape(shape).astype(space.dtype)[()]
-                for part, shape, space in zip(parts, self._shapes, agents.action_spaces, strict=True)
-            ]
-        )
-        is_over, is_cut = not agents.here.any(), bool(agents.truncated.any())
-        reward = float(agents.reward.sum()) * self._share
-        return self._obs(), reward, is_over and not is_cut, is_over and is_cut, dict(agents.infos)
+        parts = zip(np.split(np.asarray(action), self._ends), self._shapes, self.agent_action_spaces, strict=True)
+        self._act([part.reshape(shape).astype(space.dtype)[()] for part, shape, space in parts])
+        is_over, is_cut = not self.here.any(), bool(self.truncated.any())
+        reward = float(self.reward.sum()) * self._share
+        return self.joint_obs(), reward, is_over and not is_cut, is_over and is_cut, self.joint_info()
 
-    def render(self) -> Any:
-        """Return the frame."""
-        return self.parallel_env.render()
+    def joint_info(self) -> dict[str, Any]:
+        """Return the agents' infos by name."""
+        return dict(self.infos)
 
-    def close(self) -> None:
-        """Close the env."""
-        self.parallel_env.close()
-
-    def _obs(self) -> dict[str, Any]:
-        agents = self._agents
-        seen = [nothing if obs is None else obs for obs, nothing in zip(agents.obs, self._nothing, strict=True)]
+    def joint_obs(self) -> dict[str, Any]:
+        """Return the agents' observations by name, and their masks as one."""
+        seen = [absent if obs is None else obs for obs, absent in zip(self.obs, self._absent, strict=True)]
         parts = {
             name: {key: part for key, part in obs.items() if key != ACTION_MASK} if isinstance(obs, dict) else obs
             for name, obs in zip(self.agents, seen, strict=True)
         }
         if self._has_mask:
-            masks = [self._mask(i, obs) for i, obs in enumerate(seen)]
-            parts[ACTION_MASK] = np.concatenate(masks)
+            parts[ACTION_MASK] = np.concatenate([self._mask(i, obs) for i, obs in enumerate(seen)])
         return parts
 
     def _without_mask(self, i: int) -> Space:
         """Return an agent's observation space without its mask; a `SpaceError` if that is not one flag per choice."""
-        space, size = self._agents.observation_spaces[i], self._num_choices[i]
+        space, size = self.agent_obs_spaces[i], self._num_choices[i]
         if not isinstance(space, spaces.Dict) or ACTION_MASK not in space.spaces:
             return space
         if space[ACTION_MASK].shape != (size,):
@@ -105,22 +86,21 @@ class JointEnv(gym.Env[Any, Any]):
 
     def _mask(self, i: int, obs: Any) -> Array:
         """Return which choices an agent has: all if it has no mask, or is gone."""
-        has_mask = self._agents.here[i] and isinstance(obs, dict) and ACTION_MASK in obs
+        has_mask = self.here[i] and isinstance(obs, dict) and ACTION_MASK in obs
         mask: Array = obs[ACTION_MASK] if has_mask else np.ones(self._num_choices[i], np.int8)
         return mask
 
-
-def _joint_actions(agents: Agents) -> tuple[Space, list[int]]:
-    """Return the space of all agents' actions, and how many choices each agent has: none where actions are floats."""
-    found, choices = agents.action_spaces, [num_choices(space) for space in agents.action_spaces]
-    sizes = [size for size in choices if size is not None]
-    if len(sizes) == len(found):
-        starts = [np.broadcast_to(getattr(space, "start", 0), leaf_shape(space)).ravel() for space in found]
-        return spaces.MultiDiscrete(np.concatenate(sizes), start=np.concatenate(starts)), list(map(sum, sizes))
-    if all(isinstance(space, spaces.Box) for space in found):
-        dtype = np.result_type(*(space.dtype for space in found))
-        low, high = (np.concatenate([getattr(space, bound).ravel() for space in found]) for bound in ("low", "high"))
-        return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type), [0] * len(found)
-    named = ", ".join(f"{name!r} {space}" for name, space in zip(agents.names, found, strict=True))
-    rule = "must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of all"
-    raise SpaceError(f"JointEnv.env: actions {rule}; got {named}")
+    def _joint_actions(self) -> tuple[Space, list[int]]:
+        """Return the space of all actions, and how many choices each agent has: none where actions are floats."""
+        found = self.agent_action_spaces
+        sizes = [size for space in found if (size := num_choices(space)) is not None]
+        if len(sizes) == len(found):
+            starts = [np.broadcast_to(getattr(space, "start", 0), leaf_shape(space)).ravel() for space in found]
+            return spaces.MultiDiscrete(np.concatenate(sizes), start=np.concatenate(starts)), list(map(sum, sizes))
+        if all(isinstance(space, spaces.Box) for space in found):
+            dtype = np.result_type(*(space.dtype for space in found))
+            low, high = (np.concatenate([getattr(box, bound).ravel() for box in found]) for bound in ("low", "high"))
+            return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type), [0] * len(found)
+        named = ", ".join(f"{name!r} {space}" for name, space in zip(self.agents, found, strict=True))
+        rule = "must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of all"
+        raise SpaceError(f"JointEnv.env: actions {rule}; got {named}")

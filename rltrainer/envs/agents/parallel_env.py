@@ -1,7 +1,7 @@
-"""PettingZoo's parallel envs: what is asked of them, and their agents, stepped together and looked at one by one."""
+"""PettingZoo's parallel envs: their protocol, and the parent of gymnasium envs that step and check all their agents."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,7 @@ Space = gym.Space[Any]
 
 
 class ParallelEnv(Protocol):
-    """A PettingZoo parallel env: all agents act at the same time. What comes of it are dicts by agent.
+    """A PettingZoo parallel env: all agents act at the same time. Its methods return dicts by agent.
 
     Attributes:
         possible_agents: the names of all agents that there may be.
@@ -46,108 +46,124 @@ class ParallelEnv(Protocol):
         """End the env."""
 
 
-class Agents:
-    """The agents of a parallel env, in the order of `possible_agents`; steps them, and checks what they are given.
-
-    Args:
-        owner: who asks, for errors.
-        env: a parallel env.
+class OfAllAgents(gym.Env[Any, Any]):
+    """A gymnasium env of all agents of a parallel env, in the order of `possible_agents`; its children observe them.
 
     Attributes:
-        names: of the agents [A].
-        observation_spaces, action_spaces: theirs [A]. The leaf `action_mask` of a Dict is a `MultiBinary`.
-        here: [A] bool, who acts next.
-        obs: [A], of those who act next, and of those who acted last; None of others.
-        reward, terminated, truncated: [A], of those who acted last; 0 and False of others.
-        infos: of the agents that told something, by name.
+        agents: the names of the agents [A].
+        agent_obs_spaces, agent_action_spaces: theirs [A]. The leaf `action_mask` of a Dict is a `MultiBinary`.
+        here: [A] bool, the agents that act next.
+        obs: [A], of agents that act next or acted last; None of others.
+        reward, terminated, truncated: [A], of agents that acted last; 0 and False of others.
+        infos: by name, where they are not empty.
 
     Raises:
         ParamsError: it is no parallel env, or has no agents.
         SpaceError: a space is not supported.
     """
 
-    def __init__(self, owner: str, env: ParallelEnv) -> None:
-        _require_parallel(owner, env)
-        self.env, self.names = env, tuple(env.possible_agents)
-        self.observation_spaces = [_with_binary_mask(env.observation_space(name)) for name in self.names]
-        self.action_spaces = [env.action_space(name) for name in self.names]
-        self._obs_spaces = [leaf_spaces(space) for space in self.observation_spaces]
-        self.here = np.zeros(len(self.names), np.bool_)
+    owner: ClassVar[str]
+
+    def __init__(self, env: ParallelEnv) -> None:
+        _require_parallel(self.owner, env)
+        self.parallel_env, self.agents = env, tuple(env.possible_agents)
+        self.agent_obs_spaces = [_with_binary_mask(env.observation_space(name)) for name in self.agents]
+        self.agent_action_spaces = [env.action_space(name) for name in self.agents]
+        self._obs_trees = [leaf_spaces(space) for space in self.agent_obs_spaces]
+        self.metadata, self.render_mode = dict(getattr(env, "metadata", {})), getattr(env, "render_mode", None)
+        self.here = np.zeros(len(self.agents), np.bool_)
         self._num_steps = 0
         self._clear()
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Begin an episode."""
-        obs, infos = self.env.reset(seed=seed, options=options)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of all agents."""
+        super().reset(seed=seed)
+        obs, infos = self.parallel_env.reset(seed=seed, options=options)
         self._num_steps = 0
         self._clear()
         self.here[:] = self._listed()
         if not self.here.any():
             raise EnvError("the env has no agents after its reset: env.agents is empty")
-        for i, name in enumerate(self.names):
+        for i, name in enumerate(self.agents):
             if self.here[i]:
                 self.obs[i] = self._obs_of(i, obs)
             self._keep_info(name, infos)
+        return self.joint_obs(), self.joint_info()
 
-    def step(self, actions: Sequence[Any]) -> None:
-        """Let those who are here act [A]; the actions of others are not looked at."""
+    def joint_obs(self) -> Any:
+        """Return the observation of all agents."""
+        raise NotImplementedError
+
+    def joint_info(self) -> dict[str, Any]:
+        """Return the infos of all agents."""
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """Return the frame."""
+        return self.parallel_env.render()
+
+    def close(self) -> None:
+        """Close the env."""
+        self.parallel_env.close()
+
+    def _act(self, actions: Sequence[Any]) -> None:
+        """Step with the actions of all agents [A]; those of agents that are gone are ignored."""
         listed, acted = self._listed(), self.here.copy()
-        given = {name: action for name, action, is_in in zip(self.names, actions, listed, strict=True) if is_in}
-        obs, rewards, terminations, truncations, infos = self.env.step(given)
+        given = {name: action for name, action, is_in in zip(self.agents, actions, listed, strict=True) if is_in}
+        obs, rewards, terminations, truncations, infos = self.parallel_env.step(given)
         self._num_steps += 1
         self._clear()
         listed = self._listed()
-        for i, name in enumerate(self.names):
+        for i, name in enumerate(self.agents):
             if acted[i]:
                 reward = self._of("rewards", name, rewards)
                 check_reward(f"agent {name!r} reward", reward)
                 if np.shape(reward):
                     raise SpaceError(f"agent {name!r} reward: expected a number, got {describe(reward)}")
-                for kind, values, flags in (
-                    ("terminations", terminations, self.terminated), ("truncations", truncations, self.truncated)
-                ):  # fmt: skip
-                    flag = self._of(kind, name, values)
-                    check_flag(f"agent {name!r} {kind}", flag)
-                    flags[i] = flag
                 self.reward[i] = reward
-                # Who leaves without a word was not at an end of the task.
-                self.truncated[i] |= not listed[i] and not self.terminated[i]
+                self.terminated[i] = self._flag("terminations", name, terminations)
+                # An agent that leaves without a flag was not at an end of the task.
+                is_cut = self._flag("truncations", name, truncations)
+                self.truncated[i] = is_cut or (not listed[i] and not self.terminated[i])
             self.here[i] = listed[i] and not (self.terminated[i] or self.truncated[i])
-            # Nobody looks at what a terminated agent observes last, and not every env tells it.
+            # The last observation of a terminated agent is not used, and not every env returns it.
             if self.here[i] or self.truncated[i] or (acted[i] and name in obs):
                 self.obs[i] = self._obs_of(i, obs)
             self._keep_info(name, infos)
 
     def _clear(self) -> None:
-        num_agents = len(self.names)
+        num_agents = len(self.agents)
         self.obs: list[Tree | None] = [None] * num_agents
         self.reward = np.zeros(num_agents)
         self.terminated, self.truncated = np.zeros(num_agents, np.bool_), np.zeros(num_agents, np.bool_)
         self.infos: dict[Any, dict[str, Any]] = {}
 
     def _listed(self) -> list[bool]:
-        """Return who is in the env's list [A]."""
-        listed = set(self.env.agents)
-        if strangers := listed.difference(self.names):
-            names = ", ".join(map(repr, self.names))
+        """Return which agents are in the env's list [A]."""
+        listed = set(self.parallel_env.agents)
+        if strangers := listed.difference(self.agents):
+            names = ", ".join(map(repr, self.agents))
             raise EnvError(f"agent {min(strangers, key=str)!r} is in env.agents, but not in possible_agents: {names}")
-        return [name in listed for name in self.names]
+        return [name in listed for name in self.agents]
 
     def _of(self, kind: str, name: Any, values: Any) -> Any:
-        """Return what an agent is given."""
-        if not isinstance(values, dict) or name not in values:
-            found = (
-                f"those of {', '.join(map(repr, values)) or 'nobody'}" if isinstance(values, dict) else describe(values)
-            )
-            when = f"step {self._num_steps} of the episode" if self._num_steps else "the reset"
-            raise EnvError(f"agent {name!r}: missing in the {kind} of {when}; they are {found}")
-        return values[name]
+        """Return an agent's part of a dict that the env returned."""
+        if isinstance(values, dict) and name in values:
+            return values[name]
+        of_whom = f"those of {', '.join(map(repr, values)) or 'nobody'}" if isinstance(values, dict) else ""
+        when = f"step {self._num_steps} of the episode" if self._num_steps else "the reset"
+        raise EnvError(f"agent {name!r}: missing in the {kind} of {when}; they are {of_whom or describe(values)}")
+
+    def _flag(self, kind: str, name: Any, values: Any) -> bool:
+        flag = self._of(kind, name, values)
+        check_flag(f"agent {name!r} {kind}", flag)
+        return bool(flag)
 
     def _obs_of(self, i: int, all_obs: Any) -> Tree:
-        space, obs = self._obs_spaces[i], self._of("observations", self.names[i], all_obs)
+        space, obs = self._obs_trees[i], self._of("observations", self.agents[i], all_obs)
         if isinstance(space, dict) and ACTION_MASK in space and isinstance(obs, dict) and ACTION_MASK in obs:
             obs = {**obs, ACTION_MASK: (np.asarray(obs[ACTION_MASK]) != 0).astype(np.int8)}
-        check_obs(f"agent {self.names[i]!r} obs", space, obs)
+        check_obs(f"agent {self.agents[i]!r} obs", space, obs)
         return obs
 
     def _keep_info(self, name: Any, infos: Any) -> None:
@@ -156,8 +172,8 @@ class Agents:
             self.infos[name] = info
 
 
-def nothing(space: Space) -> Tree:
-    """Return what stands for an observation where nobody observes: zeros, or first choices; all actions are allowed."""
+def absent_obs(space: Space) -> Tree:
+    """Return the observation of an agent that is gone: zeros, or first choices; all actions are allowed."""
 
     def of_leaf(leaf: Space) -> Array:
         first = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
@@ -169,10 +185,13 @@ def nothing(space: Space) -> Tree:
     return tree
 
 
+_METHODS = ("reset", "step", "observation_space", "action_space")  # `agents` may come with the reset
+
+
 def is_parallel(env: object) -> bool:
     """Return whether this is a parallel env, and no class or factory of them."""
-    needed = ("possible_agents", "reset", "step", "observation_space", "action_space")
-    return not isinstance(env, type | gym.Env | gym.vector.VectorEnv) and all(hasattr(env, name) for name in needed)
+    is_other = isinstance(env, type | gym.Env | gym.vector.VectorEnv)
+    return not is_other and all(hasattr(env, name) for name in ("possible_agents", *_METHODS))
 
 
 def _require_parallel(owner: str, env: Any) -> None:
@@ -184,12 +203,10 @@ def _require_parallel(owner: str, env: Any) -> None:
         hint = "An env of one agent goes to rl.make_vec."
     elif callable(env):
         hint = "Call it: this is what makes one."
-    needed = ("reset", "step", "observation_space", "action_space")  # `agents` may come with the reset
-    if hint or not all(hasattr(env, name) for name in needed):
+    if hint or not all(hasattr(env, name) for name in _METHODS):
         raise ParamsError(field_error_text(owner, "env", "must be a PettingZoo parallel env", env, hint))
-    if not getattr(env, "possible_agents", None):
-        rule, found = "must name at least one agent", getattr(env, "possible_agents", None)
-        raise ParamsError(field_error_text(owner, "env.possible_agents", rule, found))
+    if not (found := getattr(env, "possible_agents", None)):
+        raise ParamsError(field_error_text(owner, "env.possible_agents", "must name at least one agent", found))
 
 
 def _with_binary_mask(space: Space) -> Space:
