@@ -18,16 +18,130 @@ from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, as_python, checked, is_int
 
-UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_per_episode", "num_threads"}
-"""Arguments that ALE's vector env has: those of a single game, and how many threads play."""
-
 Array = np.ndarray[Any, Any]
 Seed = Annotated[int, Rule("an integer in [0, 2**31)", lambda v: is_int(v) and 0 <= v < 2**31)]
+
+UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_per_episode", "num_threads"}
+"""Arguments of ALE's vector env: those of a single game, and how many threads play."""
+
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "noop_max": (NonNegativeInt, 30), "frame_skip": (PositiveInt, 4), "screen_size": (PositiveInt, 84),
+    "terminal_on_life_loss": (Flag, True), "clip_reward": (Flag, True), "fire_on_reset": (Flag, True),
+    "frame_stack": (PositiveInt, 4),
+}  # fmt: skip
+"""Rule and default of each option of an `AtariWrapper`."""
+
+
+class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
+    """Observes the last frames of an Atari game in gray, uint8 [frame_stack, screen_size, screen_size].
+
+        envs = rl.make_vec("ALE/Pong-v5", 8, wrappers=[rl.AtariWrapper])
+        as_scored = functools.partial(rl.AtariWrapper, terminal_on_life_loss=False, clip_reward=False)
+        test_envs = rl.make_vec("ALE/Pong-v5", 10, wrappers=[as_scored])
+
+    `make_vec` lets ALE's own vector env do all of it, in threads, unless an argument asks for single envs.
+    Those are wrapped in gymnasium's `AtariPreprocessing` and `FrameStackObservation`, which need OpenCV; the same
+    actions lead to the same frames in both. Defaults are those of Stable-Baselines3; Machado et al. (2018) argue
+    against some of them.
+
+    Args:
+        env: a game that skips no frames itself, such as `gym.make("ALE/Pong-v5", frameskip=1)`.
+        noop_max: a game begins with a random number of frames without action, at most this many.
+        frame_skip: frames of one env step; the brighter of the last two is observed at each pixel.
+        screen_size: height and width of the observed frames.
+        terminal_on_life_loss: a lost life terminates the episode, and the next episode continues the game; False:
+            episodes are whole games.
+        clip_reward: rewards are -1, 0 or 1, their signs; False: points of the game.
+        fire_on_reset: games that have a FIRE begin with it, as some wait for it. Not lives.
+        frame_stack: the number of frames; an episode begins with its first frame repeated.
+
+    Raises:
+        ParamsError: an argument breaks its rule, or the env is no game of ALE, or skips frames.
+        MissingExtraError: OpenCV is not installed.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        noop_max: int = 30,
+        frame_skip: int = 4,
+        screen_size: int = 84,
+        terminal_on_life_loss: bool = True,
+        clip_reward: bool = True,
+        fire_on_reset: bool = True,
+        frame_stack: int = 4,
+    ) -> None:
+        options = atari_options(
+            noop_max=noop_max, frame_skip=frame_skip, screen_size=screen_size, frame_stack=frame_stack,
+            terminal_on_life_loss=terminal_on_life_loss, clip_reward=clip_reward, fire_on_reset=fire_on_reset,
+        )  # fmt: skip
+        if getattr(env.unwrapped, "_frameskip", None) != 1:
+            rule, hint = "must be a game of ALE that skips no frames", "Make it with frameskip=1."
+            raise ParamsError(field_error_text("AtariWrapper", "env", rule, env, hint))
+        try:
+            game = wrappers.AtariPreprocessing(env, options["noop_max"], options["frame_skip"], options["screen_size"])
+        except gym.error.DependencyNotInstalled as error:
+            text = f"AtariWrapper: single games need OpenCV. {install_extra('atari')}"
+            raise MissingExtraError(text) from error
+        played = _Game(game, options["terminal_on_life_loss"], options["clip_reward"], options["fire_on_reset"])
+        super().__init__(wrappers.FrameStackObservation(played, options["frame_stack"]))
+
+
+class _Game(gym.Wrapper[Any, Any, Any, Any]):
+    """A game whose lost lives may end episodes, whose rewards may be clipped, and that may begin with FIRE."""
+
+    def __init__(self, env: gym.Env[Any, Any], counts_lives: bool, clips: bool, fires: bool) -> None:
+        super().__init__(env)
+        game: Any = env.unwrapped
+        self._counts_lives, self._clips = counts_lives, clips
+        meanings = game.get_action_meanings()
+        self._fire = meanings.index("FIRE") if fires and "FIRE" in meanings else None
+        self._lost_life = False
+        self._obs: Any = None
+        self._info: dict[str, Any] = {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game, or continue the one in which a life was lost; a seed does not change that."""
+        if self._lost_life:
+            self._lost_life = False
+            return self._obs, self._info
+        self._obs, self._info = self.env.reset(seed=seed, options=options)
+        if self._fire is not None:
+            self._obs, _, terminated, truncated, self._info = self.env.step(self._fire)
+            if terminated or truncated:
+                self._obs, self._info = self.env.reset(options=options)
+        self._lives = self._info["lives"]
+        return self._obs, self._info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the game; the loss of a life that is not the last one may terminate the episode."""
+        self._obs, reward, terminated, truncated, self._info = self.env.step(action)
+        lives, self._lives = self._lives, self._info["lives"]
+        self._lost_life = self._counts_lives and 0 < self._lives < lives and not (terminated or truncated)
+        reward = float(np.sign(float(reward))) if self._clips else reward
+        return self._obs, reward, terminated or self._lost_life, truncated, self._info
+
+
+def atari_options(**given: Any) -> dict[str, Any]:
+    """Return all options of an `AtariWrapper`, checked."""
+    return {
+        name: checked("AtariWrapper", name, given.get(name, default), rule) for name, (rule, default) in OPTIONS.items()
+    }
+
+
+def atari_options_of(wrapper: Any) -> dict[str, Any] | None:
+    """Return the options of an `AtariWrapper`, or of a `functools.partial` of it; None for all other wrappers."""
+    if wrapper is AtariWrapper:
+        return atari_options()
+    if isinstance(wrapper, partial) and wrapper.func is AtariWrapper and not wrapper.args:
+        return atari_options(**wrapper.keywords) if wrapper.keywords.keys() <= OPTIONS.keys() else None
+    return None
 
 
 @dataclass
 class GamesState:
-    """State of an `AtariVectorEnv`: what was played in each running game, and where that leads.
+    """State of an `AtariVectorEnv`: the actions of each running game, and where they lead.
 
     Args:
         seeds: of the games [N].
@@ -47,11 +161,12 @@ class GamesState:
 class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """Plays N games, and does to each what an `AtariWrapper` does.
 
-    Where a life was lost, a masked reset goes on with the game, whatever the seed.
+    Where a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
+    game began, as an episode may be one life of it.
 
     Args:
-        num_envs: how many.
-        game: of ALE's vector env: `game`, and what is `UNDERSTOOD`.
+        num_envs: N.
+        game: of ALE's vector env: `game`, and the `UNDERSTOOD`.
         options: of an `AtariWrapper`.
 
     Attributes:
@@ -78,12 +193,12 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._obs: Array = np.zeros(self.observation_space.shape or (), np.uint8)
         self._lives, self._age = np.zeros(num_envs, np.int32), np.zeros(num_envs, np.int64)
         self._is_reset = False
-        self._goes_on = np.zeros(num_envs, np.bool_)  # a life was lost in the last step, and the game is not over
+        self._lost_life = np.zeros(num_envs, np.bool_)  # in the last step, and the game is not over
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin all games anew; or of `options["reset_mask"]` [N] those in which no life was just lost.
+        """Begin all games; or of `options["reset_mask"]` [N] those in which no life was just lost.
 
         Args:
             seed: one per env; an integer `s` stands for `s, s + 1, ...`.
@@ -93,18 +208,18 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             the current observations of all envs, and infos.
         """
         info: dict[str, Any] = {}
-        everyone = np.ones(self.num_envs, np.bool_)
-        mask = (options or {}).get("reset_mask", everyone)
-        due = mask if mask is everyone else mask & ~self._goes_on
+        every = np.ones(self.num_envs, np.bool_)
+        mask = (options or {}).get("reset_mask", every)
+        due = mask if mask is every else mask & ~self._lost_life
         first = as_python(seed)
         seeds: Any = [first + n for n in range(self.num_envs)] if is_int(first) else seed
         for n in np.flatnonzero(due).tolist():
             given = None if seeds is None else seeds[n]
             self._seeds[n], self._actions[n] = draw_seed() if given is None else int(given) % 2**31, bytearray()
-        self._obs = self._obs.copy()  # the last one is whoever's it was returned to
+        self._obs = self._obs.copy()  # the caller may keep the last one
         if due.any():
             self._obs, info = self._begin(due)
-        self._age[mask], self._goes_on[mask] = 0, False
+        self._age[mask], self._lost_life[mask] = 0, False
         self._restart_stacks()
         return self._obs, info
 
@@ -125,21 +240,21 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             played.append(action)
         self._obs, reward, over, truncated, info = self._games.step(actions)
         lives, self._lives = self._lives, info["lives"]
-        # Some games have none left for a while before they are over.
+        # Some games have no lives left for a while before they are over.
         is_lost = (self._lives < lives) & (self._lives > 0) & ~over & ~truncated
-        self._goes_on = is_lost & self._counts_lives
+        self._lost_life = is_lost & self._counts_lives
         self._age += 1
         self._restart_stacks()
-        return self._obs, reward.astype(np.float64), over | self._goes_on, truncated, info
+        return self._obs, reward.astype(np.float64), over | self._lost_life, truncated, info
 
     def state_dict(self) -> State:
-        """Return what was played."""
+        """Return the seeds and actions of the running games."""
         actions = [np.frombuffer(bytes(played), np.uint8).copy() for played in self._actions]
-        flags = self._age.tolist(), self._goes_on.tolist()
+        flags = self._age.tolist(), self._lost_life.tolist()
         return dict(to_state(GamesState(list(self._seeds), actions, *flags, self._checks())))
 
     def load_state_dict(self, state: State) -> None:
-        """Do what `prepare_load` prepares."""
+        """Load what `prepare_load` checks."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
@@ -159,7 +274,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         def load() -> None:
             self._seeds, self._actions = list(found.seeds), [bytearray(played.tobytes()) for played in found.actions]
             self._play(found.actions)
-            self._age, self._goes_on = np.array(found.age, np.int64), np.array(found.goes_on, np.bool_)
+            self._age, self._lost_life = np.array(found.age, np.int64), np.array(found.goes_on, np.bool_)
             self._restart_stacks()
             if differing := [n for n, check in enumerate(self._checks()) if check != found.checks[n]]:
                 text = f"envs {differing} came to other frames than before: was it another version of ale-py?"
@@ -180,20 +295,18 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return obs, info
 
     def _play(self, actions: list[Array]) -> None:
-        """Play games from their beginnings so that all arrive together; before its beginning one plays anything."""
-        num_steps = max(map(len, actions))
-        begins = np.array([num_steps - len(played) for played in actions])
+        """Play games from their beginnings so that all arrive together; before its beginning a game plays anything."""
+        begins = np.array([max(map(len, actions)) - len(played) for played in actions])
+        table = np.zeros((max(map(len, actions)), self.num_envs), np.int64)
+        for n, played in enumerate(actions):
+            table[begins[n] :, n] = played
         self._obs, _ = self._begin(np.ones(self.num_envs, np.bool_))
-        for number in range(num_steps):
+        for number in range(len(table) + 1):
             if number and (begins == number).any():
-                self._begin(begins == number)
-            row = [
-                played[number - begin] if number >= begin else 0 for played, begin in zip(actions, begins, strict=True)
-            ]
-            self._obs, *_, info = self._games.step(np.array(row, np.int64))
-            self._lives = info["lives"]
-        if num_steps and (begins == num_steps).any():
-            self._obs, _ = self._begin(begins == num_steps)
+                self._obs, _ = self._begin(begins == number)
+            if number < len(table):
+                self._obs, *_, info = self._games.step(table[number])
+                self._lives = info["lives"]
 
     def _restart_stacks(self) -> None:
         """Repeat the first frame of young episodes, as stacks of single envs and of buffers do, in place."""
@@ -203,122 +316,3 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _checks(self) -> list[int]:
         return [zlib.crc32(frames.tobytes()) for frames in self._obs]
-
-
-RULES: dict[str, Any] = {
-    "noop_max": NonNegativeInt, "frame_skip": PositiveInt, "screen_size": PositiveInt, "terminal_on_life_loss": Flag,
-    "clip_reward": Flag, "fire_on_reset": Flag, "frame_stack": PositiveInt,
-}  # fmt: skip
-DEFAULTS: dict[str, Any] = {
-    "noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": True, "clip_reward": True,
-    "fire_on_reset": True, "frame_stack": 4,
-}  # fmt: skip
-
-
-class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """Observes the last frames of an Atari game in gray, uint8 [frame_stack, screen_size, screen_size].
-
-        envs = rl.make_vec("ALE/Pong-v5", 8, wrappers=[rl.AtariWrapper])
-        as_scored = functools.partial(rl.AtariWrapper, terminal_on_life_loss=False, clip_reward=False)
-        test_envs = rl.make_vec("ALE/Pong-v5", 10, wrappers=[as_scored])
-
-    `make_vec` has ALE's own vector env do all of it, in threads, unless an argument asks for single envs.
-    Those are wrapped in gymnasium's `AtariPreprocessing` and `FrameStackObservation`, which need OpenCV; the same
-    actions lead to the same frames in both. Defaults are those of Stable-Baselines3, and Machado et al. (2018) tell
-    what speaks against some of them.
-
-    Args:
-        env: a game that skips no frames itself, such as `gym.make("ALE/Pong-v5", frameskip=1)`.
-        noop_max: a game begins with a random number of frames without action, at most this many.
-        frame_skip: frames of one env step; the brighter of the last two is observed at each pixel.
-        screen_size: height and width of what is observed.
-        terminal_on_life_loss: a lost life terminates the episode, and the next episode goes on with the game where it
-            is; False: episodes are whole games.
-        clip_reward: rewards are -1, 0 or 1, their signs; False: points of the game.
-        fire_on_reset: games that have a FIRE begin with it, as some wait for it. Not lives.
-        frame_stack: the number of frames; an episode begins with its first frame repeated.
-
-    Raises:
-        ParamsError: an argument breaks its rule, or the env is no game of ALE, or skips frames.
-        MissingExtraError: OpenCV is not installed.
-    """
-
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        noop_max: int = DEFAULTS["noop_max"],
-        frame_skip: int = DEFAULTS["frame_skip"],
-        screen_size: int = DEFAULTS["screen_size"],
-        terminal_on_life_loss: bool = DEFAULTS["terminal_on_life_loss"],
-        clip_reward: bool = DEFAULTS["clip_reward"],
-        fire_on_reset: bool = DEFAULTS["fire_on_reset"],
-        frame_stack: int = DEFAULTS["frame_stack"],
-    ) -> None:
-        options = atari_options(
-            noop_max=noop_max, frame_skip=frame_skip, screen_size=screen_size, frame_stack=frame_stack,
-            terminal_on_life_loss=terminal_on_life_loss, clip_reward=clip_reward, fire_on_reset=fire_on_reset,
-        )  # fmt: skip
-        if getattr(env.unwrapped, "_frameskip", None) != 1:
-            rule, hint = "must be a game of ALE that skips no frames", "Make it with frameskip=1."
-            raise ParamsError(field_error_text("AtariWrapper", "env", rule, env, hint))
-        try:
-            game = wrappers.AtariPreprocessing(env, options["noop_max"], options["frame_skip"], options["screen_size"])
-        except gym.error.DependencyNotInstalled as error:
-            text = f"AtariWrapper: single games need OpenCV. {install_extra('atari')}"
-            raise MissingExtraError(text) from error
-        played = _Game(game, options["terminal_on_life_loss"], options["clip_reward"], options["fire_on_reset"])
-        super().__init__(wrappers.FrameStackObservation(played, options["frame_stack"]))
-
-
-class _Game(gym.Wrapper[Any, Any, Any, Any]):
-    """A game whose lost lives may end episodes, whose rewards may be clipped, and that may begin with FIRE."""
-
-    def __init__(self, env: gym.Env[Any, Any], counts_lives: bool, clips: bool, fires: bool) -> None:
-        super().__init__(env)
-        game: Any = env.unwrapped
-        self._counts_lives, self._clips = counts_lives, clips
-        self._fire = game.get_action_meanings().index("FIRE") if fires and has_fire(game) else None
-        self._goes_on = False  # after the loss of a life
-        self._obs: Any = None
-        self._info: dict[str, Any] = {}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a game, or go on with the one in which a life was lost; a seed does not change that."""
-        if self._goes_on:
-            self._goes_on = False
-            return self._obs, self._info
-        self._obs, self._info = self.env.reset(seed=seed, options=options)
-        if self._fire is not None:
-            self._obs, _, terminated, truncated, self._info = self.env.step(self._fire)
-            if terminated or truncated:
-                self._obs, self._info = self.env.reset(options=options)
-        self._lives = self._info["lives"]
-        return self._obs, self._info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the game; the loss of a life that is not the last one terminates the episode, if it is to."""
-        self._obs, reward, terminated, truncated, self._info = self.env.step(action)
-        lives, self._lives = self._lives, self._info["lives"]
-        self._goes_on = self._counts_lives and 0 < self._lives < lives and not (terminated or truncated)
-        reward = float(np.sign(float(reward))) if self._clips else reward
-        return self._obs, reward, terminated or self._goes_on, truncated, self._info
-
-
-def has_fire(game: Any) -> bool:
-    """Return whether a game has a FIRE action."""
-    return "FIRE" in game.get_action_meanings()
-
-
-def atari_options(**given: Any) -> dict[str, Any]:
-    """Return all options of an `AtariWrapper`, checked."""
-    return {name: checked("AtariWrapper", name, value, RULES[name]) for name, value in (DEFAULTS | given).items()}
-
-
-def atari_options_of(wrapper: Any) -> dict[str, Any] | None:
-    """Return the options that an `AtariWrapper`, or a `functools.partial` of it, wraps with; None for all others."""
-    if wrapper is AtariWrapper:
-        return dict(DEFAULTS)
-    if isinstance(wrapper, partial) and wrapper.func is AtariWrapper and not wrapper.args:
-        return atari_options(**wrapper.keywords) if wrapper.keywords.keys() <= DEFAULTS.keys() else None
-    return None
