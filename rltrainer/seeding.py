@@ -11,20 +11,14 @@ from torch import Tensor
 from rltrainer.errors import CheckpointError
 from rltrainer.validation.field_rules import Rule, checked, is_int
 
-GENERATOR_STATE_SIZES = (16, 5056)
-"""Bytes of the state of a generator on CUDA and on the CPU."""
+GENERATOR_STATE_SIZES = (16, 5056)  # bytes, on CUDA and on the CPU
 
 Integer = Annotated[int, Rule("an integer", is_int)]
-MAX_SEED = 2**64 - 1
-"""Of torch's generators."""
+MAX_SEED = 2**64 - 1  # of torch's generators
 
 
 def seed(n: int) -> None:
-    """Seed torch, numpy and python: what networks are initialised from, and every generator nobody seeded.
-
-    Raises:
-        ParamsError: `n` is no integer.
-    """
+    """Seed torch, numpy and python, for the initialisation of networks and generators without a seed of their own."""
     n = checked("seed", "n", n, Integer)
     random.seed(n)
     np.random.seed(n % 2**32)
@@ -32,11 +26,9 @@ def seed(n: int) -> None:
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
-    """Return the seed of the stream named by `path`, in [0, 2**31).
-
-    A hash, not an offset: neighbouring seeds and neighbouring envs share no stream, and a stream's seed does not
-    depend on which others exist. 31 bits, because envs hand their seed to old C code.
-    """
+    """Return the seed of the stream named by `path`, in [0, 2**31)."""
+    # A hash, not an offset: neighbouring seeds and envs share no stream, and a stream's seed does not depend on which
+    # others exist. 31 bits, because envs hand their seed to old C code.
     text = "/".join(map(str, (seed, *path)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % 2**31
 
@@ -62,11 +54,7 @@ def _in_range(seed: int) -> int:
 
 
 def check_generator(name: str, generator: torch.Generator, state: object) -> None:
-    """Check that a state fits this generator; one of another kind of device will do.
-
-    Raises:
-        CheckpointError: it does not; the text begins with `name`.
-    """
+    """Raise a `CheckpointError` unless a state is one of this generator's, or of another kind of device."""
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.ndim != 1:
         found = f"{state.dtype} {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         raise CheckpointError(f"{name}: expected the state of a generator, found {found}")
@@ -80,10 +68,7 @@ def check_generator(name: str, generator: torch.Generator, state: object) -> Non
 
 
 def set_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a generator from a state that was checked.
-
-    Random numbers of other kinds of device cannot go on here; their generator's state becomes the seed.
-    """
+    """Restore a generator from a state that was checked; one of another kind of device becomes the seed."""
     if len(state) == len(generator.get_state()):
         generator.set_state(state.cpu())
     else:

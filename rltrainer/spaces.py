@@ -12,18 +12,12 @@ from rltrainer.errors import SpaceError, field_error_text, readable
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import is_int
 
-MAX_BOX_SIZE, MAX_AXES = 2**26, 32
-"""Numbers in one value of a Box in a file, and its axes: more than any observation has."""
-
-FREE_BOX_SIZE = 2**20
-"""Numbers that all Boxes of a file may have, however short it is."""
-
+# More numbers and axes than any observation has: one value of a Box in a file; all Boxes of a short file.
+MAX_BOX_SIZE, MAX_AXES, FREE_BOX_SIZE = 2**26, 32, 2**20
+# Each choice of an action space is an output of a policy's network.
 MAX_CHOICES = 2**24
-"""Choices of an action space, each of which is an output of a policy's network."""
-
+# float32 rounds off this share of the larger bound in `low + (high - low) * x`: two units in the last place of twice it.
 ROUNDING = 4 * 2.0**-23
-"""The share of the larger bound that float32 rounds off `low + (high - low) * x`: two units in the last place of twice
-that bound."""
 
 ACTION_MASK = "action_mask"
 """The key of a Dict observation's leaf that says which discrete actions are allowed."""
@@ -36,11 +30,7 @@ LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBi
 
 
 def leaf_spaces(space: gym.Space[Any]) -> Tree:
-    """Return the space as a tree of its leaf spaces.
-
-    Raises:
-        SpaceError: a part of it is not Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
-    """
+    """Return the space as a tree of its leaf spaces; raise a `SpaceError` for a part of another kind."""
     if isinstance(space, spaces.Dict):
         return {key: leaf_spaces(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -55,8 +45,6 @@ def leaf_spaces(space: gym.Space[Any]) -> Tree:
 def stored_dtype(space: gym.Space[Any]) -> torch.dtype:
     """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own.
 
-    PyTorch computes with no unsigned integers of more than 8 bits: these are held by signed ones of twice as many.
-
     Raises:
         SpaceError: the space is a Box of uint64, for which there is none.
     """
@@ -68,6 +56,7 @@ def stored_dtype(space: gym.Space[Any]) -> torch.dtype:
     if space.dtype == np.uint64:
         hint = "Give the env another dtype in a wrapper: int64, or float32."
         raise SpaceError(f"unsupported space {readable(space)}: must not be a Box of uint64. {hint}")
+    # PyTorch computes with no unsigned integers of more than 8 bits: signed ones of twice as many hold these.
     return _SIGNED.get(np.dtype(space.dtype)) or torch.from_numpy(np.empty(0, space.dtype)).dtype
 
 
@@ -130,15 +119,8 @@ def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def check_claims(plain: Any, num_bytes: int) -> None:
-    """Check how many numbers all Boxes in plain data have, wherever they stand, before one is made.
-
-    Args:
-        plain: what a file holds.
-        num_bytes: its length. Who stores or learns from observations of N numbers has not many fewer bytes.
-
-    Raises:
-        SpaceError: they have more than `FREE_BOX_SIZE`, and than four for each byte.
-    """
+    """Raise a `SpaceError` if the Boxes in a file's plain data have too many numbers, before one is made."""
+    # A file that stores or learns from observations of N numbers has not many fewer bytes than N.
     limit, total, waiting = max(FREE_BOX_SIZE, 4 * num_bytes), 0, [plain]
     while waiting:
         each = waiting.pop()
@@ -160,11 +142,7 @@ def _box_size(plain: dict[str, Any]) -> int:
 
 
 def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
-    """Rebuild a space from `to_plain`; only the names listed here are known, nothing is looked up.
-
-    Raises:
-        SpaceError: the description is not one of `to_plain`'s.
-    """
+    """Rebuild a space from `to_plain`, or raise a `SpaceError`; only the names listed here are known."""
     try:
         match plain["space"]:
             case "Dict":
@@ -200,9 +178,7 @@ def describe_mismatch(
 ) -> str | None:
     """Return a sentence that begins with `what` if two spaces differ, else None.
 
-    Args:
-        with_bounds: whether the bounds of a Box must be equal too, as those of actions must; else only kind, shape,
-            dtype and choices are compared.
+    Kind, shape, dtype and choices are compared, the bounds of a Box only `with_bounds`, as those of actions must be.
     """
     text = f"{what}: expected {expected}, found {found}"
     if _signature(expected) != _signature(found):
@@ -219,10 +195,7 @@ def describe_mismatch(
 
 
 class ValueRange:
-    """The numbers that values of a leaf space may be, made once to be asked of many values at once.
-
-    The bounds of a Box of floats are widened by what float32 rounds off; an infinite bound excludes nothing.
-    """
+    """The range of values of a leaf space; bounds of floats are widened by what float32 rounds off."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
@@ -243,7 +216,7 @@ class ValueRange:
                 return
             largest = np.max([np.where(np.isfinite(bound), np.abs(bound), 0) for bound in limits], axis=0)
             limits = [limits[0] - largest * np.float32(ROUNDING), limits[1] + largest * np.float32(ROUNDING)]
-        # One number is compared in half the time of a row of them.
+        # A comparison with one number takes half the time of one with a row of them.
         self._limits = [_shortest(bound) for bound in limits]
 
     def holds(self, values: Array) -> bool:

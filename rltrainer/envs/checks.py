@@ -12,13 +12,9 @@ from rltrainer.tree import Tree
 
 
 class StepCheck:
-    """Checks what a vector env's steps return: the first wholly, later ones wholly where they look otherwise (0.6 us).
+    """Checks the results of a vector env's steps: the first one, and later ones of another shape or dtype (0.6 us).
 
-    NumPy would broadcast another shape, and take texts and floats for flags, in silence.
-
-    Args:
-        space: tree of leaf spaces, of one env's observation.
-        num_envs: N.
+    NumPy would broadcast another shape, and take texts and floats for flags, without an error.
     """
 
     def __init__(self, space: Tree, num_envs: int) -> None:
@@ -45,12 +41,9 @@ class StepCheck:
 
 
 def check_obs(who: str, space: Tree, obs: Tree, batch: tuple[int, ...] = ()) -> None:
-    """Check an observation against a tree of leaf spaces; choices may have any integer dtype.
+    """Raise a `SpaceError` unless an observation fits a tree of leaf spaces; choices may have any integer dtype.
 
     Texts begin with `who`, such as `env 3 obs`; `batch` are axes in front of the space's shape, `(num_envs,)` or none.
-
-    Raises:
-        SpaceError: other keys, another shape or another dtype.
     """
     if not _is_usual(space, obs, batch):
         _check_parts(who, space, obs, batch)
@@ -70,17 +63,12 @@ def _check_parts(who: str, space: Tree, obs: Tree, batch: tuple[int, ...]) -> No
     else:
         shape = (*batch, *leaf_shape(space))
         if shape_of(obs) != shape or not _fits_dtype(space, _dtype_name(obs)):
-            hint = f" ({_hint(shape, obs)})"
-            raise SpaceError(f"{who}: expected {space.dtype} {shape}, got {describe(obs)}{hint}")
-
-
-def _hint(shape: tuple[int, ...], obs: Any) -> str:
-    """Say what to do about a leaf of an observation."""
-    if shape_of(obs) == shape:
-        return "the dtype differs: cast it, or declare the space with it"
-    if isinstance(obs, list | float | tuple):
-        return "return a NumPy array of the space's dtype"
-    return "the space must be declared with the shape that reset and step return"
+            hint = "the space must be declared with the shape that reset and step return"
+            if shape_of(obs) == shape:
+                hint = "the dtype differs: cast it, or declare the space with it"
+            elif isinstance(obs, list | float | tuple):
+                hint = "return a NumPy array of the space's dtype"
+            raise SpaceError(f"{who}: expected {space.dtype} {shape}, got {describe(obs)} ({hint})")
 
 
 def check_flag(who: str, flag: Any, batch: tuple[int, ...] = ()) -> None:
@@ -168,7 +156,7 @@ def _fits_dtype(space: Any, name: str) -> bool:
 
 
 def _is_usual(space: Tree, obs: Tree, batch: tuple[int, ...]) -> bool:
-    """Return whether an observation is made as most are: a quick look, which steps take; others may be right, too."""
+    """Return whether an observation is made as most are: a quick check for each step; others may fit, too."""
     if isinstance(space, dict):
         if type(obs) is not dict or obs.keys() != space.keys():
             return False

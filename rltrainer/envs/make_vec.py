@@ -66,27 +66,23 @@ def make_vec(
     Args:
         env: a gymnasium id (`"CartPole-v1"`, `"module:Name-v0"`; without a version the newest), or a factory that is
             called without arguments and returns a new env.
-        num_envs: how many.
         backend: `"native"`, the env's own vector implementation (gymnasium's CartPole, ALE's Atari); `"sync"`, one
             after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;
-            `"envpool"`, EnvPool's of this id (an extra; the env's own implementation there, so other numbers).
-            `"auto"` takes gymnasium's own NumPy implementation where there is one that understands all arguments and
-            `num_envs` is at least 8, ALE's for games with an `AtariWrapper` and nothing else that it lacks, and
-            otherwise `"sync"`. It logs what it chose to the logger `rltrainer`.
-        seed: the seeds of all episodes derive from it; None leaves them to the collector.
-        wrappers: applied to each single env, first one innermost; not with `"native"` and `"envpool"`, but for a
-            single `AtariWrapper` with `"native"`.
+            `"envpool"`, EnvPool's implementation of this id (an extra; other numbers). `"auto"` takes gymnasium's own
+            NumPy implementation where there is one that understands all arguments and `num_envs` is at least 8, ALE's
+            for games with an `AtariWrapper` and nothing else that it lacks, and otherwise `"sync"`; it logs its choice.
+        seed: the root of the seeds of all episodes; None leaves it to the collector.
+        wrappers: applied to each single env, first one innermost; `"native"` takes one `AtariWrapper` at most.
         num_workers: processes of `"workers"`; None takes as many as this process may use cores, at most one per env.
         start_method: of `"workers"`: `"forkserver"`, `"spawn"` or `"fork"`; None takes forkserver where there is one.
-        step_timeout: of `"workers"`: seconds that one env may take for its making, a step or a reset before it is an
-            `EnvError`.
-        on_env_error: of `"workers"`: `"raise"`, or `"restart"` to make an env anew that raises, hangs or dies; its
-            episode then breaks off, and the step in which that happened is not trained on.
-        max_restarts: of `"workers"`: how many failures `"restart"` forgives, in all.
+        step_timeout: of `"workers"`: seconds that one env may take to be made, for a step or a reset.
+        on_env_error: of `"workers"`: `"raise"`, or `"restart"` to replace an env that raises, hangs or dies by a new
+            one; its episode then ends, and the step in which that happened is not trained on.
+        max_restarts: of `"workers"`: the number of failures after which `"restart"` raises.
         env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 
     Returns:
-        a vector env with the attribute `base_seed`; its `spec` tells id and arguments, where there are no wrappers.
+        a vector env with the attribute `base_seed`; without wrappers its `spec` has id and arguments.
 
     Raises:
         ParamsError: an argument breaks its rule, or two contradict each other.
@@ -123,12 +119,7 @@ def make_vec(
 
 
 def single_env(env: str | Callable[[], Env], wrappers: Sequence[Callable[[Env], Env]] = (), **env_kwargs: Any) -> Env:
-    """Make one env, as `make_vec` makes those that it steps one after the other; see there.
-
-    Args:
-        env, wrappers: see `make_vec`.
-        env_kwargs: arguments of an id; a factory is given those among them that it takes, such as `render_mode`.
-    """
+    """Make one env, as `make_vec` does; a factory is given the `env_kwargs` that it takes, such as `render_mode`."""
     if callable(env):
         taken = inspect.signature(env).parameters
         env, env_kwargs = partial(env, **{name: env_kwargs[name] for name in env_kwargs.keys() & taken.keys()}), {}
@@ -189,26 +180,20 @@ def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoRe
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids, whose package registers them.
-
-    Raises:
-        EnvError: gymnasium knows no such id.
-        MissingExtraError: the package that registers it is not installed.
-    """
+    """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids, whose package registers them."""
     if env_id.startswith("ALE/") or "NoFrameskip-" in env_id.partition(":")[0]:
         env_id = f"ale_py:{env_id}"
     module = env_id.partition(":")[0].partition("/")[0]
     with _translated_errors(env_id, module):
         if module == "MinAtar":
             _register_minatar()
-        env_id = newest_version(env_id)
-        # gymnasium's public lookup imports no module, and its private one warns of every id that has a newer version.
-        return registration._find_spec(env_id) if ":" in env_id else gym.spec(env_id)
+        if ":" in env_id:  # the registry knows the name alone, once its module was imported
+            registration.load_env_creator(f"{env_id.rpartition(':')[0]}:__name__")
+        return gym.spec(newest_version(env_id.rpartition(":")[2]))
 
 
 def _is_numpy_native(spec: Any, env_kwargs: dict[str, Any]) -> bool:
-    """Return whether gymnasium itself ships a vector implementation that needs no further package."""
-    entry_point = spec.vector_entry_point
+    entry_point = spec.vector_entry_point  # of gymnasium itself, which needs no further package
     if not isinstance(entry_point, str) or not entry_point.startswith("gymnasium.envs.classic_control."):
         return False
     understood = inspect.signature(registration.load_env_creator(entry_point)).parameters

@@ -17,21 +17,78 @@ from rltrainer.validation.field_rules import Flag, Rule, checked, is_int
 from rltrainer.validation.suggestions import did_you_mean
 
 Array = np.ndarray[Any, Any]
-FrameSize = Annotated[
-    tuple[int, int],
-    Rule(
-        "(height, width), two positive integers",
-        lambda v: isinstance(v, tuple | list) and len(v) == 2 and all(is_int(n) and n > 0 for n in v),
-    ),
-]
+Env = gym.Env[Any, Any]
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(is_int(n) and n > 0 for n in value)
+
+
+FrameSize = Annotated[tuple[int, int], Rule("(height, width), two positive integers", _is_size)]
 
 LUMINANCE = np.array([[0.2125], [0.7154], [0.0721]], np.float32)
 """Shares of red, green and blue in a gray value, those of gymnasium's `GrayscaleObservation`."""
 PIXELS, STATE = "pixels", "state"
 
 
-class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
-    """Observes what the env renders: uint8 [H, W, 3], or [H, W, 1] in gray.
+class _Observing(gym.Wrapper[Any, Any, Any, Any]):
+    """The parent of wrappers that observe something else, or more."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the env and observe it."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._observe(obs, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env and observe it."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._observe(obs, info), reward, terminated, truncated, info
+
+    def _observe(self, obs: Any, info: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class ActionMask(_Observing):
+    """Puts the mask of allowed actions into the observation, as the leaf `action_mask` of a Dict.
+
+    The mask is `info["action_mask"]` after each reset and step, or else the result of the env's method
+    `action_masks()`: one flag for each choice, of a MultiDiscrete or MultiBinary action one choice after the other.
+    An observation that is no Dict becomes its part `observation`.
+
+        envs = rl.make_vec("MyEnv-v0", num_envs=8, wrappers=[rl.ActionMask])
+
+    Args:
+        env: an env with Discrete, MultiDiscrete or MultiBinary actions.
+
+    Raises:
+        SpaceError: its actions are others, or a mask has another shape.
+        EnvError: it has neither `info["action_mask"]` nor `action_masks()`.
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        sizes, space = num_choices(env.action_space), env.observation_space
+        if sizes is None:
+            rule = "must be Discrete, MultiDiscrete or MultiBinary"
+            raise SpaceError(field_error_text("ActionMask", "env.action_space", rule, env.action_space))
+        self._shape, self._is_dict = (sum(sizes),), isinstance(space, spaces.Dict)
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
+        self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(sum(sizes))})
+
+    def _observe(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if ACTION_MASK in info:
+            mask = np.asarray(info[ACTION_MASK])
+        elif self.has_wrapper_attr("action_masks"):
+            mask = np.asarray(self.get_wrapper_attr("action_masks")())
+        else:
+            raise EnvError(f'ActionMask: {self.env} has neither info["{ACTION_MASK}"] nor a method action_masks()')
+        if mask.shape != self._shape or mask.dtype.kind not in "biuf":
+            raise SpaceError(f"ActionMask: expected flags of shape {self._shape}, got {describe(mask)}")
+        return {**(obs if self._is_dict else {"observation": obs}), ACTION_MASK: (mask != 0).astype(np.int8)}
+
+
+class PixelObservation(_Observing):
+    """Observes rendered frames: uint8 [H, W, 3], or [H, W, 1] in gray.
 
         wrapper = functools.partial(rl.PixelObservation, size=(84, 84), grayscale=True)
         envs = rl.make_vec("CartPole-v1", num_envs=8, render_mode="rgb_array", wrappers=[wrapper])
@@ -53,15 +110,10 @@ class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        size: tuple[int, int] | None = None,
-        grayscale: bool = False,
-        render_only: bool = True,
+        self, env: Env, *, size: tuple[int, int] | None = None, grayscale: bool = False, render_only: bool = True
     ) -> None:
         super().__init__(env)
-        name = type(self).__name__
+        name, space = type(self).__name__, env.observation_space
         size = checked(name, "size", size, FrameSize | None)
         self._grayscale = checked(name, "grayscale", grayscale, Flag)
         self._render_only = checked(name, "render_only", render_only, Flag)
@@ -73,47 +125,25 @@ class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
         height, width = _checked_frame(env.render()).shape[:2]
         size = size or (height, width)
         self._rows, self._columns = _shares(height, size[0]), _shares(width, size[1])
-        self._is_resized = tuple(size) != (height, width)
+        self._is_resized, self._is_dict = tuple(size) != (height, width), isinstance(space, spaces.Dict)
         frames = spaces.Box(0, 255, (*size, 1 if grayscale else 3), np.uint8)
-        self.observation_space = frames if render_only else spaces.Dict({**self._parts(env, name), PIXELS: frames})
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env and observe it."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._observe(obs), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env and observe it."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._observe(obs), reward, terminated, truncated, info
-
-    def _parts(self, env: gym.Env[Any, Any], name: str) -> dict[str, gym.Space[Any]]:
-        """Return the parts of a Dict that stand beside the frame."""
-        space = env.observation_space
-        self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {STATE: space}
-        if PIXELS in parts:
+        if not render_only and PIXELS in parts:
             rule = f"must have no part {PIXELS!r} of its own"
             raise ParamsError(field_error_text(name, "env.observation_space", rule, space))
-        return parts
+        self.observation_space = frames if render_only else spaces.Dict({**parts, PIXELS: frames})
 
-    def _observe(self, obs: Any) -> Any:
-        frame = self._frame()
-        if self._render_only:
-            return frame
-        return {**(obs if self._is_dict else {STATE: obs}), PIXELS: frame}
-
-    def _frame(self) -> Array:
+    def _observe(self, obs: Any, info: dict[str, Any]) -> Any:
         frame = _checked_frame(self.env.render())
-        if not self._grayscale and not self._is_resized:
-            return frame
-        shades = frame.astype(np.float32)
-        if self._grayscale:
-            shades = shades @ LUMINANCE
-        if self._is_resized:
-            of_rows = self._rows @ shades.reshape(len(shades), -1)
-            shades = self._columns @ of_rows.reshape(-1, *shades.shape[1:])
-        return shades.round().astype(np.uint8)
+        if self._grayscale or self._is_resized:
+            shades = frame.astype(np.float32)
+            if self._grayscale:
+                shades = shades @ LUMINANCE
+            if self._is_resized:  # rows first, then columns: two products of matrices
+                of_rows = self._rows @ shades.reshape(len(shades), -1)
+                shades = self._columns @ of_rows.reshape(-1, *shades.shape[1:])
+            frame = shades.round().astype(np.uint8)
+        return frame if self._render_only else {**(obs if self._is_dict else {STATE: obs}), PIXELS: frame}
 
 
 def _checked_frame(frame: Any) -> Array:
@@ -129,60 +159,6 @@ def _shares(length: int, new_length: int) -> Array:
     covered = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
     return (covered.clip(0) * new_length / length).astype(np.float32)
 
-
-class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
-    """Puts the mask of allowed actions into the observation, as the leaf `action_mask` of a Dict.
-
-    The mask is what `info["action_mask"]` holds after each reset and step, or else what the env's method
-    `action_masks()` returns: one flag for each choice, of a MultiDiscrete or MultiBinary action one choice after the
-    other. An observation that is no Dict becomes its part `observation`.
-
-        envs = rl.make_vec("MyEnv-v0", num_envs=8, wrappers=[rl.ActionMask])
-
-    Args:
-        env: an env with Discrete, MultiDiscrete or MultiBinary actions.
-
-    Raises:
-        SpaceError: its actions are others, or a mask has another shape.
-        EnvError: it has neither `info["action_mask"]` nor `action_masks()`.
-    """
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        sizes = num_choices(env.action_space)
-        if sizes is None:
-            rule = "must be Discrete, MultiDiscrete or MultiBinary"
-            raise SpaceError(field_error_text("ActionMask", "env.action_space", rule, env.action_space))
-        self._shape = (sum(sizes),)
-        space = env.observation_space
-        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
-        self._is_dict = isinstance(space, spaces.Dict)
-        self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(sum(sizes))})
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env; its observation holds the mask."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._with_mask(obs, info), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env; its observation holds the mask."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_mask(obs, info), reward, terminated, truncated, info
-
-    def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
-        if ACTION_MASK in info:
-            mask = np.asarray(info[ACTION_MASK])
-        elif self.has_wrapper_attr("action_masks"):
-            mask = np.asarray(self.get_wrapper_attr("action_masks")())
-        else:
-            raise EnvError(f'ActionMask: {self.env} has neither info["{ACTION_MASK}"] nor a method action_masks()')
-        if mask.shape != self._shape or mask.dtype.kind not in "biuf":
-            raise SpaceError(f"ActionMask: expected flags of shape {self._shape}, got {describe(mask)}")
-        parts = obs if self._is_dict else {"observation": obs}
-        return {**parts, ACTION_MASK: (mask != 0).astype(np.int8)}
-
-
-Env = gym.Env[Any, Any]
 
 WRAPPERS: dict[str, Callable[..., Env]] = {
     cls.__name__: cls
@@ -202,10 +178,10 @@ NAME = "wrapper"
 
 
 def wrappers_named(owner: str, field: str, data: Sequence[str | Mapping[str, Any]]) -> list[Callable[[Env], Env]]:
-    """Return what wraps an env, first one innermost.
+    """Return the wrappers that data names, innermost first.
 
     Args:
-        owner, field: whose data it is, for errors.
+        owner, field: the place of the data, for errors.
         data: names, or dicts of a name as `wrapper` and the wrapper's arguments: `{"wrapper": "TimeLimit",
             "max_episode_steps": 100}`.
 
@@ -222,9 +198,10 @@ def _wrapper(owner: str, field: str, data: Any) -> Callable[[Env], Env]:
         raise ParamsError(field_error_text(owner, field, f"must name one of {', '.join(WRAPPERS)}", name, hint))
     options = {key: value for key, value in data.items() if key != NAME}
     signature = inspect.signature(WRAPPERS[name])
+    known = list(signature.parameters)[1:]
     for option in options:
-        if option not in list(signature.parameters)[1:]:
-            hint = did_you_mean(str(option), list(signature.parameters)[1:]).strip()
+        if option not in known:
+            hint = did_you_mean(str(option), known).strip()
             raise ParamsError(field_error_text(owner, field, f"{name} has no argument {option!r}", data, hint))
     try:
         signature.bind(None, **options)

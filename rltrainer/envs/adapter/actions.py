@@ -18,19 +18,13 @@ def lent(env_action: Any) -> Any:
 
 
 class ActionConverter:
-    """Clips to the bounds of a Box, casts to the dtype of the action space, moves to where the env is.
+    """Clips to the bounds of a Box, casts to the dtype of the action space, moves to the env's device.
 
-    Args:
-        space: the single action space.
-        num_envs: N.
-        env_device: the device of an env that takes tensors; None if it takes NumPy arrays.
+    `env_device` is None if the env takes NumPy arrays. Another space than those of `LEAF_SPACES` is a `SpaceError`.
 
     Attributes:
-        clips_samples: whether a policy's sample and what the env receives may be different floats; a rollout keeps the
+        clips_samples: whether a policy's sample and the env's action may be different floats; a rollout keeps the
             sample. Integers are stored as the env receives them.
-
-    Raises:
-        SpaceError: the space is a Dict, Tuple or something stranger.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int, env_device: torch.device | None = None) -> None:
