@@ -16,7 +16,7 @@ from rltrainer.validation.field_rules import is_int
 MAX_BOX_SIZE, MAX_AXES, FREE_BOX_SIZE = 2**26, 32, 2**20
 # Each choice of an action space is an output of a policy's network.
 MAX_CHOICES = 2**24
-# float32 rounds off this share of the larger bound in `low + (high - low) * x`: two units in the last place of twice it.
+# float32 rounds off this share of the larger bound in `low + (high - low) * x`: two last-place units of twice it.
 ROUNDING = 4 * 2.0**-23
 
 ACTION_MASK = "action_mask"
