@@ -60,15 +60,11 @@ NO_PARTS = {"algorithm", "construction", ENTRY}
 class Algorithm(metaclass=Constructed):
     """Owner of the policy, other networks, optimizers, target networks and the generator of its noise.
 
-    All attributes that are modules, optimizers, tensors or generators are its state; a subclass only assigns them.
-
-    Args:
-        policy: the policy to train, already on its device.
-        params: the hyperparameters; None takes the defaults.
+    All attributes that are modules, optimizers, tensors or generators are its state; a subclass only assigns them. The
+    policy is already on its device.
 
     Raises:
-        ParamsError: policy or params are of another class than this algorithm's, or the policy is recurrent and the
-            algorithm cannot train such.
+        ParamsError: policy or params are of another class, or the policy has a memory that the algorithm cannot train.
     """
 
     policy_class: ClassVar[type[Any]] = Policy
@@ -109,8 +105,7 @@ class Algorithm(metaclass=Constructed):
         """Apply a trainer's plan from the next update on; `self.plan` holds the resolved settings.
 
         Raises:
-            ParamsError: it asks for a CUDA graph that cannot be, or the algorithm holds state that would not be saved;
-                nothing was changed.
+            ParamsError: it cannot be followed, or the algorithm holds state that would not be saved; nothing changed.
         """
         self._check_policy()
         check_all_is_saved(type(self).__name__, vars(self), self._parts())
@@ -198,9 +193,7 @@ class Algorithm(metaclass=Constructed):
         return plain
 
     def state_dict(self) -> State:
-        """Return everything that changes while training, the policy's networks and statistics included.
-
-        The entry "construction" is for `rl.load`; loading a state does not read it.
+        """Return everything that changes while training, and the construction for `rl.load`.
 
         Raises:
             NonFiniteError: see `check_faults`.
@@ -280,13 +273,9 @@ class Algorithm(metaclass=Constructed):
         return {"algorithm": type(self).__name__, **dtype_entry(self.policy.weight_dtype), **parts}, left_out
 
     def check_faults(self, wait: bool = True) -> None:
-        """Raise if a gradient was not finite. Each update does so at its end; on CUDA it may be one of the next.
+        """Raise a `NonFiniteError`, once, if a gradient was not finite; its step was not applied.
 
-        Args:
-            wait: wait for the device, so that no fault is missed.
-
-        Raises:
-            NonFiniteError: a gradient was not finite; its step was not applied. Raised once.
+        Each update does so at its end, on CUDA perhaps a later one: only `wait` waits for the device.
         """
         for optimizer in self._optimizers():
             if (fault := optimizer.take_fault(wait)) is not None:

@@ -45,16 +45,9 @@ def argument_hint(algorithm_class: Any, name: str) -> str:
 
 
 def require_columns(algorithm: Any, owner: str, extra: Collection[str], has_stale_data: bool = False) -> None:
-    """Check that a buffer declares the columns that an algorithm's updates read.
+    """Raise a `ParamsError` about the field `owner` unless its buffer has the columns that an algorithm reads.
 
-    Args:
-        algorithm: the algorithm.
-        owner: the field with the buffer, for the error's text.
-        extra: the names of its columns.
-        has_stale_data: whether older weights than the policy's may have acted.
-
-    Raises:
-        ParamsError: a column is missing.
+    More of them are read if older weights than the policy's may have acted (`has_stale_data`).
     """
     for name in algorithm.columns_read(has_stale_data):
         if name not in extra:

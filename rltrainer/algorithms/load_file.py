@@ -87,16 +87,7 @@ def load_policy(
 
 
 def policy_of(owner: str, player: Player) -> Policy:
-    """Return the policy of an object or a path; of a run's folder, that of the best algorithm.
-
-    Args:
-        owner: the caller, for errors.
-        player: the object or path.
-
-    Raises:
-        ParamsError: it is neither.
-        CheckpointError: see `rl.load_policy`.
-    """
+    """Return the policy of an object or a path, for `owner` in error texts; of a run's folder, the best one."""
     if isinstance(player, Algorithm):
         return player.policy
     if isinstance(player, Policy):

@@ -24,27 +24,16 @@ from rltrainer.updates.compiled_step import add_norms
 
 @dataclasses.dataclass(slots=True)
 class OnPolicyBatch:
-    """A rollout with advantages [T, N]; flattened, its steps [M], or a minibatch of them [B].
+    """A rollout with advantages, all fields [T, N, ...]; flattened, its steps [M], or a minibatch of them [B]."""
 
-    Args:
-        obs: tree [T, N, ...], normalised.
-        action: [T, N, ...], as sampled.
-        advantage: [T, N].
-        return_: [T, N], the target of the critic.
-        value: [T, N], the critic's value when the data was collected.
-        log_prob: [T, N], log-probability of the action when it was collected.
-        weight: [T, N], 1, or 0 for padding and steps that are not valid.
-        extra: the rollout's further tensors [T, N, ...].
-    """
-
-    obs: Tree
-    action: Tensor
+    obs: Tree  # normalised
+    action: Tensor  # as sampled
     advantage: Tensor
-    return_: Tensor
-    value: Tensor
+    return_: Tensor  # the target of the critic
+    value: Tensor  # of the critic when the data was collected, as is log_prob
     log_prob: Tensor
-    weight: Tensor
-    extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    weight: Tensor  # 1, or 0 for padding and steps that are not valid
+    extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # the rollout's
 
     def flatten(self) -> Self:
         """Return the steps one after another [T * N], time first."""
@@ -101,22 +90,15 @@ class OnPolicyAlgorithm(Algorithm):
         return {}
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
-        """Raise a `ParamsError` unless rollouts can be split into such minibatches; a trainer asks before it trains.
+        """Raise a `ParamsError` unless rollouts [num_rows, num_envs] can be split into such minibatches.
 
-        Args:
-            batch_size: see `update`.
-            num_rows: T, steps of each env in a rollout; None if that varies.
-            num_envs: N.
+        A trainer asks before it trains; `num_rows` is None if rollouts vary in length.
         """
 
     def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
-        """Yield the batch of each gradient step: by default minibatches of steps in random order.
+        """Yield the batch of each gradient step from the result of `process`: minibatches of steps in random order.
 
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
-
-        Args:
-            samples: the result of `process` [T, N].
-            batch_size, repeat: see `update`.
         """
         flat, size = samples.flatten(), samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
@@ -133,10 +115,10 @@ class OnPolicyAlgorithm(Algorithm):
         return self.gradient_step(*args)
 
     def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
-        """Update the policy from one rollout.
+        """Update the policy from one rollout [T, N] of it.
 
         Args:
-            rollout: collected with the current policy [T, N].
+            rollout: the data.
             batch_size: steps per gradient step, at most those of the rollout; None takes the whole rollout.
             repeat: number of times that each step is used.
 
@@ -177,11 +159,7 @@ class OnPolicyAlgorithm(Algorithm):
 def check_standardized(name: str, field: str, batch_size: int | None, num_steps: int | None) -> None:
     """Raise a `ParamsError` if a minibatch would have one step, whose advantage standardising makes 0.
 
-    Args:
-        name: of the algorithm.
-        field: class and name of the params' field that standardises minibatches.
-        batch_size: see `OnPolicyAlgorithm.update`.
-        num_steps: of a rollout; None if that varies.
+    `name` is the algorithm's, `field` that of the params which asks for it; None as `num_steps` of a rollout varies.
     """
     steps = 3 if num_steps is None else num_steps  # an odd number: pairs leave one
     if steps == 0 or steps // math.ceil(steps / (batch_size or steps)) > 1:

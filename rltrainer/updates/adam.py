@@ -21,11 +21,6 @@ class Adam:
     """Adam (Kingma & Ba 2015): the same numbers as `torch.optim.Adam`, with a step count for each parameter.
 
     One count serves all parameters until one of them misses a step, because it is frozen or has no gradient.
-
-    Args:
-        parameters: trained in place.
-        eps: added to the root of the second moment.
-        betas: decay of the two moments.
     """
 
     def __init__(
@@ -80,12 +75,8 @@ class Adam:
         return [self.mean, self.square, self.num_steps, self.num_missed]
 
     def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Apply gradients in one call: `torch.optim.Adam.step` spends most time around it.
-
-        Args:
-            trained: all parameters or some of them, contiguous: the call walks through raw memory.
-            gradients: one for each of them, of any strides.
-        """
+        """Apply the gradients of all parameters or some of them, contiguous: the one call walks through raw memory."""
+        # `torch.optim.Adam.step` spends most of its time around this call.
         self.num_steps += 1
         mean, square, counts = self._mean_views, self._square_views, [self.num_steps] * len(trained)
         if self._are_counts_apart(trained):
@@ -102,13 +93,9 @@ class Adam:
     def step_flat(
         self, trained: Sequence[Tensor], gradient: Tensor, applies: Tensor, doubtful: Sequence[Tensor] = ()
     ) -> None:
-        """Apply a flat gradient of all parameters without a branch.
+        """Apply a flat gradient of all parameters without a branch; nothing changes if `applies` is False.
 
-        Args:
-            trained: all parameters or some of them; the others are left alone.
-            gradient: a vector.
-            applies: a bool scalar; where it is False, nothing changes.
-            doubtful: parameters that are left alone too if all of their gradient is 0.
+        Parameters that are not trained, and doubtful ones whose gradient is 0, are left alone.
         """
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)

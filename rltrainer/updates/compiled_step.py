@@ -42,11 +42,7 @@ class CompiledStep:
     arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
     user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
     numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
-    see `Fingerprint`.
-
-    Args:
-        owner: the algorithm: its `_step` goes from tensors to an `UpdateResult`, `_tensors` returns all tensors that
-            it changes, `_networks` all its networks.
+    see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes) and `_networks`.
     """
 
     def __init__(self, owner: Any) -> None:
@@ -352,12 +348,7 @@ class Fingerprint:
     are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at the
     classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at the
     numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so its name also has the
-    modes of the modules and the plain attributes of the algorithm.
-
-    Args:
-        owner: the algorithm; its target networks are left out.
-        names: of the states that were seen before; new ones are added.
-        is_recorded: the step runs as a CUDA graph.
+    modes of the modules and the plain attributes of the algorithm. Names of earlier states are kept in `names`.
     """
 
     def __init__(self, owner: Any, names: dict[Hashable, tuple[str, Any]], is_recorded: bool) -> None:

@@ -41,10 +41,9 @@ class CudaRecorder:
             current.wait_stream(stream)
 
     def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Record the kernels that a function launches, none of which runs yet.
+        """Record the kernels of a function without running them, and return a function that replays them.
 
-        Returns:
-            a function that replays them and returns the outputs, the same tensors at each replay.
+        Its outputs are the same tensors at each replay.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
@@ -62,12 +61,8 @@ class CudaGraphs:
 
     Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
     recorded for each combination of shapes, dtypes and values that are no tensors. The results are those of the
-    function itself, bit for bit. Its Python code runs only while it is recorded.
-
-    Args:
-        function: has no branch on a tensor's value, and samples no random numbers.
-        state: returns all tensors that the function may change, except those that it makes.
-        recorder: records it on its device.
+    function itself, bit for bit. Its Python code runs only while it is recorded, so it has no branch on a tensor's
+    value and samples no random numbers. `state` returns all tensors that it may change, except those that it makes.
     """
 
     def __init__(

@@ -14,25 +14,15 @@ Transfer = tuple[Tensor, Callable[[], bool]]
 
 
 class BadGradients:
-    """Gradients that an optimizer has left out because they were not finite.
+    """Gradients that an optimizer has left out because they were not finite, given the sizes of its parameters.
 
     They are looked at once per update step, on CUDA without waiting for the device.
-
-    Args:
-        sizes: numbers in each parameter.
-        device: where gradient steps run.
-
-    Attributes:
-        gradient: the last bad gradient, flat; it names the parameter in an error.
-        loss: its loss.
-        num: number of bad gradients since the last look, or in all where they are skipped.
-        are_skipped: whether they are only counted, and never an error.
     """
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        self.gradient = torch.zeros(sum(sizes), device=device)
+        self.gradient = torch.zeros(sum(sizes), device=device)  # the last bad one, which names a parameter
         self.loss, self.num = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.are_skipped = False
+        self.are_skipped = False  # only counted in `num`, and never an error
         self._sizes = list(sizes)
         self._delayed = DeviceFlag(self.num, start_on_cuda) if device.type == "cuda" else None
 
@@ -66,11 +56,8 @@ class BadGradients:
     def take(self, wait: bool) -> tuple[int | None, float] | None:
         """Return the first bad parameter and the loss, if a gradient was not finite since the last call.
 
-        Args:
-            wait: wait for the device; if not, a later call may report the fault. The CPU is never waited for.
-
-        Returns:
-            the parameter's number, None if each is finite and their norm is not; and the loss.
+        The parameter is None if each is finite and their norm is not. Without `wait`, a later call may report the fault
+        of a device; the CPU is never waited for.
         """
         if self.are_skipped or not (self.num if self._delayed is None else self._delayed.was_nonzero(wait)):
             return None
@@ -83,11 +70,9 @@ class BadGradients:
 
 
 class DeviceFlag:
-    """A look at whether a scalar tensor on a device was non-zero a while ago, without waiting for the device.
+    """A look at whether a scalar on a device was non-zero a while ago, without waiting for the device.
 
-    Args:
-        number: the scalar.
-        start: starts a transfer of it to the host.
+    `start` starts a transfer of it to the host.
     """
 
     def __init__(self, number: Tensor, start: Callable[[Tensor], Transfer]) -> None:
@@ -124,13 +109,7 @@ def start_on_cuda(number: Tensor) -> Transfer:
 
 
 class UnusedParameters:
-    """Parameters that a loss does not depend on: noted by number, in a traced step too, and named once.
-
-    Args:
-        modules: the modules that an optimizer trains.
-        parameters: their parameters.
-        names: of these, by parameter.
-    """
+    """Parameters that a loss does not depend on: noted by number, in a traced step too, and named once."""
 
     def __init__(
         self, modules: Mapping[str, nn.Module], parameters: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str]

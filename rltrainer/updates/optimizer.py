@@ -120,18 +120,11 @@ class Optimizer:
     not finite is not applied; `take_fault` then names the first bad parameter.
 
     Args:
-        modules: the modules to train, by name; the names appear in error texts only.
+        modules: the modules to train, by name for error texts.
         lr: learning rate, or a schedule of it.
         max_grad_norm: global L2 norm that gradients are scaled down to; None does not clip. A plan may override it.
         adam_eps: epsilon of Adam.
         factory: from parameters to any `torch.optim` optimizer instead, whose learning rate `lr` overwrites.
-
-    Attributes:
-        grad_norm: norm of the last gradient before it was clipped, if the plan sets a limit. Its reader resets it to
-            None.
-
-    Raises:
-        ParamsError: the modules have no parameters, or the factory returns no optimizer.
     """
 
     def __init__(
@@ -158,7 +151,7 @@ class Optimizer:
         self._bad = BadGradients([p.numel() for p in self.parameters], device)
         self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
         self.name = "loss"
-        self.grad_norm: Tensor | None = None
+        self.grad_norm: Tensor | None = None  # before clipping, if the plan sets a limit; its reader resets it
         self._scaler = cast(LossScaler | None, None)
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
@@ -170,7 +163,7 @@ class Optimizer:
             self.set_weight_dtype(torch.float64)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy without the plan: the copy is another algorithm's."""
+        """Copy without the plan."""
         own = {name: value for name, value in vars(self).items() if name != "step"}
         of_plan = dict.fromkeys(("_all_reduce", "_accumulation", "_gathered", "_scaler"))
         return own | of_plan | {"_update": UpdateParams()}
@@ -214,13 +207,7 @@ class Optimizer:
             self._gathered = None if accumulation is None else self._nothing_gathered()
 
     def attach(self, name: str, plan: UpdatePlan, is_compiled: bool) -> None:
-        """Apply a plan from the next step on.
-
-        Args:
-            name: of the loss: "critic", "actor", ...
-            plan: the algorithm's.
-            is_compiled: whether `step` is traced, and has to leave its graph for callbacks.
-        """
+        """Apply a plan from the next step on; a compiled `step` leaves its graph for callbacks of its named loss."""
         self.name, precision, is_scaled = name, plan.precision, plan.precision.amp == "fp16"
         if (self._scaler.precision if self._scaler else None) != (precision if is_scaled else None):
             self._scaler = LossScaler(precision, self._bad.loss.device) if is_scaled else None
@@ -237,16 +224,13 @@ class Optimizer:
             vars(self)["step"] = partial(self._step_with_callback, notify)
 
     def set_progress(self, progress: float) -> None:
-        """Begin an update step: apply the learning rate that belongs to this progress, for all of the update step."""
+        """Begin an update step: take the learning rate of this progress for all of it."""
         self.method.lr = value_at(self.schedule, progress)
         if self.can_stop:
             self.is_stopped.zero_()
 
     def stop_above(self, limit: float, value: Tensor) -> None:
-        """Apply no more gradients in this update step if a scalar, averaged over all processes, is above a limit.
-
-        Only an optimizer that `can_stop` looks at it.
-        """
+        """Stop the steps of this update, if it `can_stop` and a scalar, averaged over processes, is above a limit."""
         if self._all_reduce is not None:
             value = self._all_reduce(value)
         self.is_stopped.logical_or_(value > limit)
@@ -254,11 +238,7 @@ class Optimizer:
     def step(self, loss: Tensor, parts: Sequence[Tensor] = ()) -> None:
         """Minimise a scalar loss by one step: scale, accumulate, reduce, check, limit and apply its gradient.
 
-        The plan decides on scaling, accumulation, reduction and limits; by default there is the algorithm's limit only.
-
-        Args:
-            loss: the loss.
-            parts: the terms whose sum it is, for a plan that balances them.
+        `parts` are the terms whose sum the loss is, for a plan that balances them.
         """
         trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
         if not trained:
@@ -321,11 +301,7 @@ class Optimizer:
         return [*self.parameters, *of_method, *self._bad.tensors, self.is_stopped, *gathered, *of_scaler]
 
     def take_fault(self, wait: bool = True) -> str | None:
-        """Describe the last gradient that was not finite, if there was one since the last call.
-
-        Args:
-            wait: wait for the device; if not, a later call may report the fault. The CPU is never waited for.
-        """
+        """Describe the last gradient that was not finite, once; without `wait`, perhaps at a later call."""
         if (fault := self._bad.take(wait)) is None:
             return None
         number, loss = fault
@@ -345,11 +321,7 @@ class Optimizer:
         return state
 
     def check_state_dict(self, name: str, state: State) -> None:
-        """Check a whole state before it is loaded; one that another plan has written may be loaded too.
-
-        Raises:
-            CheckpointError: it is another optimizer's, or of other parameters; the text begins with `name`.
-        """
+        """Raise a `CheckpointError` that begins with `name` unless this is a state of this optimizer, of any plan."""
         own = self.state_dict()
         if state.get("rule") != own["rule"]:
             rules = f"expected {own['rule']!r}, found {readable(state.get('rule'))}"
@@ -377,7 +349,7 @@ class Optimizer:
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned and `check_state_dict` has checked; earlier faults are forgotten."""
+        """Restore a checked state; earlier faults are forgotten."""
         self.take_fault()
         self.method.load_state_dict(state)
         if self._bad.are_skipped:
@@ -415,13 +387,7 @@ class Optimizer:
     ) -> tuple[list[Tensor | None], Tensor]:
         """Return gradients to which each part of a loss contributes the same norm, and the norm of their plain sum.
 
-        Args:
-            trained: the parameters that require a gradient.
-            losses: the parts.
-            scale: factor of each part while its gradient is taken.
-
-        Returns:
-            the gradients, None for a parameter that no part depends on; and the norm.
+        A gradient is None if no part depends on its parameter.
         """
         each = [torch.autograd.grad(x * scale, trained, retain_graph=True, allow_unused=True) for x in losses]
         with torch.no_grad():

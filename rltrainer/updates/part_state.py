@@ -97,15 +97,9 @@ def fitting_state(parts: Mapping[str, Part], saved: State) -> tuple[State, Incom
 
 
 def check_all_is_saved(name: str, attributes: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Check that an algorithm's attributes hold no modules, optimizers, tensors or generators beside the saved parts.
+    """Raise a `ParamsError` if an algorithm's attributes hold a module, optimizer, tensor or generator that is unsaved.
 
-    Args:
-        name: the algorithm's class.
-        attributes: all of the algorithm's.
-        saved: the parts among them.
-
-    Raises:
-        ParamsError: one does; the text names the attribute and says where to put it.
+    The text names the attribute of the algorithm `name`, and says where to put it.
     """
     known = {id(value) for value in attributes.values() if isinstance(value, PARTS)}
     for part in saved.values():

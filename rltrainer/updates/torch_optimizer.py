@@ -33,15 +33,7 @@ registry.add_values(rms_prop, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam,
 
 
 class TorchOptimizer:
-    """Any `torch.optim` optimizer, used like `Adam`.
-
-    Args:
-        optimizer: made over the parameters, in their order.
-        parameters: what it trains.
-
-    Raises:
-        ParamsError: `optimizer` is none.
-    """
+    """Any `torch.optim` optimizer, used like `Adam`; it was made over the parameters, in their order."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -83,11 +75,9 @@ class TorchOptimizer:
         return {"rule": rule, "state": moments, "groups": state["param_groups"], "group_sizes": sizes}
 
     def check_state_dict(self, name: str, state: State) -> None:
-        """Check a whole state before it is loaded, against the state of a copy of the optimizer after one step.
+        """Raise a `CheckpointError` that begins with `name` unless this is a state of such an optimizer.
 
-        Raises:
-            CheckpointError: it is of other parameters, groups or options, or no state of such an optimizer; the text
-                begins with `name`.
+        A copy of the optimizer takes one step, and its state is compared.
         """
         groups, moments, own = state.get("groups"), state.get("state"), self.state_dict()
         if not isinstance(groups, list) or not isinstance(moments, dict):

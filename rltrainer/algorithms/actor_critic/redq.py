@@ -26,13 +26,9 @@ class REDQParams(SACParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class REDQNoise(SACNoise):
-    """Random numbers of one gradient step.
+    """Random numbers of one gradient step."""
 
-    Args:
-        members: the critics that the target asks, int64 [M]; the same for the whole batch.
-    """
-
-    members: Tensor
+    members: Tensor  # critics of the target, int64 [M]; the same for the whole batch
 
 
 class REDQ(SAC):

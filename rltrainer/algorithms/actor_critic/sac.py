@@ -46,16 +46,11 @@ class Temperature(nn.Module):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SACNoise:
-    """Random numbers of one gradient step.
+    """Random numbers of one gradient step."""
 
-    Args:
-        action, next_action: standard normal numbers for the actions at `obs` and `next_obs` [B, A].
-        is_actors_turn: train actor and temperature too.
-    """
-
-    action: Tensor
-    next_action: Tensor
-    is_actors_turn: bool = True
+    action: Tensor  # standard normal, for the actions at `obs` [B, A]
+    next_action: Tensor  # and for those at `next_obs`
+    is_actors_turn: bool = True  # train actor and temperature too
 
 
 class SAC(OffPolicyAlgorithm):

@@ -34,15 +34,10 @@ class TD3Params(OffPolicyParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class TD3Noise:
-    """Random numbers of one gradient step.
+    """Random numbers of one gradient step."""
 
-    Args:
-        target_noise: added to the target's action [B, A].
-        is_actors_turn: train the actor too, and let the target networks follow.
-    """
-
-    target_noise: Tensor
-    is_actors_turn: bool
+    target_noise: Tensor  # added to the target's action [B, A]
+    is_actors_turn: bool  # train the actor too, and let the target networks follow
 
 
 class TD3(OffPolicyAlgorithm):

@@ -30,16 +30,11 @@ class CQLParams(SACParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class CQLNoise(SACNoise):
-    """Random numbers of one gradient step, [N, B, A] for N actions of each kind.
+    """Random numbers of one gradient step, [N, B, A] for N actions of each kind."""
 
-    Args:
-        sampled, next_sampled: standard normal numbers for the policy's actions at `obs` and `next_obs`.
-        uniform: actions in (-1, 1).
-    """
-
-    sampled: Tensor
-    next_sampled: Tensor
-    uniform: Tensor
+    sampled: Tensor  # standard normal, for the policy's actions at `obs`
+    next_sampled: Tensor  # and for those at `next_obs`
+    uniform: Tensor  # actions in (-1, 1)
 
 
 class CQL(SAC):

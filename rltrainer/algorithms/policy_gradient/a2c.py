@@ -42,17 +42,11 @@ class A2CParams(AlgorithmParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class PolicyStep(UpdateResult):
-    """Result of a gradient step, with the arguments of `policy_change`.
+    """Result of a gradient step, with the arguments [B] of `policy_change`."""
 
-    Args:
-        log_ratio: [B], log-probability of each action minus that under the policy that collected.
-        weight: [B], as in `OnPolicyBatch`.
-        is_taken: bool scalar, False if the update step had ended before; None if it never ends early.
-    """
-
-    log_ratio: Tensor
+    log_ratio: Tensor  # log-probability of each action minus that under the policy that collected
     weight: Tensor
-    is_taken: Tensor | None = None
+    is_taken: Tensor | None = None  # False if the update step had ended before; None if it never ends early
 
     @classmethod
     def of(cls, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> Self:

@@ -20,15 +20,10 @@ from rltrainer.types import Rollout
 
 @dataclasses.dataclass(slots=True)
 class Sequences(OnPolicyBatch):
-    """Batch of whole envs; flattened or a minibatch, the T steps of each of n envs, time first [T * n].
+    """Batch of whole envs; flattened or a minibatch, the T steps of each of n envs, time first [T * n]."""
 
-    Args:
-        begins: [T, N] bool, True at the first step of an episode within the rollout.
-        state: [1, N, S], flattened [n, S]: the memory before the first row.
-    """
-
-    begins: Tensor = dataclasses.field(kw_only=True)
-    state: Tensor = dataclasses.field(kw_only=True)
+    begins: Tensor = dataclasses.field(kw_only=True)  # [T, N] bool: the first step of an episode
+    state: Tensor = dataclasses.field(kw_only=True)  # [1, N, S], flattened [n, S]: the memory before the first row
 
     def of_envs(self, envs: Tensor) -> Self:
         """Return the steps of some envs [T * n]."""
