@@ -31,13 +31,10 @@ ReferenceScores = Annotated[
 class StoredEpisodes:
     """The E trajectories of M transitions: env by env, in each env the oldest first.
 
-    A trajectory begins an episode where another one ended before.
-
     Attributes:
         slots: [M] the flat indices of all transitions.
         last: [M] bool, at which of them a trajectory ends.
-        length: [E] transitions of each trajectory.
-        return_: [E] float64, the sum of its rewards.
+        length, return_: [E] transitions of each trajectory, and float64 the sum of their rewards.
         terminated, truncated: [E] bool, how it ended; both False if it is unfinished.
         is_whole: [E] bool, False where the ring has overwritten its beginning.
     """
@@ -56,7 +53,7 @@ class StoredEpisodes:
         return self.is_whole & (self.terminated | self.truncated)
 
     def warn_of_lost_beginnings(self, caller: str) -> None:
-        """Log how many transitions the caller leaves out, as the ring has overwritten beginnings of episodes."""
+        """Log how many transitions the caller leaves out, as beginnings of their episodes are overwritten."""
         if not self.is_whole.all():
             text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
             num_left_out = int(self.length[~self.is_whole].sum())

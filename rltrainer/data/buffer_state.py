@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.batch_sampler import SamplingState
 from rltrainer.data.ring import NewTransitions, Ring, numbered
 from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, require_extra, to_array
 from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
@@ -25,7 +24,7 @@ from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import Load, State
-from rltrainer.validation.field_rules import PositiveInt, Rule
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule
 
 FILE_KIND = "replay_buffer"
 MIN_NBYTES, MAX_NBYTES = 2**18, 2**25
@@ -42,6 +41,22 @@ Numbers = Annotated[
     Array, Rule("int64 numbers in [0, 2**62)", lambda v: _are(v, np.int64) and bool(((v >= 0) & (v < 2**62)).all()))
 ]
 Flags = Annotated[Array, Rule("flags", lambda v: _are(v, np.bool_))]
+
+
+@dataclass(kw_only=True)
+class SamplingState:
+    """State of the sampling of a buffer."""
+
+    generator: Any
+    has_own_seed: bool
+    sampler: dict[str, Any] | None = None
+
+
+@dataclass(kw_only=True)
+class OfflineState(SamplingState):
+    """State of a buffer whose data is the user's file."""
+
+    num_transitions: NonNegativeInt
 
 
 @dataclass
@@ -74,7 +89,7 @@ class ExtraState:
 
 @dataclass(kw_only=True)
 class BufferState(SamplingState):
-    """State of a replay buffer; see `BufferLayout` and `Ring`."""
+    """State of a replay buffer."""
 
     observation_space: dict[str, Any]
     action_space: dict[str, Any]
@@ -125,15 +140,7 @@ class BufferLayout:
 
     @classmethod
     def of_state(cls, state: BufferState, num_bytes: int) -> "BufferLayout":
-        """Read a layout.
-
-        Args:
-            state: the state.
-            num_bytes: of the file or buffer; a space that claims far more numbers is refused before it is made.
-
-        Raises:
-            ReplayBufferError: no buffer has such spaces.
-        """
+        """Read a layout; a space of far more numbers than `num_bytes` of the file or buffer is refused unmade."""
         try:
             check_claims([state.observation_space, state.action_space], num_bytes)
             spaces = (from_plain(state.observation_space), from_plain(state.action_space))
@@ -161,23 +168,15 @@ class BufferLayout:
 
 
 def write_buffer(path: str | Path, state: State) -> None:
-    """Write a buffer's state to a file; all trajectories end there, as a buffer that loads it stores other steps.
-
-    Raises:
-        ReplayBufferError: it could not be written; the former file is unchanged.
-    """
+    """Write a buffer's state to a file; all trajectories end there, as a buffer that loads it stores other steps."""
     with write_errors(Path(path), ReplayBufferError):
         write_state(path, FILE_KIND, state | {"pending_end": torch.ones_like(state["pending_end"])})
 
 
 def read_buffer(path: Path) -> tuple[BufferState, BufferLayout, BufferLayout]:
-    """Read a file.
+    """Read a file; return its state, its layout, and the smallest layout that holds the state.
 
-    Returns:
-        its state, its layout, and the smallest one that holds the state: a ring that never wrapped can be shorter.
-
-    Raises:
-        ReplayBufferError: it is missing, damaged, or no replay buffer.
+    A ring that never wrapped can be shorter.
     """
     state = read_state(path, FILE_KIND, ReplayBufferError, mapped=True)
     try:
@@ -209,15 +208,9 @@ def ring_state(ring: Ring, rows: "list[State] | RowLog") -> State:
 
 
 def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[Any], is_finite: bool) -> Load:
-    """Check a state against the ring that it is meant for, and against itself; return the function that loads it.
+    """Check a state of the same layout against ring and itself; return the function that loads it.
 
-    Args:
-        ring, state: of the same layout.
-        observation_space: of the buffer.
-        is_finite: whether numbers must be, as those of a run are; a user's own buffer may hold others.
-
-    Raises:
-        ReplayBufferError: something is missing, has another shape or dtype, or contradicts the rest.
+    `is_finite`: numbers must be finite, as those of a run are; a user's own buffer may hold others.
     """
     written = state.written
     head = check_tree("head", state.head, ring.specs["obs"], ring.num_envs)
@@ -321,7 +314,7 @@ class RowFile:
 
 
 class RowLog:
-    """The rows of a ring for a save: which of them are new, and which are in files already."""
+    """The rows of a ring for a save: those in files already, and new ones."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring

@@ -20,11 +20,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
     Args:
         buffer: stays as it is.
         share: of the episodes, in [0, 1]; rounded up.
-        num_episodes: how many, in place of a share; all, where there are fewer.
-
-    Raises:
-        ParamsError: not exactly one of share and number is given, or it breaks its rule.
-        ReplayBufferError: there is no episode, or it is no buffer.
+        num_episodes: how many, in place of a share; all, if there are fewer.
     """
     owner = "best_episodes"
     episodes = episodes_of(owner, buffer)
@@ -57,10 +53,6 @@ def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tupl
         buffer: stays as it is.
         share: of the episodes that the first one gets, in [0, 1]; rounded, but each gets at least one.
         seed: of the draw.
-
-    Raises:
-        ParamsError: an argument breaks its rule.
-        ReplayBufferError: there are fewer than two episodes, or it is no buffer.
     """
     owner = "split_episodes"
     episodes = episodes_of(owner, buffer)

@@ -1,7 +1,6 @@
 """The hindsight replay buffer (Andrychowicz et al. 2017, Hindsight experience replay)."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import gymnasium as gym
@@ -78,15 +77,9 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     @classmethod
     def for_env(cls, env: gym.Env[Any, Any], capacity: int, num_envs: int = 1, **options: Any) -> Self:
-        """Return a buffer with an env's spaces, and its `compute_reward` and `compute_terminated`.
+        """Return a buffer with a single env's spaces, and its `compute_reward` and `compute_terminated`.
 
-        Args:
-            env: a single env, with the wrappers of the training.
-            capacity, num_envs: see `ReplayBuffer`.
-            options: further arguments of the class.
-
-        Raises:
-            ParamsError: it is no single env, or has no `compute_reward`.
+        The env has the wrappers of the training; `options` are further arguments of the class.
         """
         if not isinstance(env, gym.Env) or not ("compute_reward" in options or env.has_wrapper_attr("compute_reward")):
             rule, hint = "must be a single gymnasium.Env with a `compute_reward`", "Or pass compute_reward=... too."
@@ -94,18 +87,6 @@ class HindsightReplayBuffer(ReplayBuffer):
         names = [name for name in ("compute_reward", "compute_terminated") if env.has_wrapper_attr(name)]
         functions = {name: env.get_wrapper_attr(name) for name in names}
         return cls(capacity, env.observation_space, env.action_space, num_envs, **functions | options)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        device: torch.device | str = "cpu",
-        capacity: int | None = None,
-        num_envs: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Read what any replay buffer's `save` wrote; `options` are arguments of the class that a file cannot hold."""
-        return cls._read(path, device, capacity, num_envs, **options)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
         """Refuse: goals of sequences are not replaced."""

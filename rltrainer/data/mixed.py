@@ -25,13 +25,8 @@ class MixedBuffer(ReplayBuffer):
 
     Args:
         online: receives new transitions; of any kind.
-        offline: the other source of samples; of any kind.
+        offline: the other source of samples, not empty; of any kind.
         offline_share: of each batch, in [0, 1]; rounded to whole transitions.
-
-    Raises:
-        ParamsError: the share breaks its rule.
-        SpaceError: the buffers hold other spaces or extras.
-        ReplayBufferError: the offline buffer is empty, on another device, or one of the two is no buffer.
     """
 
     def __init__(self, online: ReplayBuffer, offline: ReplayBuffer, offline_share: float = 0.5) -> None:
@@ -65,7 +60,7 @@ class MixedBuffer(ReplayBuffer):
             transitions [B], or [K, B]; `index` of the offline ones begins where that of the online buffer ends.
         """
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
-        self.offline.progress = self.progress
+        self.online.progress = self.offline.progress = self.progress
         num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
         sizes = ((self.online, batch_size - num_offline), (self.offline, num_offline))
         arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
@@ -119,11 +114,7 @@ class MixedBuffer(ReplayBuffer):
         return self.online.logged_state() | {"offline": self.offline.sampling_state()}
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return the function that loads it.
-
-        Raises:
-            ReplayBufferError: it is another buffer's, or damaged.
-        """
+        """Check a whole state, and return the function that loads it; for errors see `load_state_dict`."""
         try:
             load_offline = self.offline.prepare_sampling(state.get("offline"), "MixedBuffer.offline")
         except CheckpointError as error:

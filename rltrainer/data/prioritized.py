@@ -1,8 +1,7 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -123,6 +122,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             errors too.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
+
+    `load` takes both too, and gives transitions without a priority that of new ones.
     """
 
     sampler_nbytes = 9  # float64, and the sums above
@@ -149,35 +150,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
         self.sampler = PrioritySampler(self.num_slots, alpha, beta, self.device)
 
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        device: torch.device | str = "cpu",
-        capacity: int | None = None,
-        num_envs: int | None = None,
-        *,
-        alpha: float = 0.6,
-        beta: float | Schedule = 0.4,
-    ) -> Self:
-        """Read what any replay buffer's `save` wrote; transitions without a priority get that of new ones.
-
-        Args:
-            path, device, capacity, num_envs: see `ReplayBuffer.load`, for errors too.
-            alpha: how much priorities count; that of the file, if it has priorities.
-            beta: how much of that the weights undo.
-
-        Raises:
-            ReplayBufferError: the file has priorities of another `alpha`.
-        """
-        return cls._read(path, device, capacity, num_envs, alpha=alpha, beta=beta)
-
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
-        """Set the priorities of transitions.
-
-        Args:
-            index: `Transitions.index`, [B] or [K, B].
-            td_error: how far each prediction was off, of the same shape; signs do not count.
+        """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].
 
         Raises:
             ReplayBufferError: there are no errors, or they have another shape.

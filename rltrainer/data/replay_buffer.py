@@ -9,12 +9,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rltrainer.data.batch_sampler import BatchSampler, OfflineState
 from rltrainer.data.buffer_description import BufferDescription, describe
 from rltrainer.data.buffer_state import (
     BufferLayout,
     BufferState,
+    OfflineState,
     RowLog,
+    SamplingState,
     all_rows,
     decoded,
     prepare_ring,
@@ -35,6 +36,8 @@ from rltrainer.errors import (
     SpaceError,
     field_error_text,
 )
+from rltrainer.plan import no_progress
+from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.spaces import ValueRange
 from rltrainer.state.codec import from_state
 from rltrainer.tree import Tree, named_leaves
@@ -48,13 +51,12 @@ MAX_NUM_BATCHES, MAX_SAMPLE_NBYTES = 32, 2**26
 class ReplayBuffer:
     """Stores the newest transitions of `num_envs` envs and samples them uniformly, or as `sampler` draws them.
 
-    Each observation is stored once. A transition is stored with its successor, so that each can be sampled at once.
+    Each observation is stored once. `progress` returns the share of the training that is done, for schedules.
 
     Args:
         capacity: transitions in all; rounded up to a multiple of `num_envs`.
-        observation_space: of one env.
-        action_space: of one env.
-        num_envs: how many envs write into it.
+        observation_space, action_space: of one env.
+        num_envs: N.
         device: of the data and of the samples.
         seed: of the sampling; wins over the trainer's.
         extra: further columns, from their name to (shape, dtype) of one transition.
@@ -70,9 +72,8 @@ class ReplayBuffer:
     """
 
     sampler_nbytes: ClassVar[int] = 0
-    """Bytes of the sampler per transition."""
     saving_nbytes: ClassVar[int] = 0
-    """Bytes per transition that saving takes for a moment."""
+    """Bytes per transition of the sampler, and those that saving takes for a moment."""
 
     def __init__(
         self,
@@ -105,34 +106,26 @@ class ReplayBuffer:
         needed = (self.capacity + self.num_envs) * (self._nbytes + self.saving_nbytes)
         check_fits(owner, "capacity", capacity, needed, self.device)
         self._ring = Ring(owner, specs, ValueRange(action_space), env_capacity, self.num_envs, self.device, frames)
-        self.batch_sampler = BatchSampler(self._ring, checked(owner, "seed", seed, NonNegativeInt | None))
+        seed = checked(owner, "seed", seed, NonNegativeInt | None)
+        self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
+        self.progress: Callable[[], float] = no_progress
 
-    @property
-    def generator(self) -> torch.Generator:
-        """The generator of the sampling."""
-        return self.batch_sampler.generator
-
-    @property
-    def progress(self) -> Callable[[], float]:
-        """Returns the share of the training that is done, for schedules of a sampler; set by the algorithm."""
-        return self.batch_sampler.progress
-
-    @progress.setter
-    def progress(self, progress: Callable[[], float]) -> None:
-        self.batch_sampler.progress = progress
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the way back to a trainer."""
+        return vars(self) | {"progress": no_progress}
 
     @property
     def sampler(self) -> Sampler | None:
-        """Draws the transitions of a batch; None draws them uniformly. Set it in the constructor of a subclass.
-
-        Raises:
-            ReplayBufferError: it is set after transitions were stored, of which it would know nothing.
-        """
+        """Draws the transitions of a batch; None draws them uniformly. Set it in the constructor of a subclass."""
         return self._ring.sampler
 
     @sampler.setter
     def sampler(self, sampler: Sampler | None) -> None:
-        self.batch_sampler.set_sampler(sampler)
+        if len(self):
+            hint = "Set it in the constructor of your buffer."
+            rule = "must be set before anything is stored"
+            raise ReplayBufferError(field_error_text("ReplayBuffer", "sampler", rule, sampler, hint))
+        self._ring.sampler = sampler
 
     @property
     def num_slots(self) -> int:
@@ -165,11 +158,9 @@ class ReplayBuffer:
         Where the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
 
         Args:
-            obs: the observations that were acted on.
-            action: as the envs received it.
-            reward: [N].
+            obs, action: the observations that were acted on, and the actions as the envs received them.
+            reward, terminated, truncated: [N].
             next_obs: the true successors, also where an episode ended.
-            terminated, truncated: [N] bool.
             extra: all declared extras; None if none are declared.
             token: any object that stands for an unbroken run of the envs, such as a collector's. A step with another
                 token than the step before continues no trajectory.
@@ -183,14 +174,10 @@ class ReplayBuffer:
         self._ring.write(self._ring.add, obs, action, reward, next_obs, terminated, truncated, extra)
 
     def add_rollout(self, rollout: Rollout, *, token: object | None = None) -> None:
-        """Store the valid steps of a rollout [T, N].
+        """Store the valid steps of a rollout [T, N]; for errors see `add`.
 
         An env's trajectory continues if the rollout begins with the successor of its last stored step, has the same
-        `token` (see `add`), does not say that the env starts there, and `end_trajectory` was not called.
-
-        Raises:
-            ReplayBufferError: the rollout has other envs, shapes or extras; nothing is stored.
-            SpaceError: an action lies outside its space; nothing is stored.
+        `token`, does not say that the env starts there, and `end_trajectory` was not called.
         """
         self._ring.write(self._ring.add_rollout, rollout, token)
 
@@ -199,7 +186,7 @@ class ReplayBuffer:
         self._ring.end_trajectory(envs)
 
     def is_of(self, token: object) -> bool:
-        """Return whether the last step was stored with this token."""
+        """Return whether the last step has this token."""
         return token is self._ring.token
 
     def resume(self, token: object, obs: Tree) -> None:
@@ -209,7 +196,7 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
     ) -> Transitions:
-        """Draw transitions, uniformly and with replacement unless there is a `sampler`.
+        """Draw transitions [B], or [K, B]; uniformly and with replacement unless there is a `sampler`.
 
         Args:
             batch_size: B, how many.
@@ -217,19 +204,23 @@ class ReplayBuffer:
             gamma: discount of one step, in [0, 1].
             num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
 
-        Returns:
-            transitions [B], or [K, B].
-
         Raises:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
         shape, n_step, gamma = self._sample_shape("ReplayBuffer.sample", 1, batch_size, n_step, gamma, num_batches)
-        slots, weight = self.batch_sampler.draw(shape)
+        slots, weight = self._draw(shape)
         batch = self._transitions(slots.flatten(), n_step, gamma)
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
             batch.weight = weight
         return batch
+
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        """Return slots [B] or [K, B], and their weights in a loss if they are not 1."""
+        sampler = self._ring.sampler
+        if sampler is None:
+            return self._ring.draw(shape, self.generator), None
+        return sampler.draw(self._ring.num_drawable, shape, self.progress(), self.generator)
 
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
         """Return the transitions that start at slots that were drawn [B]."""
@@ -245,22 +236,11 @@ class ReplayBuffer:
         gamma: float = 0.99,
         num_batches: int | None = None,
     ) -> Sequences:
-        """Draw sequences: each begins its training at a transition that is drawn as `sample` draws it.
+        """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
-        The burn-in are the transitions before it, the rest those after it, all within its trajectory; weights are 0 in
-        the burn-in and beyond the trajectory's ends.
-
-        Args:
-            batch_size: B, how many.
-            length: transitions that are trained on.
-            burn_in: transitions before them.
-            n_step, gamma, num_batches: see `sample`.
-
-        Returns:
-            sequences [burn_in + length, B], or [K, burn_in + length, B].
-
-        Raises:
-            ReplayBufferError: the buffer is empty, a value breaks its rule, or no trajectory can be so long.
+        Each begins its training at a transition that is drawn as `sample` draws it, for other arguments see there. The
+        burn-in are the transitions before it, the rest those after it, all within its trajectory; weights are 0 in the
+        burn-in and beyond the trajectory's ends.
         """
         owner, limit = "ReplayBuffer.sample_sequences", self._ring.env_capacity
         length = checked(owner, "length", length, PositiveInt, ReplayBufferError)
@@ -270,7 +250,7 @@ class ReplayBuffer:
             raise ReplayBufferError(field_error_text(owner, "length", rule, length, "Give the buffer more capacity."))
         arguments = (batch_size, n_step, gamma, num_batches)
         shape, n_step, gamma = self._sample_shape(owner, burn_in + length, *arguments)
-        return self._ring.sequences(*self.batch_sampler.draw(shape), length, burn_in, n_step, gamma)
+        return self._ring.sequences(*self._draw(shape), length, burn_in, n_step, gamma)
 
     def _sample_shape(
         self, owner: str, length: int, batch_size: int, n_step: int, gamma: float, num_batches: int | None
@@ -295,7 +275,12 @@ class ReplayBuffer:
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Report the errors of predictions to the sampler, if there is one; both are [B] or [K, B]."""
-        self.batch_sampler.update(index, td_error)
+        sampler = self._ring.sampler
+        if sampler is not None and td_error is not None:
+            slots, errors = index.to(self.device), td_error.detach().to(self.device)
+            # Of a transition in several of K batches, the newest error counts.
+            for batch in zip(slots, errors, strict=True) if slots.dim() > 1 else ((slots, errors),):
+                sampler.update(*batch)
 
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of all transitions as trees [chunk, ...], for statistics."""
@@ -324,17 +309,14 @@ class ReplayBuffer:
 
     def seed(self, seed: int) -> None:
         """Seed the sampling, unless the buffer was given a seed of its own."""
-        self.batch_sampler.seed(seed)
+        if not self._has_own_seed:
+            reseed(self.generator, "ReplayBuffer", seed)
 
     def extend(self, other: "ReplayBuffer") -> None:
-        """Append the transitions of another buffer.
+        """Append the transitions of another buffer of the same spaces and extras.
 
         Its trajectories stay whole and in order, each in one env; but if it alone holds more than fit, only its newest
         are taken, and a warning is logged that says how many are left out.
-
-        Raises:
-            SpaceError: the other one holds other spaces or extras.
-            ReplayBufferError: it is no buffer, or this one.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
             raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", "must be another buffer", other))
@@ -383,14 +365,10 @@ class ReplayBuffer:
         return self._state(RowLog(self._ring))
 
     def _state(self, rows: list[State] | RowLog) -> State:
-        return {**self._layout.to_state(), **ring_state(self._ring, rows), **self.batch_sampler.state_dict()}
+        return {**self._layout.to_state(), **ring_state(self._ring, rows), **self._sampling_state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned, exactly; trajectories continue.
-
-        Raises:
-            ReplayBufferError: the state is another buffer's, or damaged; nothing is changed.
-        """
+        """Restore what `state_dict` returned, exactly; trajectories continue. A `ReplayBufferError` changes nothing."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
@@ -406,7 +384,12 @@ class ReplayBuffer:
 
     def sampling_state(self) -> State:
         """Return the state of the sampling alone, for a checkpoint of a run on data that is the user's file."""
-        return {"num_transitions": len(self), **self.batch_sampler.state_dict()}
+        return {"num_transitions": len(self), **self._sampling_state()}
+
+    def _sampling_state(self) -> State:
+        ring, sampler = self._ring, self._ring.sampler
+        known = {} if sampler is None else {"sampler": sampler.state_dict(ring.drawable_slots(ring.written))}
+        return {"generator": self.generator.get_state(), "has_own_seed": self._has_own_seed, **known}
 
     def prepare_sampling(self, state: object, name: str) -> Load:
         """Check such a state, and return the function that loads it; errors begin with `name`."""
@@ -415,16 +398,12 @@ class ReplayBuffer:
             text = f"held {found.num_transitions} transitions when it was saved, holds {len(self)} now"
             raise CheckpointError(f"{name}: {text}. A run continues on the data it began with.")
         try:
-            return self.batch_sampler.prepare_load(found)
+            return self._prepare_sampling(found, self._ring.written, is_exact=True)
         except (CheckpointError, ReplayBufferError) as error:
             raise type(error)(f"{name}.{error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the buffer to a file: data, never code. Rows that were never filled are not written.
-
-        Raises:
-            ReplayBufferError: it could not be written; the former file is unchanged.
-        """
+        """Write the buffer to a file: data, never code. Rows that were never filled are not written."""
         write_buffer(checked("ReplayBuffer.save", "path", path, AnyPath), self.state_dict())
 
     @classmethod
@@ -434,8 +413,11 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         capacity: int | None = None,
         num_envs: int | None = None,
+        **options: Any,
     ) -> Self:
         """Read a buffer that any replay buffer's `save` wrote; what is added next starts a new trajectory.
+
+        Unless capacity, envs or class differ, it is equal in every field and in what it samples next.
 
         Args:
             path: the file.
@@ -443,21 +425,11 @@ class ReplayBuffer:
             capacity: another than the file's; of more transitions than fit the newest are kept, and a warning is
                 logged that says how many are left out.
             num_envs: another than the file's; the trajectories are shared out among the envs.
-
-        Returns:
-            the buffer; unless capacity, envs or class differ, equal in every field and in what it samples next.
+            options: arguments of a subclass that a file does not hold, such as `compute_reward`; see there.
 
         Raises:
             ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
-            ParamsError: an argument breaks its rule.
         """
-        return cls._read(path, device, capacity, num_envs)
-
-    @classmethod
-    def _read(
-        cls, path: str | Path, device: torch.device | str, capacity: int | None, num_envs: int | None, **options: Any
-    ) -> Self:
-        """Read a buffer; `options` are a subclass's arguments that no file holds."""
         path = Path(checked(f"{cls.__name__}.load", "path", path, AnyPath))
         found, layout, smallest = read_buffer(path)
         # The file's seed replaces this one, which leaves the global generator alone.
@@ -470,13 +442,13 @@ class ReplayBuffer:
         as_saved = make(capacity=smallest.capacity, num_envs=smallest.num_envs)
         as_saved._prepare_load(found, path)()
         append(as_saved._ring, buffer._ring, f"ReplayBuffer.load: {path}")
-        buffer.batch_sampler.load_generator(found)
+        buffer._load_generator(found)
         return buffer
 
     def _prepare_load(self, found: BufferState, source: str | Path, is_exact: bool = False) -> Load:
         try:
             load_ring = prepare_ring(self._ring, found, self.observation_space, is_finite=is_exact)
-            load_sampling = self.batch_sampler.prepare_load(found, found.written, is_exact)
+            load_sampling = self._prepare_sampling(found, found.written, is_exact)
         except (CheckpointError, ReplayBufferError) as error:
             raise ReplayBufferError(f"{source}: {error}") from error
 
@@ -485,3 +457,30 @@ class ReplayBuffer:
             load_sampling()
 
         return load
+
+    def _prepare_sampling(self, found: SamplingState, written: Array, is_exact: bool) -> Load:
+        """Check a state of generator and sampler; `written` [N] transitions of each env will be stored by then.
+
+        `is_exact`: buffer and state must both have a sampler or none. Else transitions are new to a sampler.
+        """
+        load_sampler = None
+        if self.sampler is not None and found.sampler is not None:
+            try:
+                load_sampler = self.sampler.prepare_load(found.sampler, self._ring.drawable_slots(written))
+            except ReplayBufferError as error:
+                raise ReplayBufferError(f"sampler.{error}") from error
+        elif is_exact and (self.sampler is None) != (found.sampler is None):
+            text = "one of the two buffers draws uniformly, the saved one and this one, the other not"
+            raise ReplayBufferError(f"sampler: {text}")
+        check_generator("generator", self.generator, found.generator)
+
+        def load() -> None:
+            if load_sampler is not None:
+                load_sampler()
+            self._load_generator(found)
+
+        return load
+
+    def _load_generator(self, found: SamplingState) -> None:
+        set_generator(self.generator, found.generator)
+        self._has_own_seed = found.has_own_seed

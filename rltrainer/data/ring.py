@@ -31,11 +31,10 @@ MEMORY = "state"
 
 @dataclass(slots=True)
 class NewTransitions:
-    """M transitions on their way into a ring, taken out of S values; in each env the oldest first.
+    """M transitions on their way into a ring, in each env the oldest first.
 
     Attributes:
-        columns: trees [S, ...] by name.
-        source: [M] int64, where in S each one is; None takes all in order (M = S).
+        columns: trees [S, ...] by name, of which `source` [M] says where each one is; None takes all in order.
         env: [M] int64, the env that each goes to.
         ended: [M] bool, whether its trajectory ends there.
         final_obs: tree [K, ...], the successors of those that ended, in their order.
@@ -77,15 +76,6 @@ class Ring:
 
     The exception are stacked frames: of an env that has forgotten some, the k - 1 oldest cannot be drawn, as the first
     frames of their stacks are gone.
-
-    Args:
-        owner: the buffer's class, for errors.
-        specs: see `column_specs`.
-        actions: the range of actions.
-        env_capacity: transitions that each env keeps.
-        num_envs: N.
-        device: of the data.
-        frames: takes incoming stacks apart, of which one frame is stored; None stores observations as they are.
 
     Attributes:
         written: [N] transitions that each env ever stored; the row of the next one is this modulo R.
@@ -131,7 +121,6 @@ class Ring:
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
 
     def __len__(self) -> int:
-        """Return how many transitions it holds."""
         if self._level is None:
             return int(self.sizes().sum())
         return self.num_envs * min(self._level, self.env_capacity)
@@ -162,11 +151,7 @@ class Ring:
     # Writing: `add` for a step of all envs, `store` for all else.
 
     def write(self, method: Callable[..., None], *values: Any) -> None:
-        """Call `add` or `add_rollout`; repeat a call that an interrupt breaks off, then let the interrupt pass.
-
-        If the caller catches the interrupt and continues, later batches would otherwise silently mix two transitions
-        in one row. The last statement of a write replaces `written`, and a write that runs twice is as one.
-        """
+        """Call `add` or `add_rollout`; repeat a call that an interrupt breaks off, then let the interrupt pass."""
         written = self.written
         try:
             method(*values)
@@ -230,8 +215,7 @@ class Ring:
     def store(self, new: NewTransitions) -> tuple[Array, Array | None]:
         """Append transitions that were checked; of more than fit into an env, only the newest.
 
-        Returns:
-            the flat indices of those that were kept [M], and which of the S values each of them holds [M].
+        Returns the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
         count = np.bincount(new.env, minlength=self.num_envs)
         self._end_pending()
@@ -285,13 +269,7 @@ class Ring:
     def restore(
         self, written: Array, pending_end: Array, head: Tree, parts: list[tuple[Array, NewTransitions]]
     ) -> None:
-        """Take over a checked state.
-
-        Args:
-            written, pending_end: see the class.
-            head: [N, ...] the newest successor of each env.
-            parts: transitions, in order, each with the number of each env's first [N].
-        """
+        """Take over a checked state; `head` [N, ...] are the newest successors, `parts` have their first numbers [N]."""
         self.clear()
         for start, new in parts:
             self._note_written(start)
@@ -359,17 +337,10 @@ class Ring:
     def path(
         self, slots: Tensor, length: int, backwards: bool = False, drawable: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Walk along trajectories from slots [B], where the paths begin.
+        """Walk along trajectories from slots [B] for a length L, and return the slots [L, B].
 
-        Args:
-            slots: [B] flat indices.
-            length: L, of a path.
-            backwards: towards the beginnings of the trajectories.
-            drawable: end a walk backwards at the oldest transition that can be drawn.
-
-        Returns:
-            the slots [L, B], and which of them the trajectory holds [L, B] bool. Beyond its end, or that of what is
-            stored, the last of them is repeated.
+        Also returns which of them the trajectory holds [L, B]: beyond its end, or that of the data, the last
+        of them is repeated. `backwards` walks towards the beginning, up to the oldest that is `drawable`, or stored.
         """
         steps = torch.arange(length, device=slots.device) * (-self.num_envs if backwards else self.num_envs)
         path = (slots + steps.unsqueeze(1)) % self.num_slots
@@ -429,10 +400,7 @@ class Ring:
     def sequences(
         self, slots: Tensor, weight: Tensor | None, length: int, burn_in: int, n_step: int, gamma: float
     ) -> Sequences:
-        """Return the sequences whose first trained transitions are at slots [B] or [K, B].
-
-        `weight` of each sequence has the same shape; None stands for 1. See `ReplayBuffer.sample_sequences`.
-        """
+        """Return the sequences whose first trained transitions are at slots [B] or [K, B], of these weights or 1."""
         start = slots.flatten()
         ahead, counts = self.path(start, length)
         before, _ = self.path(start, burn_in + 1, backwards=True, drawable=True)
@@ -506,8 +474,7 @@ class Ring:
 class FrameStack:
     """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first.
 
-    `space` is that of a single frame. Raises a `ParamsError` or `SpaceError` unless the space of stacks is a Box of
-    `num_frames` frames.
+    `space` is that of a single frame.
     """
 
     def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
@@ -533,16 +500,10 @@ class FrameStack:
 
 
 def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay a window of n steps over each path.
+    """Lay a window of n steps over each path of slots [n, B].
 
-    Args:
-        path: [n, B] int64, slots that follow each other.
-        inside: [n, B] bool, which of them belong to the window: the first, and those after it up to an end.
-        reward: [n, B] float32, at these slots.
-        gamma: discount of one step.
-
-    Returns:
-        each window's last slot [B] int64, its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
+    `inside` [n, B] says which of them belong to the window, and `reward` [n, B] is theirs. Returns each
+    window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
     """
     length = inside.sum(0)
     powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
@@ -553,10 +514,9 @@ def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -
 
 
 def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
-    """Return env and number of each of M transitions, [M] each: the first of each env, then the second, and so on.
+    """Return env and number of each of M transitions: the first of each env, then the second, and so on.
 
-    Args:
-        start, stop: [N] of each env the first number, and the first one after them.
+    `start` and `stop` are [N]: of each env the first number, and the first one after them.
     """
     envs = np.flatnonzero(stop > start)
     count = (stop - start)[envs]

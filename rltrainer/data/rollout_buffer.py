@@ -32,15 +32,8 @@ from rltrainer.validation.field_rules import PositiveInt, checked
 class RolloutBuffer:
     """Gathers steps of all envs [T, N]; grows if more come than it was made for.
 
-    Each observation is held once, as in a `Rollout`: `rollout()` copies nothing.
-
-    Args:
-        num_steps: steps of each env to reserve memory for.
-        num_envs: N.
-        observation_space, action_space, device, extra: see `ReplayBuffer`, for errors too.
-
-    Attributes:
-        num_rows: steps of all envs since the last `clear`.
+    Each observation is held once, as in a `Rollout`: `rollout()` copies nothing. Memory for `num_steps` of each env is
+    reserved; `num_rows` counts them since the last `clear`. For other arguments see `ReplayBuffer`.
     """
 
     def __init__(
@@ -103,16 +96,7 @@ class RolloutBuffer:
         valid: Any = None,
         extra: dict[str, Any] | None = None,
     ) -> None:
-        """Store one step of all envs; each leaf is an array or tensor [N, ...].
-
-        Args:
-            obs, reward, next_obs, terminated, truncated, extra: see `ReplayBuffer.add`.
-            action: as sampled.
-            valid: [N] bool; None: all.
-
-        Raises:
-            ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
-        """
+        """Store one step of all envs, as `ReplayBuffer.add`; actions as sampled, `valid` [N] bool, or None for all."""
         row = self.num_rows
         if row + 1 == self._columns["obs"].shape[0]:
             self._grow()
@@ -218,11 +202,7 @@ class RolloutBuffer:
         self._final_index.clear()
 
     def hold(self, rollout: Rollout) -> None:
-        """Replace all steps by a rollout that was gathered elsewhere.
-
-        Raises:
-            ReplayBufferError: it has other envs, shapes or extras; nothing is changed.
-        """
+        """Replace all steps by a rollout that was gathered elsewhere, if it has the same envs, shapes and extras."""
         num_rows, num_final = len(rollout.reward), len(rollout.final_index)
         columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in self._columns}
         for name, column in self._columns.items():

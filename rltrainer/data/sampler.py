@@ -35,11 +35,8 @@ class Sampler(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return slots that were stored and not forgotten [*shape], and their weights in a loss, float32 [*shape].
 
-        Args:
-            num_drawable: how many there are.
-            shape: (B,), or (K, B) for K batches.
-            progress: share of the training that is done, for schedules.
-            generator: of the random numbers.
+        There are `num_drawable`; `shape` is (B,), or (K, B) for K batches; `progress` is the share of the training that
+        is done, for schedules.
         """
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
@@ -49,8 +46,4 @@ class Sampler(Protocol):
         """Return the knowledge of all slots that can be drawn [M], ascending: plain values and copies of tensors."""
 
     def prepare_load(self, state: State, slots: Tensor) -> Load:
-        """Check a whole state, of these slots [M], and return the function that loads it.
-
-        Raises:
-            ReplayBufferError: it is another sampler's, or damaged.
-        """
+        """Check a state of these slots [M], and return the function that loads it; raise a `ReplayBufferError`."""

@@ -43,7 +43,7 @@ AnyExtra = Annotated[
 
 
 def require_extra(owner: str, extra: Extra | None) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return the declared extras; a `ParamsError` unless it is a mapping from names to (shape, dtype)."""
+    """Return the declared extras as a dict of tuples."""
     declared = {} if extra is None else checked(owner, "extra", extra, AnyExtras)
     items = {name: checked(owner, f"extra[{name!r}]", each, AnyExtra) for name, each in declared.items()}
     return {name: (tuple(as_python(shape)), dtype) for name, (shape, dtype) in items.items()}
@@ -85,11 +85,7 @@ def space_specs(space: gym.Space[Any]) -> Tree:
 def column_specs(
     owner: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], extra: Extra
 ) -> dict[str, Tree]:
-    """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`.
-
-    Raises:
-        SpaceError: a space cannot be stored.
-    """
+    """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`, if spaces can be stored."""
     action = space_specs(action_space)
     if not isinstance(action, Spec):
         rule = "must be a Box, Discrete, MultiDiscrete or MultiBinary"
@@ -112,13 +108,7 @@ def slot_nbytes(specs: dict[str, Tree]) -> int:
 class Storage:
     """A tree of tensors `[*shape, ...]`, such as [rows, N, ...]; a flat index runs over all slots of `shape`.
 
-    `scatter` writes many slots, a `RowWriter` a row.
-
-    Args:
-        name: for errors, such as `ReplayBuffer.obs`.
-        specs: a tree of `Spec`; `leaves` has a `Leaf` for each.
-        shape: of the slots, rows first.
-        device: of the tensors.
+    `specs` is a tree of `Spec`, and `leaves` has a `Leaf` for each. `scatter` writes many slots, a `RowWriter` a row.
     """
 
     def __init__(self, name: str, specs: Tree, shape: tuple[int, ...], device: torch.device) -> None:
@@ -136,12 +126,9 @@ class Storage:
             leaf.check(value, tuple(value.shape[:1]) + leaf.spec.shape)
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
-        """Write values into slots.
+        """Write values [S, ...], on any device, into slots given by a flat index [M].
 
-        Args:
-            index: [M] int64, flat.
-            values: tree of tensors [S, ...] on any device.
-            source: [M] int64, which of the S values goes into each slot; None takes them in order (S = M).
+        `source` [M] says which of the S values goes into each slot; None takes them in order.
         """
         where = torch.from_numpy(index).to(self.device)
         for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
@@ -179,15 +166,7 @@ class Storage:
 
 
 class Leaf:
-    """One tensor of a storage.
-
-    Attributes:
-        tensor: [*shape, ...].
-        flat: the same with one flat axis of slots.
-        target: the same for writes of rows; on the CPU an array in the same memory.
-        row_shape: of a row.
-        dtype: of such an array; None for a tensor on a device.
-    """
+    """One tensor of a storage: `flat` has one axis of slots; `target` takes rows, on the CPU an array of `dtype`."""
 
     def __init__(self, name: str, spec: Spec, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.spec, self.device = name, spec, device
@@ -247,12 +226,7 @@ class Leaf:
         return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # several times as fast as `all`
 
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
-        """Check that a value has this shape, and numbers that can be stored.
-
-        Raises:
-            ReplayBufferError: it has another shape or kind of number.
-            SpaceError: an integer does not fit into the stored dtype.
-        """
+        """Check that a value has this shape, and numbers that can be stored."""
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
             expected, found = _describe(self.spec.dtype, shape), _describe(value.dtype, tuple(value.shape))
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {found}")
@@ -264,12 +238,7 @@ class Leaf:
 
 
 class RowWriter:
-    """Writes one step of all envs into the columns, or nothing if any value does not fit.
-
-    Args:
-        columns: see `column_specs`.
-        actions: the range of actions; None for samples, which may lie outside.
-    """
+    """Writes one step of all envs into columns, or nothing if a value does not fit, or lies outside of `actions`."""
 
     def __init__(self, columns: dict[str, Storage], actions: ValueRange | None = None) -> None:
         self._actions, self._action_name = actions, columns["action"].name
@@ -283,10 +252,7 @@ class RowWriter:
     def write(
         self, at: Any, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
-        """Write a row, and its successors into another; see `ReplayBuffer.add`.
-
-        `at` is the row and that of the successors, both as a number or as index arrays (rows, envs).
-        """
+        """Write a row and its successors, `at` two rows; each is a number, or index arrays (rows, envs)."""
         values: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
         if not self._is_plain or extra is not None:
             extras = _values(self._extra, {} if extra is None else extra)
@@ -314,10 +280,8 @@ def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:
 class FinalObservations:
     """The successors where a trajectory ended, in a store that grows to the most there ever were at once.
 
-    `index` [R, N] int32 says where a slot's successor lies in the store. 0 says that the trajectory continues: the
-    successor is the next row's observation. So place 0 of the store is never used, and any place can be looked up.
-
-    On a device, `index` is there too.
+    `index` [R, N] int32, on a device there too, says where a slot's successor lies in the store. 0 says that the
+    trajectory continues: the successor is the next row's observation. Place 0 of the store is thus never used.
     """
 
     def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
@@ -333,13 +297,7 @@ class FinalObservations:
         return self._store.nbytes + self.index.nbytes
 
     def put(self, slots: Array, values: Tree, source: Array | None = None) -> None:
-        """End a trajectory at each slot.
-
-        Args:
-            slots: [K] int64, none of which ends one yet.
-            values: tree of tensors [S, ...].
-            source: [K] int64, which of the S values follows each slot; None takes them in order.
-        """
+        """End a trajectory at each slot [K]; of values [S, ...], `source` [K] are the successors, or all."""
         size, num_missing = self._store.shape[0], len(slots) - len(self._free)
         if num_missing > 0:
             self._store.grow(max(size + num_missing, size * 3 // 2))
@@ -428,13 +386,9 @@ def to_array(value: Array | Tensor) -> Array:
 
 
 def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:
-    """Return an error's text about the first value outside its space.
+    """Return an error's text about the first value of an array [..., *shape] outside its space.
 
-    Args:
-        name: the text's beginning.
-        values: the space.
-        array: [..., *shape], some of it outside.
-        axes: what the leading axes count, such as `("row", "env")`.
+    `axes` are the words for the leading axes, such as `("row", "env")`.
     """
     at = tuple(np.argwhere(values.outside(array))[0].tolist()[: len(axes)])
     where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=True))

@@ -144,10 +144,7 @@ def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: ty
 
 
 def append(source: Ring, target: Ring, caller: str) -> None:
-    """Append the newest transitions of a ring to another one of the same columns, whose oldest give way.
-
-    A warning that begins with the caller is logged if not all of them fit.
-    """
+    """Append the newest transitions of a ring to another one, whose oldest give way; log how many do not fit."""
     capacity = target.env_capacity * target.num_envs
     num_left_out = len(source) - capacity
     if num_left_out > 0:
@@ -157,13 +154,9 @@ def append(source: Ring, target: Ring, caller: str) -> None:
 
 
 def copy_transitions(source: Ring, target: Ring, slots: Array, env: Array, ended: Array) -> None:
-    """Append transitions of a ring to another one of the same columns, as trajectories of their own.
+    """Append transitions of a ring, at slots [M], oldest first, to envs [M] of another one of the same columns.
 
-    Args:
-        source, target: the rings.
-        slots: [M] flat indices in the source, oldest first.
-        env: [M] the envs of the target that they go to.
-        ended: [M] bool, at which of them a trajectory ends.
+    They are trajectories of their own, which end where `ended` [M] says.
     """
     target.end_trajectory(None)
     columns = {name: column.flat for name, column in source.columns.items()}
