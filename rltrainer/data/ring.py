@@ -269,7 +269,7 @@ class Ring:
     def restore(
         self, written: Array, pending_end: Array, head: Tree, parts: list[tuple[Array, NewTransitions]]
     ) -> None:
-        """Take over a checked state; `head` [N, ...] are the newest successors, `parts` have their first numbers [N]."""
+        """Take over a checked state; `head` [N, ...] are the newest successors, `parts` begin at numbers [N]."""
         self.clear()
         for start, new in parts:
             self._note_written(start)
