@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.nets.normalizer import RunningMoments
-from rltrainer.state.codec import check_count, check_like
+from rltrainer.state.codec import check_like
 from rltrainer.types import State
 
 AS_SAVED = "Build the networks as they were when saved."
@@ -44,7 +44,6 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
             _try_extra_state(f"{name}.{key}", module, key, saved[key])
         else:
             check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED)
-            check_count(f"{name}.{key}", saved[key])
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         if isinstance(part, RunningMoments):

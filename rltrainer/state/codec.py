@@ -62,7 +62,7 @@ def from_state(cls: type[T], state: object, name: str) -> T:
 
 
 def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
-    """Check that a saved tensor can replace one: by shape and dtype, and no NaN where there is none now.
+    """Check that a saved tensor can replace one: shape, dtype, NaN only where there is one, counts not negative.
 
     Raises:
         CheckpointError: it cannot.
@@ -75,10 +75,6 @@ def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
         raise CheckpointError(f"{name}: expected {own.dtype}, found {saved.dtype}. {hint}")
     if saved.is_floating_point() and not saved.isfinite().all() and own.isfinite().all():
         raise CheckpointError(f"{name}: holds NaN or infinity")
-
-
-def check_count(name: str, saved: Tensor) -> None:
-    """Raise a `CheckpointError` if a tensor named `num_...` is negative, or about to overflow."""
     is_count = name.rpartition(".")[2].startswith("num_") and saved.dtype == torch.int64
     if is_count and not ((saved >= 0) & (saved < LARGEST_INT)).all():
         raise CheckpointError(f"{name}: expected a count, found {saved.tolist()!r}")

@@ -25,12 +25,11 @@ else:
 class Params(ToStringMixin, metaclass=ExplainsArguments):
     """Check every field against the rule in its type.
 
-    A field that holds a live object (a collector, a callback) is declared with `compare=False`: it prints as class and
-    id, and JSON holds only its name.
+    A field of a live object (a collector, a callback) has `compare=False`: it prints as class and id, and JSON holds
+    only its name.
 
     Raises:
-        ParamsError: a value breaks its field's rule; the text names class, field, rule and value. An `ArgumentError`
-            if a name is no field, or a field without a default is missing.
+        ParamsError: a value breaks its field's rule. An `ArgumentError` if a name is no field, or one is missing.
     """
 
     def __post_init__(self) -> None:
@@ -55,17 +54,13 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         raise ParamsError(field_error_text(type(self).__name__, field, rule, getattr(self, field), hint))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the params as plain data; live objects and callables that are none of ours are only named."""
+        """Return the params as plain data, for `to_json`."""
         fields = {field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
         return {"params": type(self).__name__, "fields": fields}
 
     @classmethod
     def from_plain(cls, fields: Mapping[str, Any], reader: PlainReader, live: dict[str, Any] | None = None) -> Self:
-        """Rebuild params from the fields of `to_plain`; values that are `live` go before them.
-
-        Raises:
-            ParamsError: a name is unknown, or a field is missing or breaks its rule.
-        """
+        """Rebuild params from the fields of `to_plain`, or from `live` where that has them."""
         live, known = live or {}, [field.name for field in dataclasses.fields(cls)]
         for name in [*fields, *live]:
             if name not in known:
@@ -81,7 +76,7 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         return cls(**values)
 
     def to_json(self) -> str:
-        """Return the params as JSON text; live objects and callables that are none of ours are only named."""
+        """Return the params as JSON; live objects, and callables of a user's, are only named."""
         return to_strict_json(self.to_plain())
 
     @classmethod
@@ -89,8 +84,8 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         """Rebuild params from `to_json` text.
 
         Args:
-            text: what `to_json` wrote.
-            live: the objects and callables that JSON can only name; also overrides any other field.
+            text: as `to_json` returned it.
+            live: the objects and callables that JSON only names; overrides any other field too.
 
         Raises:
             ParamsError: the text is not JSON of this class, a name is unknown, or a live object is missing.
@@ -99,7 +94,7 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
             document = read_strict_json(text)
             written_by, fields = document["params"], document["fields"]
             if not isinstance(written_by, str) or not isinstance(fields, dict):
-                raise ValueError("it says no name, or no fields")
+                raise ValueError("it has no name, or no fields")
             check_claims(fields, len(text))
         except (KeyError, TypeError, ValueError) as error:
             problem = f"the text is not JSON written by to_json ({error!r})"
@@ -110,7 +105,7 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, _remedy), live)
 
     def _tostring_object_info(self) -> str:
-        """List the fields in their order; a live object's own text can be long and need not be stable, so not that."""
+        # A live object's own text can be long, and differ from run to run.
         texts = {field.name: _as_text(getattr(self, field.name), field.compare) for field in dataclasses.fields(self)}
         return ", ".join(f"{name}={text}" for name, text in texts.items())
 

@@ -1,6 +1,6 @@
-"""The names that files may hold, and what each stands for. Nothing is looked up anywhere else, nothing is imported.
+"""The names that files may hold, and the object of each. No name is looked up anywhere else, or imported.
 
-Ours are a closed list, made when the package is imported. A user's are registered here, or passed to whoever reads.
+Those of rltrainer are a closed list. A user registers classes and functions here, or passes them to the reader.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,23 +14,23 @@ _values: dict[str, Any] = {}
 _users: dict[str, Any] = {}
 
 Named = Mapping[str, Any] | Collection[Any]
-"""Classes and functions of a user's, or what names in a file stand for."""
+"""Classes and functions of a user's, or these by name."""
 
 
 def add_classes(items: Iterable[Any]) -> None:
-    """Let files name those of our classes that say what they are built with: policies, algorithms, params."""
+    """Let files name the classes of rltrainer that have `to_plain`: policies, algorithms, params."""
     _classes.update((item.__name__, item) for item in items if isinstance(item, type) and hasattr(item, "to_plain"))
 
 
 def add_values(*values: Any) -> None:
-    """Let files name functions and classes of ours that are arguments themselves, such as activations."""
+    """Let files name functions and classes of rltrainer that are arguments, such as activations."""
     _values.update((value.__name__, value) for value in values)
 
 
 def register(item: T) -> T:
     """Let files name a class or function of yours: a policy, an algorithm, params, an activation, an encoder.
 
-    Also a decorator: returns `item`. What is registered need not be passed to `load` and `load_policy`.
+    Also a decorator: returns `item`, which `load` and `load_policy` then find by its name.
 
     Raises:
         ParamsError: it has no name, or another one has the same.
@@ -45,11 +45,7 @@ def register(item: T) -> T:
 
 
 def users_names(named: Named) -> dict[str, Any]:
-    """Return what names stand for: those of a user's that are registered, and those that were passed.
-
-    Raises:
-        ParamsError: something has no name.
-    """
+    """Return a user's objects by name: registered ones, and those that were passed."""
     if not isinstance(named, Mapping | list | tuple | set | frozenset):
         rule = "must be classes and functions, or a dict from their names"
         raise ParamsError(field_error_text("load", "classes", rule, named))
@@ -58,22 +54,22 @@ def users_names(named: Named) -> dict[str, Any]:
 
 
 def class_named(name: object) -> type[Any] | None:
-    """Return a class of ours, or None."""
+    """Return a class of rltrainer, or None."""
     return _classes.get(name) if isinstance(name, str) else None
 
 
 def value_named(name: object) -> Any:
-    """Return a function or class of ours that is an argument, or None."""
+    """Return a function or class of rltrainer that is an argument, or None."""
     return _values.get(name) if isinstance(name, str) else None
 
 
 def value_meant(word: str) -> Any:
-    """Return the function or class of ours that a person's word names, in upper or lower case; or None."""
+    """Return the function or class of rltrainer that a word names, in upper or lower case, or None."""
     return next((value for name, value in _values.items() if name.lower() == word.lower()), None)
 
 
 def name_of(value: object) -> dict[str, str]:
-    """Return `{"known": name}` for what is ours, and `{"live": name}` for everything else."""
+    """Return `{"known": name}` for objects of rltrainer, and `{"live": name}` for all others."""
     name = getattr(value, "__name__", "")
     if isinstance(name, str) and (_classes.get(name) is value or _values.get(name) is value):
         return {"known": name}
@@ -81,7 +77,7 @@ def name_of(value: object) -> dict[str, str]:
 
 
 def _names(item: object) -> set[str]:
-    """Return what files call a class or function: params by the short name, everything else by the long one."""
+    """Return the names of a class or function in files: the short one of params, the long one of all others."""
     names = {getattr(item, "__name__", None), getattr(item, "__qualname__", None)}
     if not all(isinstance(name, str) for name in names):
         rule = "must be a class or a function"

@@ -12,7 +12,7 @@ from rltrainer.errors import CheckpointError, ParamsError, readable
 from rltrainer.nets.module_state import AS_SAVED, IncompatibleKeys, check_module, fitting_module_state
 from rltrainer.nets.weight_dtype import convert, set_weight_dtype
 from rltrainer.seeding import check_generator, set_generator
-from rltrainer.state.codec import check_count, check_like
+from rltrainer.state.codec import check_like
 from rltrainer.types import State
 from rltrainer.updates.optimizer import Optimizer, ScheduledValue
 
@@ -52,7 +52,6 @@ def check_part(name: str, part: Part, saved: Any) -> None:
         check_generator(name, part, saved)
     elif isinstance(part, Tensor):
         check_like(name, part, saved, AS_SAVED)
-        check_count(name, saved)
     elif not isinstance(saved, dict):
         raise CheckpointError(f"{name}: expected a mapping, found {readable(saved)}")
     elif isinstance(part, Optimizer):
