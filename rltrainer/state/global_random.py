@@ -36,8 +36,7 @@ def _is_twister(state: object) -> bool:
 
 TorchState = Annotated[Any, Rule("the state of torch's generator", _is_of_torch)]
 CudaState = Annotated[
-    Any,
-    Rule("the 16 bytes of a GPU", lambda v: isinstance(v, Tensor) and v.dtype == torch.uint8 and v.shape == (16,)),
+    Any, Rule("the 16 bytes of a GPU", lambda v: isinstance(v, Tensor) and v.dtype == torch.uint8 and v.shape == (16,))
 ]
 Twister = Annotated[Any, Rule(f"the {NUM_WORDS} words of a generator and its position", _is_twister)]
 Spares = Annotated[list[FiniteFloat | None], Rule("two finite numbers or None", lambda v: len(v) == 2)]
