@@ -1,6 +1,11 @@
-"""What the tests of loggers write."""
+"""What the tests of loggers write, and how they read it."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 from rltrainer.interval import Every
+from rltrainer.loggers import CSVLogger, Logger, TensorBoardLogger
 
 EACH = Every(1, "update_step")
 PROGRESS = {
@@ -14,3 +19,46 @@ PROGRESS = {
     "best_epoch": 0,
     "is_stopped": 0,
 }
+PARAMS = {"trainer": {"params": "TrainerParams", "fields": {"seed": 1}}, "algorithm": {"params": "PPOParams"}}
+
+
+def write(logger: Logger, *epochs: int) -> None:
+    """Log the rows of epochs of 100 steps."""
+    for epoch in epochs:
+        logger.log("training", {"return": 10.0 * epoch}, 100 * epoch - 50)
+        logger.log("update", {"loss": 0.5 / epoch}, 100 * epoch - 50, epoch)
+        logger.log("test", {"score": float(epoch)}, 100 * epoch)
+        logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
+
+
+def run(logger: Logger, epoch: int = 1, is_new: bool = True) -> None:
+    """Begin or continue a run, and log the rows of one epoch."""
+    logger.begin_run(EACH, is_new=is_new)
+    logger.log_params(PARAMS)
+    logger.log("test", {"score": float(epoch)}, 100 * epoch)
+    logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
+
+
+def epoch_of(logger: Logger) -> Any:
+    progress = logger.read_progress()
+    return None if progress is None else progress["epoch"]
+
+
+def scalars(path: Path, tag: str) -> list[tuple[int, float]]:
+    """Return the (step, value) of a tag as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = EventAccumulator(str(path))
+    log.Reload()
+    return [(event.step, event.value) for event in log.Scalars(tag)]
+
+
+def values(logger: Any, tag: str = "test/score") -> list[tuple[int, float]]:
+    """Return the (step, value) of a tag in the log of a logger, in their order."""
+    if isinstance(logger, TensorBoardLogger):
+        return scalars(logger.path, tag)
+    lines = logger.path.read_text().splitlines()
+    if isinstance(logger, CSVLogger):
+        cells = [line.split(",") for line in lines]
+        return [(int(step), float(value)) for step, name, value in cells if name == tag]
+    return [(row["step"], row[tag]) for row in map(json.loads, lines) if tag in row]

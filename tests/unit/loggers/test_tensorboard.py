@@ -15,26 +15,30 @@ from rltrainer.loggers import TensorBoardLogger
 from rltrainer.loggers.file_logger import AppendedFile
 from rltrainer.loggers.log_state import LogPosition
 from rltrainer.state.codec import to_state
-from tests.unit.loggers.rows import PROGRESS
-
-
-def scalars(path: Path, tag: str) -> list[tuple[int, float]]:
-    """Return the (step, value) of a tag, sorted: files of one second are read in no certain order."""
-    log = EventAccumulator(str(path))
-    log.Reload()
-    return sorted((event.step, event.value) for event in log.Scalars(tag))
+from tests.unit.loggers.rows import PARAMS, run, scalars, write
 
 
 def event_files(path: Path) -> list[Path]:
     return sorted(path.glob("events.out.tfevents.*"))
 
 
-def run(logger: TensorBoardLogger, *epochs: int) -> None:
-    for epoch in epochs:
-        logger.log("training", {"return": 10.0 * epoch}, 100 * epoch)
-        logger.log("update", {"loss": 0.5 * epoch}, 100 * epoch, epoch)
-        logger.log("test", {"score": float(epoch)}, 100 * epoch)
-        logger.log_epoch({**PROGRESS, "epoch": epoch, "env_step": 100 * epoch})
+@pytest.mark.parametrize("folder", ["", None, 3])
+def test_paths_of_other_kinds_are_refused(folder: Any, tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.folder: must be the path of a folder; got "):
+        TensorBoardLogger(folder)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.folder: must be a folder, not a file; got "):
+        TensorBoardLogger(tmp_path / "file")
+
+
+def test_params_are_texts(tmp_path: Path) -> None:
+    run(TensorBoardLogger(tmp_path))
+    log = EventAccumulator(str(tmp_path))
+    log.Reload()
+    (event,) = log.Tensors("params/algorithm/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    assert json.loads(text.removeprefix("```\n").removesuffix("\n```")) == PARAMS["algorithm"]
+    assert log.SummaryMetadata("params/trainer/text_summary").plugin_data.plugin_name == "text"
 
 
 def make(path: Path) -> TensorBoardLogger:
@@ -43,10 +47,10 @@ def make(path: Path) -> TensorBoardLogger:
 
 def test_scalars_have_names_steps_and_values(tmp_path: Path) -> None:
     logger = make(tmp_path / "board")
-    run(logger, 1, 2)
+    write(logger, 1, 2)
     path = tmp_path / "board"
-    assert scalars(path, "training/return") == [(100, 10.0), (200, 20.0)]
-    assert scalars(path, "update/loss") == [(100, 0.5), (200, 1.0)]
+    assert scalars(path, "training/return") == [(50, 10.0), (150, 20.0)]
+    assert scalars(path, "update/loss") == [(50, 0.5), (150, 0.25)]
     assert scalars(path, "test/score") == [(100, 1.0), (200, 2.0)]
     assert scalars(path, "epoch/epoch") == [(100, 1.0), (200, 2.0)]
     logger.close()
@@ -58,45 +62,6 @@ def test_nan_is_written_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[
     logger.close()
     assert repr(scalars(tmp_path, "test/score")) == "[(0, nan)]"
     assert capfd.readouterr() == ("", "")
-
-
-def test_progress_comes_back_exactly(tmp_path: Path) -> None:
-    logger = make(tmp_path / "board")
-    assert logger.read_progress() is None
-    logger.log("test", {"score": 1.0}, 0)
-    assert logger.read_progress() is None
-    run(logger, 1)
-    logger.log_epoch({**PROGRESS, "epoch": 2})
-    again = TensorBoardLogger(tmp_path / "board").read_progress()
-    assert repr(again) == repr({**PROGRESS, "epoch": 2})
-    logger.close()
-
-
-def test_an_existing_log_is_continued(tmp_path: Path) -> None:
-    for epoch in (1, 2):
-        logger = make(tmp_path)
-        run(logger, epoch)
-        logger.close()
-    assert scalars(tmp_path, "test/score") == [(100, 1.0), (200, 2.0)]
-    found = logger.read_progress()
-    assert found is not None
-    assert found["epoch"] == 2
-
-
-def test_a_resumed_log_has_no_doubled_and_no_missing_rows(tmp_path: Path) -> None:
-    killed = make(tmp_path)
-    run(killed, 1)
-    state = json.loads(json.dumps(killed.state_dict()))
-    run(killed, 2)  # written after the checkpoint, then the kill
-    killed.flush()
-    resumed = make(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        resumed.load_state_dict(state)
-    run(resumed, 2, 3)
-    resumed.close()
-    for tag, first in (("training/return", 10.0), ("update/loss", 0.5), ("test/score", 1.0), ("epoch/epoch", 1.0)):
-        assert scalars(tmp_path, tag) == [(100 * epoch, first * epoch) for epoch in (1, 2, 3)]
 
 
 def test_rows_at_the_checkpoints_own_step_are_not_doubled(tmp_path: Path) -> None:
@@ -114,12 +79,12 @@ def test_rows_at_the_checkpoints_own_step_are_not_doubled(tmp_path: Path) -> Non
 
 def test_event_files_begun_after_the_checkpoint_are_purged_by_step(tmp_path: Path) -> None:
     first = make(tmp_path)
-    run(first, 1)
+    write(first, 1)
     state = first.state_dict()
     first.close()
     second = make(tmp_path)
     second.load_state_dict(state)
-    run(second, 2, 3)
+    write(second, 2, 3)
     second.close()
     third = make(tmp_path)
     third.load_state_dict(state)
@@ -140,19 +105,6 @@ def _events(path: Path) -> list[Any]:
     return list(EventFileLoader(str(path)).Load())
 
 
-def test_a_missing_log_warns_and_goes_on(tmp_path: Path) -> None:
-    before = make(tmp_path / "before")
-    run(before, 1)
-    after = TensorBoardLogger(tmp_path / "after")
-    with pytest.warns(RuntimeWarning, match=r"the log is missing, at the checkpoint it had \d+ bytes"):
-        after.load_state_dict(before.state_dict())
-    run(after, 2)
-    assert after.num_dropped == 0
-    assert scalars(tmp_path / "after", "test/score") == [(200, 2.0)]
-    before.close()
-    after.close()
-
-
 def test_a_name_in_a_state_reaches_event_files_of_the_folder_only(tmp_path: Path) -> None:
     board = tmp_path / "board"
     board.mkdir()
@@ -168,27 +120,15 @@ def test_a_name_in_a_state_reaches_event_files_of_the_folder_only(tmp_path: Path
     assert [victim.read_text() for victim in victims] == ["precious", "precious"]
 
 
-@pytest.mark.parametrize("path", ["", None, 3])
-def test_what_is_no_path(path: Any) -> None:
-    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.folder: must be the path of a folder; got "):
-        TensorBoardLogger(path)
-
-
-def test_a_file_as_path(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ParamsError, match=r"^TensorBoardLogger.folder: must be a folder, not a file; got "):
-        TensorBoardLogger(tmp_path / "file")
-
-
 def test_a_folder_that_cannot_be_made_warns_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     logger = TensorBoardLogger(tmp_path / "file" / "board")
-    with pytest.warns(RuntimeWarning, match=r"^TensorBoardLogger\(.*\) could not write the training row of step 100"):
-        run(logger, 1)
+    with pytest.warns(RuntimeWarning, match=r"^TensorBoardLogger\(.*\) could not write the training row of step 50"):
+        write(logger, 1)
     # The rest is not due again: training, update, test and epoch.
     assert logger.num_dropped == 4
     (tmp_path / "file").unlink()
-    run(logger, 2000)
+    write(logger, 2000)
     assert scalars(tmp_path / "file" / "board", "test/score") == [(200_000, 2000.0)]
     logger.close()
 
@@ -206,11 +146,11 @@ def test_a_full_disk_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[s
     logger = TensorBoardLogger(tmp_path, training_interval=1, update_interval=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run(logger, *range(1, 50))
+        write(logger, *range(1, 50))
         logger.flush()
         logger.close()
     assert len(caught) == 1
-    assert "could not write the training row of step 100 (OSError: [Errno 28] No space left" in str(caught[0].message)
+    assert "could not write the training row of step 50 (OSError: [Errno 28] No space left" in str(caught[0].message)
     assert logger.num_dropped == 4 * 49
     assert capfd.readouterr() == ("", "")
 
@@ -219,37 +159,6 @@ def test_a_full_disk_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[s
 def test_a_full_disk_is_raised_if_strict(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         make(tmp_path).log("test", {"score": 1.0}, 0)
-
-
-def test_a_short_write_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = TensorBoardLogger(tmp_path)
-    run(logger, 1)
-    (path,) = event_files(tmp_path)
-    before, inner = path.read_bytes(), logger._file
-    assert inner is not None
-
-    class Nearly:
-        """The last bytes of the disk: five of them can still be written."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(inner, name)
-
-        def write(self, data: bytes) -> int:
-            return inner.write(data[:5])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(logger, "_file", Nearly())
-        with pytest.warns(RuntimeWarning, match=r"only 5 of \d+ bytes could be written"):
-            logger.log("test", {"score": 2.0}, 200)
-    assert path.read_bytes() == before
-    logger.log("test", {"score": 3.0}, 300)
-    assert scalars(tmp_path, "test/score") == [(100, 1.0), (300, 3.0)]
-
-
-def test_rows_are_on_disk_at_once(tmp_path: Path) -> None:
-    logger = make(tmp_path)
-    logger.log("test", {"score": 1.5}, 7)
-    assert scalars(tmp_path, "test/score") == [(7, 1.5)]
 
 
 def test_tensorboard_is_imported_only_by_who_logs_there() -> None:
