@@ -1,5 +1,7 @@
 """A run whose hooks are called by hand: what it counts is what a test says."""
 
+import dataclasses
+import hashlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
+from tests.resume.runs import _feed, build
 
 
 class FakeRun:
@@ -92,3 +95,27 @@ def transitions(reward: list[float], **fields: Any) -> rl.Transitions:
         "discount": ones, "index": index, "weight": ones,
     }  # fmt: skip
     return rl.Transitions(**(values | fields))
+
+
+def with_hooks(run: str, *hooks: rl.TrainerHook, n_step: int | None = None, **changes: Any) -> Any:
+    """Return the trainer of a small run, with hooks."""
+    trainer = build(run, changes.pop("max_epochs", 3), changes.pop("logger", None))
+    if n_step is not None:
+        trainer.algorithm.n_step = n_step
+    params = dataclasses.replace(trainer.params, hooks=hooks, **changes)
+    return params.create_trainer(trainer.algorithm)
+
+
+def overriding(**points: Any) -> rl.TrainerHook:
+    """Return a hook that overrides these points by functions."""
+    made = rl.TrainerHook()
+    vars(made).update(points)
+    return made
+
+
+def trained(trainer: Any) -> str:
+    """Return a hash of all that the run of a trainer has made of its algorithm."""
+    trainer.run()
+    hasher = hashlib.sha256()
+    _feed(hasher, trainer.algorithm.state_dict())
+    return hasher.hexdigest()

@@ -16,7 +16,7 @@ from rltrainer.hooks import Evaluate
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 from tests.resume.runs import build
 from tests.unit.collect.test_episode_infos import TellingEnv
-from tests.unit.hooks.test_provided_in_runs import trained, with_hooks
+from tests.unit.hooks.fake_run import trained, with_hooks
 
 
 def run_of(*hooks: rl.TrainerHook, logger: rl.Logger | None = None, **changes: Any) -> rl.OnPolicyTrainer:

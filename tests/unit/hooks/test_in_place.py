@@ -11,7 +11,7 @@ import torch
 import rltrainer as rl
 from rltrainer.hooks.hook import POINTS
 from rltrainer.tree import leaves
-from tests.unit.hooks.test_points import trained, with_hooks
+from tests.unit.hooks.fake_run import trained, with_hooks
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """The points of hooks: their order, what they are given, what they may return, and what they cost."""
 
 import dataclasses
-import hashlib
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,8 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import POINTS
-from tests.resume.runs import RUNS, _feed, build, digest
+from tests.resume.runs import RUNS, build, digest
+from tests.unit.hooks.fake_run import overriding, trained, with_hooks
 
 EVERY_STEP = [
     "batch_process", "pre_steps_log", "pre_optim_steps",
@@ -39,13 +39,6 @@ for point in POINTS:
     setattr(Recording, point, note(point))
 
 
-def with_hooks(run: str, *hooks: rl.TrainerHook, **changes: Any) -> Any:
-    """Return the trainer of a small run, with hooks."""
-    trainer = build(run, max_epochs=changes.pop("max_epochs", 3))
-    params = dataclasses.replace(trainer.params, hooks=hooks, **changes)
-    return params.create_trainer(trainer.algorithm)
-
-
 class Every(rl.TrainerHook):
     """Counts by itself, under a name that means an interval."""
 
@@ -67,14 +60,6 @@ class Rewards(rl.TrainerHook):
 
     def pre_steps_log(self, ctx: rl.TrainerContext, batch: Any) -> Any:
         self.seen.append(float(batch.reward.mean()))
-
-
-def trained(trainer: Any) -> str:
-    """Return a hash of all that the run of a trainer has made of its algorithm."""
-    trainer.run()
-    hasher = hashlib.sha256()
-    _feed(hasher, trainer.algorithm.state_dict())
-    return hasher.hexdigest()
 
 
 def test_order_of_one_training_step_with_two_gradient_steps() -> None:
@@ -99,8 +84,7 @@ def test_at_each_point_the_hooks_run_in_their_order() -> None:
 
 def test_points_of_several_losses() -> None:
     seen: list[list[str]] = []
-    hook = rl.TrainerHook()
-    hook.post_loss = lambda ctx, minibatch: seen.append([*ctx.losses])  # type: ignore[method-assign]  # an override
+    hook = overriding(post_loss=lambda ctx, minibatch: seen.append([*ctx.losses]))
     with_hooks("sac", hook, max_epochs=2, test_collector=None).run()
     assert seen[:4] == [["critic"], ["critic", "actor"], ["critic", "actor", "temperature"], ["critic"]]
 
@@ -123,19 +107,10 @@ def test_a_chain_of_hooks_changes_the_reward(run: str, swapped: bool, expected: 
         assert set(learned) == {expected}
 
 
-def test_what_a_point_may_not_return_is_named() -> None:
-    class Text(rl.TrainerHook):
-        def batch_process(self, ctx: rl.TrainerContext, batch: Any) -> Any:
-            return "text"
-
-    text = r"OnPolicyTrainerParams.hooks.Text.batch_process: must return a Rollout or None; got 'text' \(str\)"
-    with pytest.raises(TypeError, match=text):
-        with_hooks("ppo", Text()).run()
-
-
 @pytest.mark.parametrize(
     ("point", "found", "rule"),
     [
+        ("batch_process", "text", r"must return a Rollout or None; got 'text' \(str\)"),
         ("pre_steps_log", 3, "must return a mapping from names to numbers, or None"),
         ("post_steps_log", {"a": "b"}, "must return a mapping from names to numbers, or None"),
         ("post_optim_log", {"a": torch.zeros(2)}, "must return a mapping from names to numbers, or None"),
@@ -200,13 +175,12 @@ def test_an_error_names_hook_and_point() -> None:
 
 
 def test_all_hooks_are_shut_down_and_the_first_error_goes_on() -> None:
-    first, second, calls = rl.TrainerHook(), rl.TrainerHook(), list[str]()
+    calls: list[str] = []
 
     def fail(*args: Any) -> None:
         raise OSError("disk")
 
-    first.shutdown = fail  # type: ignore[method-assign]  # an override on the object
-    second.shutdown = lambda ctx: calls.append("second")  # type: ignore[method-assign]  # as above
+    first, second = overriding(shutdown=fail), overriding(shutdown=lambda ctx: calls.append("second"))
     with pytest.raises(OSError, match="disk"):
         with_hooks("ppo", first, second, max_epochs=1).run()
     assert calls == ["second"]
@@ -214,13 +188,12 @@ def test_all_hooks_are_shut_down_and_the_first_error_goes_on() -> None:
 
 def test_only_hooks_whose_setup_was_called_are_shut_down() -> None:
     calls: list[str] = []
-    first, failing, last = Recording(calls, "A"), rl.TrainerHook(), Recording(calls, "C")
+    first, last = Recording(calls, "A"), Recording(calls, "C")
 
     def fail(ctx: rl.TrainerContext) -> None:
         raise OSError("port")
 
-    failing.setup = fail  # type: ignore[method-assign]  # an override on the object
-    failing.shutdown = lambda ctx: calls.append("B.shutdown")  # type: ignore[method-assign]  # as above
+    failing = overriding(setup=fail, shutdown=lambda ctx: calls.append("B.shutdown"))
     with pytest.raises(OSError, match="port"):
         with_hooks("ppo", first, failing, last).run()
     assert calls == ["A.setup", "A.shutdown", "B.shutdown"]
@@ -239,9 +212,7 @@ def test_hooks_are_set_up_once_a_run_and_again_for_the_next() -> None:
 
 def test_no_loss_is_held_after_its_gradient_step() -> None:
     held: list[int] = []
-    hook = rl.TrainerHook()
-    hook.post_loss = lambda ctx, minibatch: None  # type: ignore[method-assign]  # an override
-    hook.post_steps = lambda ctx: held.append(len(ctx.losses))  # type: ignore[method-assign]  # an override
+    hook = overriding(post_loss=lambda ctx, minibatch: None, post_steps=lambda ctx: held.append(len(ctx.losses)))
     with_hooks("sac", hook, max_epochs=2).run()
     assert set(held) == {0}
 
@@ -270,20 +241,13 @@ def test_a_stop_that_is_asked_for_comes_after_a_last_test_step() -> None:
 
 
 def test_intervals_are_crossed_as_their_multiples_are() -> None:
-    class Noting(rl.TrainerHook):
-        every = rl.Every(1000, "env_step")
-
-        def __init__(self) -> None:
-            self.at: list[tuple[int, int, int]] = []
-
-        def post_steps(self, ctx: rl.TrainerContext) -> None:
-            if ctx.crossed(self.every):
-                self.at.append((ctx.env_step, ctx.training_step, ctx.update_step))
-
-    hook = Noting()
+    at: list[tuple[int, int, int]] = []
+    every = rl.Every(1000, "env_step")
+    counts = lambda ctx: [(ctx.env_step, ctx.training_step, ctx.update_step)] * ctx.crossed(every)  # noqa: E731
+    hook = overriding(post_steps=lambda ctx: at.extend(counts(ctx)))
     with_hooks("ppo", hook, max_epochs=1, epoch_num_steps=4200, collection_step_num_env_steps=300).run()
-    assert [env_step for env_step, *_ in hook.at] == [1200, 2100, 3000, 4200]
-    assert hook.at[0] == (1200, 4, 4)
+    assert [env_step for env_step, *_ in at] == [1200, 2100, 3000, 4200]
+    assert at[0] == (1200, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +256,7 @@ def test_intervals_are_crossed_as_their_multiples_are() -> None:
 def test_intervals_in_other_units(unit: Any, n: int, expected: list[int]) -> None:
     """Two epochs of two training steps, of two gradient steps each."""
     at: list[int] = []
-    hook, tests = rl.TrainerHook(), list[int]()
+    tests: list[int] = []
     every = rl.Every(n, unit)
 
     def post_steps(ctx: rl.TrainerContext) -> None:
@@ -301,7 +265,7 @@ def test_intervals_in_other_units(unit: Any, n: int, expected: list[int]) -> Non
     def test_log(ctx: rl.TrainerContext, stats: Any) -> None:
         tests.extend([ctx.training_step] * ctx.crossed(every))
 
-    hook.post_steps, hook.test_log = post_steps, test_log  # type: ignore[method-assign]  # overrides on the object
+    hook = overriding(post_steps=post_steps, test_log=test_log)
     with_hooks("a2c", hook, max_epochs=2, batch_size=5, update_step_num_repetitions=1).run()
     assert at == expected
     assert tests == [2, 4]
@@ -310,8 +274,8 @@ def test_intervals_in_other_units(unit: Any, n: int, expected: list[int]) -> Non
 def test_an_interval_of_update_steps_in_a_test_step_begins_with_the_epochs_first_update() -> None:
     """Epochs of two training steps, of which one makes an update step, but for the first epoch: it is warm-up."""
     at: list[int] = []
-    hook, every = rl.TrainerHook(), rl.Every(3, "update_step")
-    hook.test_log = lambda ctx, stats: at.extend([ctx.update_step] * ctx.crossed(every))  # type: ignore[method-assign]  # an override
+    every = rl.Every(3, "update_step")
+    hook = overriding(test_log=lambda ctx, stats: at.extend([ctx.update_step] * ctx.crossed(every)))
     with_hooks("dqn", hook, max_epochs=8, update_step_num_gradient_steps_per_sample=0.05).run()
     assert at == [3, 6]
 
@@ -329,7 +293,7 @@ def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("rltrainer.hooks.context.time", SimpleNamespace(monotonic=lambda: now[0]))
     at: list[float] = []
     tests: list[float] = []
-    hook, every = rl.TrainerHook(), rl.Every(1, "second")
+    every = rl.Every(1, "second")
 
     def post_steps(ctx: rl.TrainerContext) -> None:
         now[0] += 0.3
@@ -343,7 +307,7 @@ def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> 
         now[0] += 0.5
         return ""
 
-    hook.post_steps, hook.test_log = post_steps, test_log  # type: ignore[method-assign]  # overrides on the object
+    hook = overriding(post_steps=post_steps, test_log=test_log)
     with_hooks("ppo", hook, max_epochs=2, save_checkpoint_fn=pass_time).run()
     assert at == [2.3, 5.9, 6.7]  # what ended before the steps that began at 2, 5.6 and 6.4
     assert tests == [5.6, 9.2]
@@ -351,8 +315,8 @@ def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_test_step_in_training_leaves_the_intervals_of_its_training_step() -> None:
     at: list[int] = []
-    hook, every = rl.TrainerHook(), rl.Every(20, "env_step")
-    hook.pre_steps_log = lambda ctx, batch: at.extend([ctx.env_step] * ctx.crossed(every))  # type: ignore[method-assign]  # an override
+    every = rl.Every(20, "env_step")
+    hook = overriding(pre_steps_log=lambda ctx, batch: at.extend([ctx.env_step] * ctx.crossed(every)))
     trainer = with_hooks(
         "ppo", hook, max_epochs=1, epoch_num_steps=60, test_in_training=True, stop_fn=lambda score: score > 1
     )
@@ -364,8 +328,8 @@ def test_a_test_step_in_training_leaves_the_intervals_of_its_training_step() -> 
 
 def test_gradient_steps_are_counted_within_an_update() -> None:
     at: list[tuple[int, bool]] = []
-    hook, every = rl.TrainerHook(), rl.Every(3, "gradient_step")
-    hook.post_optim = lambda ctx: at.append((ctx.gradient_step, ctx.crossed(every)))  # type: ignore[method-assign]  # an override
+    every = rl.Every(3, "gradient_step")
+    hook = overriding(post_optim=lambda ctx: at.append((ctx.gradient_step, ctx.crossed(every))))
     with_hooks("ppo", hook, max_epochs=1, epoch_num_steps=10, batch_size=5, update_step_num_repetitions=2).run()
     assert at == [(1, False), (2, False), (3, True), (4, False)]
 
@@ -396,7 +360,7 @@ def test_a_minibatch_that_is_skipped_is_no_gradient_step_for_hooks() -> None:
         calls.append(("process_optim_batch", ctx.gradient_step))
         return dataclasses.replace(minibatch, return_=minibatch.return_ * (torch.nan if ctx.gradient_step == 1 else 1))
 
-    hook.process_optim_batch = process_optim_batch  # type: ignore[method-assign]  # an override
+    hook = overriding(process_optim_batch=process_optim_batch)
     for point in ("post_loss", "optimizer", "post_optim", "post_optim_log"):
         setattr(hook, point, lambda ctx, *args, point=point: calls.append((point, ctx.gradient_step)))
     update = rl.UpdateParams(nonfinite="skip")
@@ -413,14 +377,12 @@ def test_a_minibatch_that_is_skipped_is_no_gradient_step_for_hooks() -> None:
 
 def test_a_hooks_step_is_the_only_one() -> None:
     """A hook that takes the step itself, twice asked, does what no hook does."""
-    hook = rl.TrainerHook()
-    hook.optimizer = lambda ctx, losses, step: step() or step()  # type: ignore[method-assign]  # an override
+    hook = overriding(optimizer=lambda ctx, losses, step: step() or step())
     assert trained(with_hooks("ppo", hook)) == trained(with_hooks("ppo"))
 
 
 def test_a_replaced_loss_is_the_one_that_is_minimised() -> None:
-    hook = rl.TrainerHook()
-    hook.optimizer = lambda ctx, losses, step: {n: 0.0 * loss for n, loss in losses.items()}  # type: ignore[method-assign]  # an override
+    hook = overriding(optimizer=lambda ctx, losses, step: {n: 0.0 * loss for n, loss in losses.items()})
     trainer = with_hooks("a2c", hook, max_epochs=1)
     before = {name: p.detach().clone() for name, p in trainer.algorithm.policy.named_parameters()}
     trainer.run()
@@ -434,10 +396,12 @@ def test_hooks_that_only_read_change_no_bit(run: str) -> None:
 
 
 def test_numbers_reach_the_log_as_means(tmp_path: Any) -> None:
-    hook, logger = rl.TrainerHook(), rl.JSONLinesLogger(tmp_path / "log")
-    hook.post_optim_log = lambda ctx, minibatch: {"step": ctx.gradient_step, "log_pbar": True}  # type: ignore[method-assign]  # an override
-    hook.post_steps_log = lambda ctx, batch: {"width": torch.tensor(float(ctx.training_step))}  # type: ignore[method-assign]  # an override
-    hook.test_log = lambda ctx, stats: {"half": ctx.score / 2}  # type: ignore[method-assign]  # an override
+    logger = rl.JSONLinesLogger(tmp_path / "log")
+    hook = overriding(
+        post_optim_log=lambda ctx, minibatch: {"step": ctx.gradient_step, "log_pbar": True},
+        post_steps_log=lambda ctx, batch: {"width": torch.tensor(float(ctx.training_step))},
+        test_log=lambda ctx, stats: {"half": ctx.score / 2},
+    )
     with_hooks("a2c", hook, max_epochs=1, batch_size=5, update_step_num_repetitions=1, logger=logger).run()
     rows = [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
     assert [row["update/step"] for row in rows if "update/step" in row] == [1.5, 3.5]  # means of 1 and 2, 3 and 4

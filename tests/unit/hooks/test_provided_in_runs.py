@@ -1,7 +1,6 @@
 """The provided hooks in small runs: what they change, what they leave alone, and that runs with them resume."""
 
 import dataclasses
-import hashlib
 import json
 import threading
 from collections.abc import Callable
@@ -15,24 +14,10 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.plan import UpdateCallbacks
-from tests.resume.runs import QUIET, _feed, build, digest
+from tests.resume.runs import QUIET, build, digest
+from tests.unit.hooks.fake_run import trained, with_hooks
 
 INSTANT = rl.Every(1e-6, "second")
-
-
-def with_hooks(run: str, *hooks: rl.TrainerHook, **changes: Any) -> Any:
-    trainer = build(run, max_epochs=3, logger=changes.pop("logger", None))
-    if changes.pop("n_step", None):
-        trainer.algorithm.n_step = 1
-    params = dataclasses.replace(trainer.params, hooks=hooks, **changes)
-    return params.create_trainer(trainer.algorithm)
-
-
-def trained(trainer: Any) -> str:
-    trainer.run()
-    hasher = hashlib.sha256()
-    _feed(hasher, trainer.algorithm.state_dict())
-    return hasher.hexdigest()
 
 
 def readers(folder: Path) -> list[rl.TrainerHook]:

@@ -9,7 +9,8 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.types import Load, State
 from tests.resume.runs import digest
-from tests.unit.hooks.test_points import Recording, Times, with_hooks
+from tests.unit.hooks.fake_run import with_hooks
+from tests.unit.hooks.test_points import Recording, Times
 
 
 class Counting(rl.TrainerHook):

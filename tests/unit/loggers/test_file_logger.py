@@ -288,9 +288,7 @@ class TestContinuing:
     def test_a_missing_log_warns_and_the_run_continues(self, log: Log) -> None:
         logger, missing = log(), log(1)
         write(logger, 1)
-        with pytest.warns(
-            RuntimeWarning, match=r"the log is missing, at the checkpoint it had \d+ bytes\. The run"
-        ):
+        with pytest.warns(RuntimeWarning, match=r"the log is missing, at the checkpoint it had \d+ bytes\. The run"):
             missing.load_state_dict(logger.state_dict())
         write(missing, 2)
         assert (values(missing), missing.num_dropped) == ([(200, 2.0)], 0)

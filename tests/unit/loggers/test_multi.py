@@ -22,25 +22,6 @@ def test_each_logger_keeps_its_own_interval(tmp_path: Path) -> None:
     assert (tmp_path / "b").read_text().count("training/return") == 1
 
 
-def test_an_update_is_due_if_any_wants_it(tmp_path: Path) -> None:
-    logger = MultiLogger(CSVLogger(tmp_path / "a", update_interval=10), CSVLogger(tmp_path / "b", update_interval=3))
-    logger.log("update", {"loss": 1.0}, 0, 1)
-    assert [logger.is_due("update", 0, update_step) for update_step in (2, 3)] == [False, True]
-
-
-def test_every_kind_of_row_reaches_all(tmp_path: Path) -> None:
-    logger = MultiLogger(CSVLogger(tmp_path / "a"), JSONLinesLogger(tmp_path / "b"))
-    logger.log("training", {"x": 1.0}, 1)
-    logger.log("test", {"x": 1.0}, 1)
-    logger.log("update", {"x": 1.0}, 1, 1)
-    logger.log_epoch(PROGRESS)
-    logger.flush()
-    logger.close()
-    for name in ("a", "b"):
-        text = (tmp_path / name).read_text()
-        assert all(tag in text for tag in ("training/x", "test/x", "update/x", "epoch/gradient_step"))
-
-
 def test_progress_is_read_from_the_first_that_has_one(tmp_path: Path) -> None:
     CSVLogger(tmp_path / "b").log_epoch(PROGRESS)
     logger = MultiLogger(ConsoleLogger(), CSVLogger(tmp_path / "a"), CSVLogger(tmp_path / "b"))

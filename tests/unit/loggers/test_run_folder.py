@@ -1,4 +1,4 @@
-"""The folder of a run: its paths, its params, names that are taken."""
+"""The folder of a run: its paths, its params, names that are taken; loggers by their names."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
+from rltrainer.errors import ArgumentError, ParamsError
 from tests.resume.runs import build, digest
 
 
@@ -121,14 +121,6 @@ def test_a_folder_changes_no_bit_and_costs_no_row(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "sac" / "logs").iterdir()) == ["log-2.jsonl", "log.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_run_of_a_service_has_the_folders_name(name: Any, tmp_path: Path) -> None:
-    pytest.importorskip(name)
-    logger: Any = rl.RunFolder.new("cartpole", tmp_path).logger(name)
-    assert logger.loggers[2].name == "cartpole"
-    assert logger.loggers[2].folder == tmp_path / "cartpole" / "logs"
-
-
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/etc", -1, 0, None, True, ["a"], float("nan")])
 def test_a_name_is_that_of_a_folder(name: Any, tmp_path: Path) -> None:
     with pytest.raises(ParamsError) as caught:
@@ -166,3 +158,61 @@ def test_a_name_takes_nothing_from_seeded_generators() -> None:
     before = random.getstate()
     rl.generate_exp_name("a")
     assert random.getstate() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "place"),
+    [
+        ("tensorboard", rl.TensorBoardLogger, "cartpole"),
+        ("csv", rl.CSVLogger, "cartpole/log.csv"),
+        ("jsonl", rl.JSONLinesLogger, "cartpole/log.jsonl"),
+    ],
+)
+def test_a_name_and_a_folder_give_a_logger(name: Any, cls: type[Any], place: str, tmp_path: Path) -> None:
+    logger = rl.get_logger(name, tmp_path / "cartpole", training_interval=7, strict=True)
+    assert type(logger) is cls
+    assert logger.path == tmp_path / place  # type: ignore[attr-defined]  # those of files have one
+    logger.log("test", {"score": 1.0}, 5)
+    assert (tmp_path / place).exists()
+    assert [logger.is_due("training", step) for step in (1, 2)] == [True, True]
+    logger.log("training", {}, 1)
+    assert [logger.is_due("training", step) for step in (6, 7)] == [False, True]
+
+
+def test_the_console_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = rl.get_logger("console", tmp_path / "cartpole", stream=sys.stderr)
+    logger.log("test", {"score": 1.0}, 5)
+    assert capsys.readouterr() == ("", "test      step 5: score 1\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "mlflow")])
+def test_a_service_keeps_its_files_in_the_folder(name: Any, package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    logger: Any = rl.get_logger(name, tmp_path / "cartpole", name="first")
+    assert (type(logger).__name__.lower(), logger.name) == (f"{name}logger", "first")
+    assert logger.folder == tmp_path / "cartpole"
+    of_run: Any = rl.RunFolder.new("cartpole", tmp_path).logger(name).loggers[2]
+    assert (of_run.name, of_run.folder) == ("cartpole", tmp_path / "cartpole" / "logs")
+
+
+def test_a_name_that_is_none_of_them() -> None:
+    names = "('tensorboard', 'csv', 'jsonl', 'console', 'wandb', 'mlflow')"
+    with pytest.raises(ParamsError) as caught:
+        rl.get_logger("tensorbord")  # type: ignore[arg-type]
+    text = f"get_logger.name: must be one of {names}; got 'tensorbord' (str). Did you mean 'tensorboard'?"
+    assert str(caught.value) == text
+    for value in (-1, 0, float("inf"), "", None, True, ["csv"]):
+        with pytest.raises(ParamsError) as caught:
+            rl.get_logger(value)  # type: ignore[arg-type]
+        assert str(caught.value) == f"get_logger.name: must be one of {names}; got {value!r} ({type(value).__name__})"
+
+
+def test_an_option_that_it_does_not_have() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        rl.get_logger("csv", trainning_interval=3)
+    assert str(caught.value) == "get_logger: unknown option 'trainning_interval'. Did you mean 'training_interval'?"
+    with pytest.raises(ArgumentError, match=r"^get_logger: unknown option 'project'\."):
+        rl.get_logger("csv", project="control")
+    with pytest.raises(ParamsError, match=r"^get_logger.folder: must be a path; got 3 \(int\)"):
+        rl.get_logger("csv", 3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Bars in terminals and out of them."""
+"""Lines in the terminal; bars in terminals and out of them."""
 
 import io
 import re
@@ -7,9 +7,11 @@ import sys
 import pytest
 import tqdm.std
 
+from rltrainer.loggers import ConsoleLogger
 from rltrainer.loggers import terminal as progress
 from rltrainer.tools.runs.processes import Bar
 from rltrainer.trainers.run_log import ProgressBar
+from tests.unit.loggers.rows import PARAMS, PROGRESS
 
 
 class Terminal(io.StringIO):
@@ -88,3 +90,39 @@ def test_a_terminal_and_a_notebook_get_a_bar(module: str | None, monkeypatch: py
 def test_without_a_standard_error_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert not progress.is_watched()
+
+
+def test_a_line_per_row() -> None:
+    stream = io.StringIO()
+    logger = ConsoleLogger(stream)
+    logger.log("training", {"return": 23.456789, "length": 7}, 2048)
+    logger.log("test", {"score": float("nan")}, 2048)
+    logger.log("update", {"loss": 1.5e-7}, 2048, 1)
+    assert stream.getvalue() == (
+        "training  step 2048: return 23.46, length 7\n"
+        "test      step 2048: score nan\n"
+        "update    step 2048: loss 1.5e-07\n"
+    )
+
+
+def test_a_progress_without_a_best_yet() -> None:
+    stream = io.StringIO()
+    logger = ConsoleLogger(stream)
+    logger.log_epoch(PROGRESS | {"best_epoch": None})
+    assert stream.getvalue().startswith("epoch     step 20000001: epoch 1, env_step 20000001, ")
+    assert stream.getvalue().endswith("best_epoch None, is_stopped 0\n")
+    assert logger.read_progress() is None
+
+
+def test_a_closed_terminal_does_not_end_training() -> None:
+    stream = io.StringIO()
+    stream.close()
+    logger = ConsoleLogger(stream)
+    with pytest.warns(RuntimeWarning, match=r"^ConsoleLogger\(\) could not write the test row of step 0"):
+        logger.log("test", {"score": 1.0}, 0)
+    assert logger.num_dropped == 1
+
+
+def test_params_are_lines_on_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleLogger().log_params(PARAMS)
+    assert capsys.readouterr().out.splitlines()[1] == 'params    algorithm: {"params": "PPOParams"}'
