@@ -15,7 +15,7 @@ from torch import nn
 from rltrainer.collect.arguments import check_counts, processed, require_buffer, require_policy, require_same_spaces
 from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, join_stats, mean_version, single_row
 from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, TeamWriter, dumped
-from rltrainer.collect.async_worker import OWNER, Request, Ways
+from rltrainer.collect.async_worker import OWNER, ActingConfig, Request
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
@@ -134,7 +134,7 @@ class AsyncCollector:
         self.observation_space, self.action_space = self._team.spaces
         self.num_envs, self.frame_skip = num_workers * self._team.num_envs, self._team.frame_skip
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
-        self._ways: Ways | None = None
+        self._config: ActingConfig | None = None
         self._mode: tuple[bool, bool] | None = None
         self._rollout: Rollout | Arrays | None = None
         self._token, self._is_broken, self._needs_reset = object(), True, True
@@ -159,13 +159,13 @@ class AsyncCollector:
         seed = checked(f"{OWNER}.seed", "seed", seed, Integer)
         seeds = [(derive_seed(seed, "worker", worker.number),) for worker in self._begun().workers]
         self._forget_ahead()
-        self._team.tell_each("its seed", "seed", seeds)
+        self._team.call_each("its seed", "seed", seeds)
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
         """Start all envs anew; what workers are ahead is forgotten. Arguments as of `Collector.reset`."""
         self._begun()
         self._forget_ahead()
-        self._team.tell_all("a reset", "reset", first_episode)
+        self._team.call_all("a reset", "reset", first_episode)
         self._needs_reset = False
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
@@ -201,7 +201,7 @@ class AsyncCollector:
         """Return what random actions lead to [T, N]; see `Collector.collect_random`."""
         self._begun()
         self._forget_ahead()
-        arrays = self._team.tell_all("random actions", "collect_random", num_rows)
+        arrays = self._team.call_all("random actions", "collect_random", num_rows)
         self._needs_reset = True
         return from_arrays(join_envs(arrays))
 
@@ -263,7 +263,7 @@ class AsyncCollector:
         What they are ahead is not in it: it was not counted, and is collected again.
         """
         self._begun().settle(keeps=True)
-        workers = self._team.tell_all("the saving of its state", "state")
+        workers = self._team.call_all("the saving of its state", "state")
         return dict(to_state(AsyncState(workers, self._sync.state, self._num_samples)))
 
     def load_state_dict(self, state: State) -> None:
@@ -282,13 +282,13 @@ class AsyncCollector:
             raise CheckpointError(f"collector.workers: {expected}")
         self._team.settle(keeps=True)
         states = [(each,) for each in found.workers]
-        for number, texts in enumerate(self._team.tell_each("the check of a state", "check_state", states)):
+        for number, texts in enumerate(self._team.call_each("the check of a state", "check_state", states)):
             for text in texts:
                 warnings.warn(f"worker {number}: {text}", stacklevel=3)
 
         def load() -> None:
             self._forget_ahead()
-            self._team.tell_all("the loading of a state", "load_state")
+            self._team.call_all("the loading of a state", "load_state")
             self._sync.load(found.weights)
             self._num_samples, self._needs_reset = found.num_samples, False
             self._is_broken = True  # what the workers were ahead is nowhere
@@ -305,7 +305,7 @@ class AsyncCollector:
         self._begun().settle(keeps=True)
         num_envs = self._team.num_envs
         arguments = [(str(folder), worker.number * num_envs) for worker in self._team.workers]
-        self._team.tell_each("the record of its episodes", "record_episodes", arguments)
+        self._team.call_each("the record of its episodes", "record_episodes", arguments)
         return TeamWriter(self._team)
 
     def shares_an_env(self, other: DataSource) -> bool:
@@ -329,14 +329,15 @@ class AsyncCollector:
             except BaseException:
                 self._publisher.weights = None  # after an interrupt they are told once more
                 raise
-        exploration, buffer, ways = self.policy.exploration, self.buffer, self._ways
+        exploration, buffer, config = self.policy.exploration, self.buffer, self._config
         columns = None if buffer is None else buffer.extra
-        is_known = ways is not None and ways.exploration is self.exploration and ways.of_policy is exploration
-        if ways is None or not is_known or ways.columns is not columns:
+        is_known = config is not None and config.exploration is self.exploration and config.of_policy is exploration
+        if config is None or not is_known or config.columns is not columns:
             self._forget_ahead()
-            ways = Ways(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
-            self._team.set_ways(ways, list(self._publisher.modules))
-            self._ways = ways
+            config = ActingConfig(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
+            dumped("exploration", (config.exploration, config.of_policy))
+            self._team.call_all("its settings", "configure", config, list(self._publisher.modules))
+            self._config = config
         return self._team
 
     def _set_mode(self, random: bool, explore: bool) -> None:

@@ -1,10 +1,9 @@
 """The worker process of an `AsyncCollector`: a collector of its own, with a copy of the policy."""
 
-import multiprocessing
 import operator
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,9 @@ from rltrainer.collect.weight_sync import tensors_of
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
-from rltrainer.envs.workers.by_value import loads
-from rltrainer.envs.workers.child import STARTING
-from rltrainer.envs.workers.worker_envs import Failure
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets import Exploration, Policy
+from rltrainer.processes.program import Link
 from rltrainer.types import Load, State
 
 OWNER = "AsyncCollector"
@@ -31,14 +28,14 @@ HERE = os.path.realpath(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """Settings of the learner's collector: by them a worker acts, and keeps what it is asked to.
+class ActingConfig:
+    """Settings of the learner's collector, by which a worker acts and stores.
 
     Args:
         exploration: replaces the policy's own.
         of_policy: the policy's own.
         columns: of the buffer; None where nothing is stored.
-        keeps_env_action: what the envs received is kept, not what was sampled.
+        keeps_env_action: the actions that the envs received are stored, not those that were sampled.
     """
 
     exploration: Exploration | None
@@ -57,57 +54,32 @@ class Request:
     explore: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The rows that were collected, and how many envs were lost so far."""
-
-    rows: Rows
-    num_env_restarts: int
-
-
-class CollectingServer:
-    """Answers commands, all of them the name of a method here and its arguments.
+class CollectingProgram:
+    """Collects in the envs of one worker; the pulse is the number of their steps and resets.
 
     Args:
+        link: to the parent.
         make_envs: makes the vector env, pickled.
         number: which worker it is.
         seed: of all global generators of the process.
-        pulse: the number of steps and resets of its envs.
-        receive_file: returns the descriptor of the shared weights.
     """
 
-    def __init__(self, make_envs: bytes, number: int, seed: int, pulse: Any, receive_file: Callable[[], int]) -> None:
-        self._make_envs, self._number, self._seed = make_envs, number, seed
-        self._pulse, self._receive_file = pulse, receive_file
-        self._collector: Collector | None = None
+    collector: Collector
+
+    def __init__(self, link: Link, make_envs: bytes, number: int, seed: int) -> None:
+        self._link, self._make_envs, self._number, self._seed = link, make_envs, number, seed
         self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self._load: Load = lambda: None
 
-    def answer(self, command: bytes, *args: Any) -> tuple[Any, Sequence[Failure]]:
-        """Do what the parent says, and catch what is raised, SystemExit and KeyboardInterrupt included."""
-        name, *rest = args
-        try:
-            return getattr(self, name)(*rest), ()
-        except BaseException as error:
-            return None, [Failure.of(-1, error)]
-
-    def unsendable(self, error: Exception) -> Failure:
-        """Return what the parent is told where an answer cannot be pickled."""
-        return Failure(-1, "EnvError", f"an answer cannot travel ({type(error).__name__}: {error})", "", True)
-
     def close(self) -> None:
         """Close the envs; never raises."""
-        if self._collector is not None:
-            self._collector.close()
-        elif self._envs is not None:
-            self._envs.close()
+        if self._envs is not None:
+            self.collector.close() if hasattr(self, "collector") else self._envs.close()
 
     def make(self) -> tuple[Any, ...]:
         """Make the envs; return their spaces, number and frame skip, and where this code comes from."""
-        # A daemon may have no children, and envs may be workers again; all of them end with their parent.
-        multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # no public way
         seeding.seed(self._seed)
-        envs = self._imported(self._make_envs)()
+        envs = self._link.load(self._make_envs)()
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
             raise ParamsError(field_error_text(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint))
@@ -116,49 +88,48 @@ class CollectingServer:
         return spaces, envs.num_envs, frame_skip(envs), HERE
 
     def begin(self, policy: bytes, layout: Layout, info_keys: Sequence[str]) -> None:
-        """Make the collector, with a copy of the policy that takes its weights from the memory that comes next."""
-        self._weights = SharedWeights(layout, self._receive_file())
-        assert self._envs is not None, "the first command makes the envs"
-        self._policy: Policy = self._imported(policy)
+        """Make the collector, with a copy of the policy that takes its weights from the memory that comes with this."""
+        self._weights = SharedWeights(layout, self._link.receive_file())
+        assert self._envs is not None, "the first call makes the envs"
+        self._policy: Policy = self._link.load(policy)
         self._policy.progress = lambda: self._progress
-        envs = _Pulsing(self._envs, self._pulse)
-        self._collector = Collector(self._policy, envs, info_keys=info_keys)
-        self._collector.adapter.branch_seed("worker", self._number)
+        self.collector = Collector(self._policy, _Pulsing(self._envs, self._link.pulse), info_keys=info_keys)
+        self.collector.adapter.branch_seed("worker", self._number)
 
-    def set_ways(self, ways: Ways, modules: Sequence[str]) -> None:
-        """Explore and keep what the learner wants; find the modules that weights come for."""
+    def configure(self, config: ActingConfig, modules: Sequence[str]) -> None:
+        """Explore and store as the learner's collector does; find the modules that weights come for."""
         collector = self.collector
-        collector.exploration, self._policy.exploration = ways.exploration, ways.of_policy
-        if ways.columns is None:
+        collector.exploration, self._policy.exploration = config.exploration, config.of_policy
+        if config.columns is None:
             collector.buffer = collector.rollout_buffer = None
-        elif collector.buffer is None or dict(collector.buffer.extra) != dict(ways.columns):
+        elif collector.buffer is None or dict(collector.buffer.extra) != dict(config.columns):
             spaces = (self._policy.observation_space, self._policy.action_space)
-            collector.attach_buffer(RolloutBuffer(16, collector.num_envs, *spaces, extra=ways.columns))
-        collector.keeps_env_action = ways.keeps_env_action
+            collector.attach_buffer(RolloutBuffer(16, collector.num_envs, *spaces, extra=config.columns))
+        collector.keeps_env_action = config.keeps_env_action
         targets = tensors_of({name: self._module(name) for name in modules})
         check_layout(self._weights.layout, layout_of(targets), f"{OWNER}.modules")
         self._targets, self._serial = [tensor for _, tensor in targets], 0
 
-    def collect(self, request: Request) -> Answer:
-        """Collect with the newest weights."""
+    def collect(self, request: Request) -> tuple[Rows, int]:
+        """Collect with the newest weights; return the rows, and how many envs were restarted so far."""
         collector, policy = self.collector, self._policy
         if self._weights.serial != self._serial:
             self._serial, policy.version, self._progress = self._weights.take(self._targets)
         num_steps = None if request.num_rows is None else request.num_rows * collector.num_envs
         stats = collector.collect(num_steps, request.num_episodes, request.random, request.explore)
         arrays = None if collector.buffer is None else to_arrays(collector.rollout())
-        return Answer(Rows(arrays, stats, policy.version), collector.num_env_restarts)
+        return Rows(arrays, stats, policy.version), collector.num_env_restarts
 
     def collect_random(self, num_rows: int) -> dict[str, Any]:
-        """Collect random actions aside; see `Collector.collect_random`."""
+        """Collect random actions, which are not counted; see `Collector.collect_random`."""
         return to_arrays(self.collector.collect_random(num_rows))
 
     def reset(self, first_episode: bool) -> None:
-        """Start the envs anew."""
+        """Reset all envs."""
         self.collector.reset(first_episode=first_episode)
 
     def record_episodes(self, folder: str, first_env: int) -> None:
-        """Record the episodes of the envs, which count from the first one's index on."""
+        """Record the episodes of the envs, whose indices begin with `first_env`."""
         self._writer = self.collector.adapter.record_episodes(folder, first_env)
 
     def write_episodes(self, is_last: bool) -> None:
@@ -174,7 +145,7 @@ class CollectingServer:
         return self.collector.state_dict()
 
     def check_state(self, state: State) -> list[str]:
-        """Check a state, and keep what loads it; return what users are warned of."""
+        """Check a state, and keep what loads it; return the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._load = self.collector.prepare_load(state)
@@ -184,23 +155,10 @@ class CollectingServer:
         """Load the state that was checked."""
         self._load()
 
-    @property
-    def collector(self) -> Collector:
-        """The collector, once it is made."""
-        assert self._collector is not None, "the parent begins first"
-        return self._collector
-
-    def _imported(self, pickled: bytes) -> Any:
-        """Return what was pickled; the modules that this imports may take any time."""
-        self._pulse[0] = STARTING
-        found = loads(pickled)
-        self._pulse[0] = 0
-        return found
-
     def _module(self, path: str) -> nn.Module:
         """Return the module at an attribute's path from the collector."""
         try:
-            module = operator.attrgetter(path)(self._collector)
+            module = operator.attrgetter(path)(self.collector)
         except AttributeError as error:
             raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
         if isinstance(module, nn.Module):
@@ -218,13 +176,11 @@ class _Pulsing(gym.vector.VectorWrapper):
         self._pulse = pulse
 
     def step(self, actions: Any) -> Any:
-        """Step, and count it."""
         result = self.env.step(actions)
         self._pulse[0] += 1
         return result
 
     def reset(self, **options: Any) -> Any:
-        """Reset, and count it."""
         result = self.env.reset(**options)
         self._pulse[0] += 1
         return result

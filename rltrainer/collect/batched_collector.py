@@ -1,7 +1,9 @@
-"""The batched collector: nobody waits for the slowest env, and the policy decides for those that are ready."""
+"""The batched collector: the policy decides for the envs that are ready, and none waits for the slowest one."""
 
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import gymnasium as gym
@@ -13,23 +15,93 @@ from rltrainer.collect.collector_state import StreamState
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
 from rltrainer.collect.faults import NOTHING_STORED, FaultChecker, check_obs, check_rollout, check_step, stuck_error
-from rltrainer.collect.inference import InferenceParams, WaitingEnvs
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import all_finite, take_rows
-from rltrainer.envs.streams.stream_adapter import StreamAdapter
+from rltrainer.envs.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
+<<<<<<< HEAD
 from rltrainer.state.codec import from_state, to_state
+=======
+from rltrainer.state.params import Params
+from rltrainer.state.typed_state import from_state, to_state
+>>>>>>> d07472f (Start all worker processes in one way: one room, one protocol)
 from rltrainer.tree import map_tree
 from rltrainer.types import Load, State
-from rltrainer.validation.field_rules import PositiveInt, checked, instance_of
+from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt, checked, instance_of
 
 MAX_SHORT_EPISODES = 1000
 """Episodes that a collection by episodes drops before it gives up, if there is no other."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class InferenceParams(Params):
+    """Sizes of batches and waiting times of batched inference.
+
+    A batch starts as soon as `min_batch_size` envs wait for an action, or, if `max_wait_time` is set and later, when
+    the first of them has waited so long; and at once when it cannot become larger.
+
+    Raises:
+        ParamsError: a value breaks its field's rule, or the maximum is below the minimum.
+    """
+
+    min_batch_size: PositiveInt = 1
+    """Envs that a batch waits for; fewer where fewer are left to act."""
+    max_batch_size: PositiveInt | None = None
+    """Envs of a batch at most; None takes all that wait."""
+    max_wait_time: NonNegativeFloat | None = None
+    """Seconds after which a batch of at least the minimum waits no longer for the maximum, counted from when the first
+    of its envs began to wait; None does not wait for more than the minimum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_batch_size is not None and self.max_batch_size < self.min_batch_size:
+            self.raise_invalid("max_batch_size", f"must be at least min_batch_size={self.min_batch_size}")
+
+
+class EnvQueue:
+    """The envs that wait for an action, those that have waited longest first. Times are the caller's, in seconds."""
+
+    def __init__(self, params: InferenceParams) -> None:
+        self._params = params
+        self._waiting: deque[tuple[int, float]] = deque()
+
+    def add(self, envs: Iterable[int], now: float) -> None:
+        """Let envs wait from now on."""
+        self._waiting.extend((env, now) for env in envs)
+
+    def clear(self) -> None:
+        """Drop all envs."""
+        self._waiting.clear()
+
+    def take(self, num_live: int, now: float) -> list[int]:
+        """Return the envs of a batch that starts now; none if it is too early.
+
+        Args:
+            num_live: envs that a batch could be of, those that are still busy included.
+            now: the time.
+        """
+        size, most = len(self._waiting), self._most(num_live)
+        if size < most and self.seconds_left(num_live, now) != 0.0:
+            return []
+        return [self._waiting.popleft()[0] for _ in range(min(size, most))]
+
+    def seconds_left(self, num_live: int, now: float) -> float | None:
+        """Return when a batch will start if no other env comes; None if it will not."""
+        size, most, params = len(self._waiting), self._most(num_live), self._params
+        if min(size, most) == 0 or size < min(params.min_batch_size, most):
+            return None
+        if size >= most or params.max_wait_time is None:
+            return 0.0
+        return max(self._waiting[0][1] + params.max_wait_time - now, 0.0)
+
+    def _most(self, num_live: int) -> int:
+        """Return the size at which waiting for more is of no use."""
+        return num_live if self._params.max_batch_size is None else min(self._params.max_batch_size, num_live)
 
 
 class StreamFaultChecker(FaultChecker):
@@ -96,24 +168,22 @@ AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
 class BatchedCollector(Collector):
     """Steps each env in a process of its own, and lets the policy decide in this one for those that are ready.
 
-    A `Collector` steps all envs in step, so that each step takes as long as the slowest env. Here an env gets its next
-    action with the next batch after it has answered (`InferenceParams`), and begins its next episode by itself. Envs of
-    this process (`backend="sync"`) answer at once, and go in step.
+    A `Collector` steps all envs together, so that each step takes as long as the slowest env. Here an env gets its next
+    action with the next batch after it has answered (`InferenceParams`), and begins its next episode by itself.
 
-    In a collection the envs take as many steps as they can, some more than others; all together as many as were asked
-    for. In a rollout, those with fewer hold still in the end, in cells that are not valid. A collection into a
-    `ReplayBuffer` does not wait for steps that are under way when it has enough: they belong to the next one. A rollout
-    for on-policy training does, so that all of it was chosen by the same weights.
+    In a collection some envs take more steps than others; all together take as many as were asked for. In a rollout,
+    envs with fewer steps are filled up with steps that are not valid. A collection into a `ReplayBuffer` does not wait
+    for steps that are under way when it has enough: they belong to the next one. A rollout for on-policy training does,
+    so that all of it was chosen by the same weights.
 
-    The transitions of an env depend on its seed and its actions only; which env takes how many steps depends on how
-    fast they are.
+    The transitions of an env depend on its seed and its actions only; how many steps it takes depends on its speed.
 
     Args:
         policy, buffer, exploration, device, sync_every, info_keys: see `Collector`.
         envs: `make_vec(..., num_envs=n, backend="workers", num_workers=n)`.
         inference: which envs the policy decides for, and when; None takes the defaults.
-        min_trajectory_length: shorter episodes are neither stored nor counted. On policy, the cells of an episode that
-            is not so long yet when a rollout ends are left out of it.
+        min_trajectory_length: shorter episodes are neither stored nor counted. On policy, the steps of an episode that
+            is still shorter when a rollout ends are left out of it.
         max_trajectory_length: an episode that gets as long is truncated; None lets the envs end them.
 
     Raises:
@@ -154,8 +224,8 @@ class BatchedCollector(Collector):
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
         super().__init__(policy, envs, buffer, exploration, device=device, sync_every=sync_every)
-        self._waiting = WaitingEnvs(self.inference)
-        self._held = HeldCells(self.num_envs, shortest)
+        self._waiting = EnvQueue(self.inference)
+        self._filter = MinLengthFilter(self.num_envs, shortest)
 
     @property
     def num_dropped_episodes(self) -> int:
@@ -167,9 +237,9 @@ class BatchedCollector(Collector):
         return {"num_dropped_episodes": self.num_dropped_episodes} if self.min_trajectory_length > 1 else {}
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Start all envs anew, as soon as all have answered; see `Collector.reset`."""
+        """Reset all envs, as soon as all have answered; see `Collector.reset`."""
         super().reset(reset_buffer, first_episode)
-        self._held.restart()
+        self._filter.restart([0] * self.num_envs)
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; see `Collector.attach_buffer`."""
@@ -192,7 +262,7 @@ class BatchedCollector(Collector):
 
         def load() -> None:
             load_rest()
-            self._held.resume(self._episodes.running_length)
+            self._filter.restart(self._episodes.running_length.tolist())
             self._waiting.clear()
             self.adapter.num_steps[:] = streams.num_steps
             self._episodes.num_dropped = streams.num_dropped
@@ -237,31 +307,29 @@ class BatchedCollector(Collector):
         if self.adapter.is_fresh:
             self._waiting.clear()
         if not isinstance(self.buffer, ReplayBuffer):
-            self._held.drop()
-        self._checker.begin(self._held.counts)
+            self._filter.drop()
+        self._checker.begin(self._filter.counts)
 
     def _advance(self) -> int:
         """Let envs that have answered wait for their next action, or begin their next episode; return how many live."""
-        is_open = self._episodes.open
-        ready, begun = self.adapter.advance(is_open)
-        if len(begun):
+        adapter, is_open = self.adapter, self._episodes.open
+        if (begun := adapter.advance(is_open)) is not None:
             self._selection.forget(begun)
             if self.rollout_buffer is None:
                 self._checker.check_begun(begun)
-        if is_open is not None:
-            ready = ready[is_open[ready]]
-        self._waiting.add(ready.tolist(), time.monotonic())
+        waiting = adapter.waiting if is_open is None else adapter.waiting[is_open[adapter.waiting]]
+        self._waiting.add(waiting.tolist(), time.monotonic())
         return self.num_envs if is_open is None else int(is_open.sum())
 
     def _act(self, envs: Rows) -> None:
         """Decide for envs [K], and let them take the step."""
-        adapter, decider = self.adapter, self._selection
+        adapter, selection = self.adapter, self._selection
         if self.policy.has_mask:
             self._checker.check_masks_of(envs)
         rows = torch.from_numpy(envs).to(adapter.device)
-        memory = decider.recall(rows)
+        memory = selection.recall(rows)
         try:
-            decision = decider.decide(map_tree(lambda leaf: leaf[rows], adapter.obs_tensor), self.generator, rows)
+            decision = selection.decide(map_tree(lambda leaf: leaf[rows], adapter.obs_tensor), self.generator, rows)
             env_action = adapter.convert(decision.action)
         except NonFiniteError as error:
             name = type(self.policy).__name__
@@ -271,7 +339,7 @@ class BatchedCollector(Collector):
         if self._action is None:
             self._action = np.zeros((self.num_envs, *stored.shape[1:]), stored.dtype)
         self._action[envs] = stored
-        for name, column in (decider.extra(decision, memory) if decider.columns else {}).items():
+        for name, column in (selection.extra(decision, memory) if selection.columns else {}).items():
             if name not in self._extra:
                 self._extra[name] = column.new_zeros((self.num_envs, *column.shape[1:]))
             self._extra[name][envs] = column
@@ -289,8 +357,8 @@ class BatchedCollector(Collector):
         terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
         obs, next_obs = take_rows(adapter.obs, envs), take_rows(step.next_obs, envs)
         extra = {name: self._extra[name][envs] for name in self._selection.columns}
-        cells = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
-        self._held.hand_on(buffer, envs, cells, valid, terminated | truncated)
+        stored = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
+        self._filter.add(buffer, envs, stored, valid, terminated | truncated)
 
     def _count_episodes(self) -> None:
         self._agents = None  # these envs cannot be stepped one by one
@@ -301,55 +369,64 @@ class BatchedCollector(Collector):
         return self.adapter.last_info(env)
 
 
-class HeldCells:
-    """Hands cells on to a buffer, those of episodes shorter than `min_length` steps not at all.
+class MinLengthFilter:
+    """Hands steps on to a buffer, but not those of episodes shorter than `min_length` steps.
 
-    An episode's first cells are held until there are so many; if it ends before, they are dropped.
+    An episode's first steps are queued until there are so many; if it ends before, they are dropped.
     """
 
     def __init__(self, num_envs: int, min_length: int) -> None:
         self.min_length = min_length
         self._length = [0] * num_envs  # of the running episodes
-        self._cells: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
+        self._steps: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
 
     @property
     def counts(self) -> list[int]:
-        """The number of cells that are held, of each env."""
-        return [len(cells) for cells in self._cells]
+        """The number of queued steps of each env."""
+        return [len(steps) for steps in self._steps]
 
-    def restart(self) -> None:
-        """Forget the running episodes: all envs were started anew."""
-        self._length = [0] * len(self._length)
-        self.drop()
-
-    def resume(self, lengths: Array) -> None:
-        """Go on with running episodes of these lengths [N], of which nothing is held."""
-        self._length = lengths.tolist()
+    def restart(self, lengths: Sequence[int]) -> None:
+        """Continue episodes of these lengths [N], of which nothing is queued."""
+        self._length = list(lengths)
         self.drop()
 
     def drop(self) -> None:
-        """Forget the cells that are held; those after them will be stored if their episode gets long enough."""
-        for cells in self._cells:
-            cells.clear()
+        """Drop the queued steps; those after them are stored if their episode gets long enough."""
+        for steps in self._steps:
+            steps.clear()
 
-    def hand_on(self, buffer: RolloutBuffer, envs: Array, cells: tuple[Any, ...], valid: Array, done: Array) -> None:
-        """Store cells, or hold or drop them.
+    def add(self, buffer: RolloutBuffer, envs: Array, step: tuple[Any, ...], valid: Array, done: Array) -> None:
+        """Store steps, or queue or drop them.
 
         Args:
             buffer: what they are for.
+<<<<<<< HEAD
             envs, cells: the arguments of `RolloutBuffer.add_steps`, for envs [K].
             valid, done: [K] bool, which cells count, and with which an episode ends.
         """
         if self.min_length == 1:
             buffer.add_steps(envs, *cells)
+=======
+            envs, step: the arguments of `RolloutBuffer.add_cells`, for envs [K].
+            valid, done: [K] bool, which steps count, and with which an episode ends.
+        """
+        if self.min_length == 1:
+            buffer.add_cells(envs, *step)
+>>>>>>> d07472f (Start all worker processes in one way: one room, one protocol)
             return
         for k, env in enumerate(envs.tolist()):
             self._length[env] += int(valid[k])
-            self._cells[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], cells))
+            self._steps[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], step))
             if self._length[env] >= self.min_length:
+<<<<<<< HEAD
                 for cell in self._cells[env]:
                     buffer.add_steps(envs[k : k + 1], *cell)
                 self._cells[env].clear()
+=======
+                for queued in self._steps[env]:
+                    buffer.add_cells(envs[k : k + 1], *queued)
+                self._steps[env].clear()
+>>>>>>> d07472f (Start all worker processes in one way: one room, one protocol)
             if done[k]:
-                self._cells[env].clear()
+                self._steps[env].clear()
                 self._length[env] = 0

@@ -1,30 +1,29 @@
 """Weights in memory that a learner and its workers share: written and read under a lock, with their version."""
 
+import contextlib
 import errno
-import mmap
-import os
+import math
 import time
-import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rltrainer.collect.weight_sync import tensors_of
-from rltrainer.envs.workers.shared_arrays import ALIGNMENT, make_file
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
+from rltrainer.processes.shared_arrays import SharedArrays
 
 Layout = list[tuple[str, tuple[int, ...], torch.dtype]]
 """Name, shape and dtype of each tensor."""
 
 
 class SharedWeights:
-    """The newest weights, in memory without a name; see `SharedArrays`.
+    """The newest weights, in memory that processes share.
 
-    The lock is the kernel's on the file: whoever dies with it loses it, and nobody acts with half of a version.
+    The lock is the kernel's on the file: a process that dies with it loses it, and no worker acts with half of a
+    version.
 
     Args:
         layout: of the tensors.
@@ -33,16 +32,21 @@ class SharedWeights:
 
     def __init__(self, layout: Layout, file: int | None = None) -> None:
         self.layout = layout
-        header = _padded(8 * 3)
-        sizes = [_padded(dtype.itemsize * int(np.prod(shape))) for _, shape, dtype in layout]
-        size = header + sum(sizes)
-        self.file = make_file(size) if file is None else file
-        self._memory = mmap.mmap(self.file, size)
-        weakref.finalize(self, os.close, self.file)
-        self._numbers = np.ndarray(2, np.int64, self._memory, 0)  # serial and version
-        self._progress = np.ndarray(1, np.float64, self._memory, 16)
-        offsets = np.cumsum([header, *sizes]).tolist()
-        self._views = [self._view(*each) for each in zip(layout, offsets, strict=False)]
+        sizes = (dtype.itemsize * math.prod(shape) for _, shape, dtype in layout)
+        self._memory = SharedArrays(
+            {
+                "numbers": np.dtype((np.int64, (2,))),  # serial and version
+                "progress": np.dtype((np.float64, (1,))),
+                "weights": tuple(np.dtype((np.uint8, (size,))) for size in sizes),
+            },
+            file,
+        )
+        arrays = self._memory.arrays
+        self.file, self._numbers, self._progress = self._memory.file, arrays["numbers"], arrays["progress"]
+        self._views = [
+            torch.from_numpy(array).view(dtype).view(shape)
+            for array, (_, shape, dtype) in zip(arrays["weights"], layout, strict=True)
+        ]
 
     @torch.no_grad()
     def publish(self, sources: Sequence[Tensor], version: int, progress: float, timeout: float | None) -> None:
@@ -51,20 +55,20 @@ class SharedWeights:
         Args:
             sources: the tensors of the layout, on any device.
             version: theirs.
-            progress: the share of the training done, by which schedules of exploration go.
+            progress: the share of the training done, on which schedules of exploration depend.
             timeout: seconds that workers may take to read; None for any time.
 
         Raises:
             EnvError: a worker reads for longer than that.
         """
-        with _Lock(self.file, timeout, is_shared=False):
+        with _locked(self.file, timeout, is_shared=False):
             torch._foreach_copy_(self._views, list(sources))
             self._numbers[:], self._progress[0] = (self.serial + 1, version), progress
 
     @torch.no_grad()
     def take(self, targets: Sequence[Tensor]) -> tuple[int, int, float]:
         """Copy the newest weights; return their serial, their version, and the progress of the training."""
-        with _Lock(self.file, None, is_shared=True):
+        with _locked(self.file, None, is_shared=True):
             torch._foreach_copy_(list(targets), self._views)
             return self.serial, int(self._numbers[1]), float(self._progress[0])
 
@@ -72,13 +76,6 @@ class SharedWeights:
     def serial(self) -> int:
         """The number of publications; a version may have several, as after a checkpoint was loaded."""
         return int(self._numbers[0])
-
-    def _view(self, spec: tuple[str, tuple[int, ...], torch.dtype], offset: int) -> Tensor:
-        _, shape, dtype = spec
-        count = int(np.prod(shape))
-        if not count:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
 
 
 class Publisher:
@@ -139,35 +136,26 @@ def check_layout(expected: Layout, found: Layout, owner: str) -> None:
             raise ParamsError(f"{owner}: {rule}; {name}: {here} here, {there} there")
 
 
-class _Lock:
-    """The lock on a file, shared by readers."""
+@contextlib.contextmanager
+def _locked(file: int, timeout: float | None, is_shared: bool) -> Iterator[None]:
+    """Hold the lock on a file, which readers share."""
+    import fcntl  # Windows has none: there rltrainer imports, and has no workers that share weights
 
-    def __init__(self, file: int, timeout: float | None, is_shared: bool) -> None:
-        import fcntl  # Windows has none: there rltrainer imports, and has no workers that share weights
-
-        self._file, self._timeout, self._lock = file, timeout, fcntl.lockf
-        self._kind = (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
-        self._release = fcntl.LOCK_UN
-
-    def __enter__(self) -> None:
-        until = None if self._timeout is None else time.monotonic() + self._timeout
-        while True:
-            try:
-                self._lock(self._file, self._kind)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise
-            if until is not None and time.monotonic() > until:
-                raise EnvError(f"a worker process reads its weights for more than {self._timeout:g} seconds")
-            time.sleep(2e-5)  # a copy of the weights takes some hundred microseconds
-
-    def __exit__(self, *_: Any) -> None:
-        self._lock(self._file, self._release)
-
-
-def _padded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.lockf(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        if timeout is not None and time.monotonic() > until:
+            raise EnvError(f"a worker process reads its weights for more than {timeout:g} seconds")
+        time.sleep(2e-5)  # a copy of the weights takes some hundred microseconds
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def layout_of(tensors: Sequence[tuple[str, Tensor]]) -> Layout:

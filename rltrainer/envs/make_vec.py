@@ -17,8 +17,7 @@ from rltrainer.envs.atari import UNDERSTOOD, AtariVectorEnv, atari_options_of
 from rltrainer.envs.backends.masked_resets import Env
 from rltrainer.envs.backends.native import EnvPoolVectorEnv, NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
-from rltrainer.envs.workers.worker_pool import WorkerOptions
-from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
+from rltrainer.envs.workers.worker_vector_env import WorkerOptions, WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.validation.suggestions import did_you_mean

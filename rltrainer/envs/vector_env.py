@@ -12,8 +12,8 @@ import gymnasium as gym
 
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.envs.checks import failure_text
-from rltrainer.envs.workers.child import GRACE
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.processes.worker import GRACE
 from rltrainer.validation.field_rules import as_python, is_int
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]

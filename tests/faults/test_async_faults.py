@@ -48,7 +48,7 @@ def collect_often(collector: rl.AsyncCollector, num_steps: int) -> None:
 
 
 def pids_of(collector: rl.AsyncCollector) -> list[int]:
-    return [worker._process.pid for worker in collector._team.workers]
+    return [worker.process.pid for worker in collector._team.workers]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_transitions_around_a_restart(tmp_path: Path) -> None:
 
 def test_a_start_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     collector = collector_of(envs_of, 2)
-    for name in ("begin", "set_ways"):
+    for name in ("begin", "call_all"):
 
         def interrupt(*arguments: Any) -> None:
             raise KeyboardInterrupt

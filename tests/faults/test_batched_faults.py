@@ -86,7 +86,7 @@ def test_a_dead_worker(fault: str, how: str) -> None:
         assert time.monotonic() - started < 6.0  # its steps, a second, and the end of the others
         assert str(caught.value) == f"env 1 (pid {pids[1]}) {how} during step 3"
         wait_until_gone(pids, 5.0)
-        with pytest.raises(EnvError, match="its workers have ended, by close or by a failed env; make a new one"):
+        with pytest.raises(EnvError, match="its workers have ended, by close or by a failure; make a new one"):
             one.collect(num_steps=60)
 
 

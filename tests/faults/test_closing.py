@@ -37,12 +37,12 @@ def open_collector(kind: str, **fault: Any) -> Any:
     if kind == "async":
         policy = rl.ActorCritic.for_envs(MAKERS["sync"](), hidden_sizes=(4,))
         one: Any = rl.AsyncCollector(policy, partial(one_worker, **fault), num_workers=2)
-        return one, [worker._process.pid for worker in one._team.workers]
+        return one, [worker.process.pid for worker in one._team.workers]
     cls = rl.BatchedCollector if kind.startswith("batched") else rl.Collector
     envs = MAKERS[kind.removeprefix("batched ")](**fault)
     one = cls(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs)
     inner = envs.unwrapped
-    processes = getattr(inner, "processes", None) or [w._process for w in getattr(inner, "_pool", inner).workers] if (
+    processes = getattr(inner, "processes", None) or [w.process for w in getattr(inner, "group", inner).workers] if (
         isinstance(inner, WorkerVectorEnv | gym.vector.AsyncVectorEnv)
     ) else []  # fmt: skip
     return one, [process.pid for process in processes]
@@ -124,8 +124,8 @@ def test_of_envs_that_raise_when_they_are_closed(kind: str, error: str, monkeypa
 
 def test_an_interrupt_of_a_close_ends_the_workers_at_once() -> None:
     envs: Any = rl.make_vec(StuckEnv, 2, backend="workers", num_workers=2)
-    workers = list(envs._pool.workers)
-    pids = [worker._process.pid for worker in workers]
+    workers = list(envs.group.workers)
+    pids = [worker.process.pid for worker in workers]
     mine = KeyboardInterrupt()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught, alarm(mine):

@@ -77,11 +77,6 @@ class SyncVectorEnv(MaskedVectorEnv):
         only = self._spaces  # where an observation is one array, it is checked in place
         self._usual_obs = (only.shape, only.dtype) if isinstance(only, gym.spaces.Box) else (None, None)
 
-    def remake(self, i: int, factory: Callable[[], Env]) -> None:
-        """Replace env i by a new one; raises as the constructor does."""
-        self._close(i)
-        self._make(i, factory)
-
     def _reset(self, due: dict[int, int | None], options: Info | None) -> tuple[Tree, Info]:
         obs = map_tree(np.copy, self._obs) if self.memory is None else self.memory
         infos: list[Info] = [_NOTHING] * self.num_envs

@@ -1,24 +1,86 @@
 """Our vector env of worker processes."""
 
+import logging
 import os
-import weakref
+import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, Env, MaskedVectorEnv, StepOutcome, copy_rows
-from rltrainer.envs.checks import check_reward_shape, check_same_spaces
-from rltrainer.envs.workers import worker_envs
-from rltrainer.envs.workers.shared_arrays import SharedArrays
-from rltrainer.envs.workers.worker import Worker
-from rltrainer.envs.workers.worker_envs import CALL, INFOS, LOAD, RESET, SET, STEP, StepResult
-from rltrainer.envs.workers.worker_infos import merge_infos
-from rltrainer.envs.workers.worker_pool import WorkerOptions, WorkerPool
+from rltrainer.envs.checks import check_reward_shape, check_same_spaces, failure_text
+from rltrainer.envs.workers.worker_envs import HERE, WorkerEnvs
 from rltrainer.errors import EnvError
-from rltrainer.spaces import leaf_spaces
+from rltrainer.processes.program import IDLE, Failure
+from rltrainer.processes.shared_arrays import SharedArrays
+from rltrainer.processes.worker import (
+    START_HINT,
+    TICK,
+    Worker,
+    WorkerGroup,
+    WorkerLostError,
+    end_workers,
+    make_context,
+    num_cores,
+)
+from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of worker processes, as `make_vec` takes them."""
+
+    num_workers: PositiveInt | None = None
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None
+    step_timeout: PositiveFloat | None = None
+    on_env_error: Literal["raise", "restart"] = "raise"
+    max_restarts: NonNegativeInt = 3
+
+
+class EnvWorker(Worker):
+    """A process that steps some of the envs: those of the indices `envs`, a range, and `rows`, a slice."""
+
+    start_hint = START_HINT
+
+    def __init__(self, context: Any, factories: Any, envs: range, options: WorkerOptions, spins: bool) -> None:
+        self.envs, self.rows = envs, slice(envs.start, envs.stop)
+        arguments = (factories[self.rows], envs.start)
+        super().__init__(context, f"env {envs.start}", WorkerEnvs, arguments, options.step_timeout, spins)
+
+    def who(self, pulse: int = IDLE) -> str:
+        """Name the env of the pulse, or all of them."""
+        envs = self.envs if pulse < 0 else [pulse]
+        return f"env{'s' if len(envs) > 1 else ''} {', '.join(map(str, envs))} (pid {self.process.pid})"
+
+    def _how_it_died(self) -> str:
+        how = super()._how_it_died()
+        return how.replace("was killed", "were killed") if len(self.envs) > 1 else how
+
+    def _death_text(self) -> str:
+        current = int(self.pulse[0])
+        return super()._death_text() + (f", in env {current}" if len(self.envs) > 1 and current >= 0 else "")
+
+    def _start_text(self, error: Exception) -> str:
+        if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+            return (
+                f"{self.name}: the factory cannot travel to a worker process ({type(error).__name__}: {error}). Define "
+                "it, and its wrappers, as functions or classes at the top level of a module, or use "
+                "start_method='fork' or backend='sync'."
+            )
+        return super()._start_text(error)
+
+    def _failure_text(self, failure: Failure) -> str:
+        env = int(self.pulse[0])
+        if failure.is_ours:
+            return failure.message
+        if env < 0:
+            return super()._failure_text(failure)
+        return failure_text(env, self.when, failure.type_name, failure.message)
 
 
 class WorkerVectorEnv(MaskedVectorEnv):
@@ -27,19 +89,24 @@ class WorkerVectorEnv(MaskedVectorEnv):
     The same seeds give the same data as in this process, bit for bit. Actions are cast to the dtype of their space.
 
     An env that raises, takes longer than `step_timeout` for its making, a step or a reset, or dies with its process,
-    raises an `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` it is made anew
-    instead, and with it the other envs of a process that died or was killed:
+    raises an `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` its process is
+    started again instead, with all the envs in it:
 
-    - In the step in which an episode broke off, the env reports `truncated=True`, reward 0 and its last observation
-      once more, and `infos["rltrainer_no_transition"]` marks it. No transition took place: the adapter marks the cell
-      `valid=False`, and the trace ends with the transition before it. The episode is not counted.
-    - The next episode begins as after any other end, with the next seed of the env.
+    - In the step in which their episodes were cut, these envs report `truncated=True`, reward 0 and their last
+      observation once more, and `infos["rltrainer_no_transition"]` marks them. No transition took place: the adapter
+      marks these steps `valid=False`, and the trajectories end with the transition before. The episodes do not count.
+    - The next episodes begin as after any other end, with the next seeds of these envs.
     - A reset that fails is done again with the same seed.
 
     Args:
         factories: one per env; each returns a new env, all with equal spaces.
         seed: see `MaskedVectorEnv`.
         options: the fields of `WorkerOptions`, which `make_vec` explains.
+
+    Attributes:
+        num_restarts: failures so far that led to a restart.
+        group: the processes.
+        arrays: what each step exchanges with them.
 
     Raises:
         EnvError: a factory cannot travel to another process, raises, or returns something else than a new env.
@@ -48,101 +115,154 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None, **options: Any) -> None:
         super().__init__(len(factories), seed)
-        self._pool = WorkerPool(factories, WorkerOptions(**options))
+        self._options, self._factories = WorkerOptions(**options), list(factories)
+        self._context = make_context(self._options.start_method, "make_vec")
+        self.num_restarts = 0
+        self.group = WorkerGroup[EnvWorker]("WorkerVectorEnv")
+        if self._options.step_timeout is not None:
+            self.group.tick = min(TICK, self._options.step_timeout / 4)
         try:
-            self._declare_as(self._pool.descriptions)
-            action_spaces = leaf_spaces(self.single_action_space)
-            self._arrays = SharedArrays(self._spaces, action_spaces, self.num_envs)
-            self._close_file = weakref.finalize(self, os.close, self._arrays.file)
-            self._pool.attach(self._arrays)
+            count = min(self._options.num_workers or num_cores(), len(factories))
+            self._spins = count <= num_cores()
+            for rows in np.array_split(np.arange(len(factories)), count):
+                self.group.workers.append(self._start(range(rows[0], rows[-1] + 1)))
+            self._declare_as(self.group.call_all("the making of the envs", "describe"))
+            self.arrays = SharedArrays(self._layout())
+            self.group.call_all("its start", "attach", self.arrays.layout, file=self.arrays.file)
         except BaseException:
-            self._pool.end(grace=0.5)
+            self.group.end(grace=0.5)
             raise
-        # Envs that lost their episode outside of a step: the next step reports it.
-        self._lost: set[int] = set()
-
-    @property
-    def num_restarts(self) -> int:
-        """Number of failures that led to a restart."""
-        return self._pool.num_restarts
+        # Envs whose episode was cut outside of a step: the next step reports it.
+        self._cut: set[int] = set()
 
     def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
         infos: dict[str, Any] = {}
         todo = due
         while todo:
-            shares = [(worker, [(i, todo[i]) for i in worker.envs if i in todo]) for worker in self._pool.workers]
-            arguments = [(worker, (share, options)) for worker, share in shares if share]
-            results, renewed = self._pool.ask(self._when, RESET, arguments)
+            shares = [(worker, [(i, todo[i]) for i in worker.envs if i in todo]) for worker in self.group.alive]
+            results, restarted = self._ask("reset", [(worker, (share, options)) for worker, share in shares if share])
             for worker, result in results:
-                merge_infos(infos, result or {}, worker.rows, self.num_envs)
-            # Their worker died, but it was not their turn.
-            self._lost |= renewed - due.keys() - self._needs_reset - self._parked
-            todo = {i: due[i] for i in todo if i in renewed}
-        self._lost -= due.keys()
-        obs = map_tree(np.copy, self._arrays.obs)
-        copy_rows(obs, self._obs, self._lost)
+                _merge_infos(infos, result or {}, worker.rows, self.num_envs)
+            self._cut |= restarted - due.keys() - self._needs_reset - self._parked  # it was not their turn
+            todo = {i: due[i] for i in todo if i in restarted}
+        self._cut -= due.keys()
+        obs = map_tree(np.copy, self.arrays.arrays["obs"])
+        copy_rows(obs, self._obs, self._cut)
         return obs, infos
 
     def step(self, actions: Any) -> StepOutcome:
         """Step every env that is not parked; see `MaskedVectorEnv.step`."""
         self._begin_step()
-        arrays = self._arrays
-        map_tree(self._write_action, arrays.action, actions)
-        arrays.skipped[:] = False
-        arrays.skipped[[*self._lost, *self._parked]] = True
-        results, renewed = self._pool.ask(self._when, STEP, [(worker, ()) for worker in self._pool.workers])
-        obs = map_tree(np.copy, arrays.obs)
-        reward, terminated, truncated = arrays.reward.copy(), arrays.terminated.copy(), arrays.truncated.copy()
-        if parts := [(w, r.rewards) for w, r in results if isinstance(r, StepResult) and r.rewards is not None]:
-            reward = _stack_rewards(parts, self.num_envs)
-        infos = self._gather_infos(results)
-        if broken := (renewed | self._lost) - self._parked:
-            rows = sorted(broken)
+        arrays = self.arrays.arrays
+        map_tree(self._write_action, arrays["action"], actions)
+        arrays["skipped"][:] = False
+        arrays["skipped"][[*self._cut, *self._parked]] = True
+        results, restarted = self._ask(None, [(worker, ()) for worker in self.group.alive])
+        obs = map_tree(np.copy, arrays["obs"])
+        reward, terminated, truncated = (arrays[name].copy() for name in ("reward", "terminated", "truncated"))
+        infos: dict[str, Any] = {}
+        told = [(worker, result) for worker, result in results if result is not None]
+        for worker, result in told:
+            _merge_infos(infos, result.infos, worker.rows, self.num_envs)
+        if by_agent := [(worker, result.rewards) for worker, result in told if result.rewards is not None]:
+            reward = _stack_rewards(by_agent, self.num_envs)
+        if cut := (restarted | self._cut) - self._parked:
+            rows = sorted(cut)
             copy_rows(obs, self._obs, rows)
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, True
             infos[NO_TRANSITION] = np.isin(np.arange(self.num_envs), rows)
-            self._lost = set()
+            self._cut = set()
         return self._end_step(obs, reward, terminated, truncated, infos)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute; the values travel through a pipe."""
-        arguments = [(worker, (name, args, kwargs)) for worker in self._pool.workers]
-        results, _ = self._pool.ask(f"call({name!r})", CALL, arguments)
-        return tuple(value for _, values in results for value in values)
+        results = self.group.call_all(f"call({name!r})", "call", name, args, kwargs)
+        return tuple(value for values in results for value in values)
 
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
-        arguments = [(worker, (name, values[worker.rows])) for worker in self._pool.workers]
-        self._pool.ask(f"set_attr({name!r})", SET, arguments)
+        arguments = [(name, values[worker.rows]) for worker in self.group.alive]
+        self.group.call_each(f"set_attr({name!r})", "set_attr", arguments)
 
     def _load_each(self, states: Sequence[State]) -> None:
-        self._pool.ask(self._when, LOAD, [(worker, (states[worker.rows],)) for worker in self._pool.workers])
+        self.group.call_each(self._when, "load_states", [(states[worker.rows],) for worker in self.group.alive])
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env and end the workers, in at most five seconds; never raises."""
-        self._pool.end()
-        self._close_file()
+        self.group.end()
+        self.arrays.close()
 
-    def _gather_infos(self, results: list[tuple[Worker, Any]]) -> dict[str, Any]:
-        columns = self._arrays.info
-        schemas = [worker.schema if result == INFOS else None for worker, result in results]
-        if len(schemas) == len(self._pool.workers) and schemas[0] and schemas.count(schemas[0]) == len(schemas):
-            return schemas[0].read(columns)
-        infos: dict[str, Any] = {}
-        for (worker, result), schema in zip(results, schemas, strict=True):
-            if schema is not None:
-                merge_infos(infos, schema.read(columns[worker.rows]), worker.rows, self.num_envs)
-            elif isinstance(result, StepResult):
-                merge_infos(infos, result.infos, worker.rows, self.num_envs)
-        return infos
+    def _ask(
+        self, name: str | None, arguments: list[tuple[EnvWorker, tuple[Any, ...]]]
+    ) -> tuple[list[tuple[EnvWorker, Any]], set[int]]:
+        """Let workers do the same at the same time: a step, or what `name` says.
+
+        Returns:
+            the workers with their results, None of a restarted one; and the envs of those that were restarted.
+        """
+        restarted: set[int] = set()
+        workers = [worker for worker, _ in arguments]
+        with self.group.ended_by_a_loss():
+            for worker, values in arguments:
+                worker.step(self._when) if name is None else worker.call(self._when, name, *values)
+        results = self.group.gather(workers, self.lost(restarted))
+        return list(zip(workers, results, strict=True)), restarted
+
+    def lost(self, restarted: set[int]) -> Callable[[EnvWorker, EnvError], None] | None:
+        """Return what `WorkerGroup.gather` calls where workers are restarted, and which adds their envs to a set."""
+        return (
+            (lambda *lost: restarted.update(self._restart(*lost).envs))
+            if self._options.on_env_error == "restart"
+            else None
+        )
+
+    def _restart(self, worker: EnvWorker, error: EnvError) -> EnvWorker:
+        """Start a worker again that is lost, or in which an env failed; a failure in that counts like the first.
+
+        Raises:
+            EnvError: there were too many restarts.
+        """
+        limit = self._options.max_restarts
+        while True:
+            if self.num_restarts >= limit:
+                self.group.end(grace=0.5)
+                raise EnvError(f"{error}\n(after {self.num_restarts} restarts; max_restarts={limit})") from error
+            self.num_restarts += 1
+            logging.getLogger("rltrainer").warning("restart %d of %d: %s", self.num_restarts, limit, error)
+            number = self.group.workers.index(worker)
+            end_workers([worker], os.getpid(), grace=0.0 if isinstance(error, WorkerLostError) else 1.0)
+            worker = self.group.workers[number] = self._start(worker.envs)
+            try:
+                worker.call("the making of the envs", "describe")
+                worker.receive()
+                worker.call("its start", "attach", self.arrays.layout, file=self.arrays.file)
+                worker.receive()
+                return worker
+            except EnvError as another:
+                error = another
+
+    def _start(self, envs: range) -> EnvWorker:
+        return EnvWorker(self._context, self._factories, envs, self._options, self._spins)
+
+    def _layout(self) -> Tree:
+        """Return the layout of the arrays through which each step goes; `skipped` are envs that it leaves out."""
+
+        def batch(space: Any) -> Any:
+            return np.dtype((space.dtype, (self.num_envs, *leaf_shape(space))))
+
+        flags, numbers = np.dtype((np.bool_, (self.num_envs,))), np.dtype((np.float64, (self.num_envs,)))
+        trees = {"obs": self._spaces, "action": leaf_spaces(self.single_action_space)}
+        return {
+            **{name: map_tree(batch, spaces) for name, spaces in trees.items()},
+            "reward": numbers, "terminated": flags, "truncated": flags, "skipped": flags,
+        }  # fmt: skip
 
     def _declare_as(self, descriptions: list[tuple[Any, ...]]) -> None:
         observation_space, action_space, metadata, render_mode, code, _ = descriptions[0]
         self.are_saveable = all(description[-1] for description in descriptions)
-        for worker, (*spaces, _, _, _, _) in zip(self._pool.workers, descriptions, strict=True):
+        for worker, (*spaces, _, _, _, _) in zip(self.group.alive, descriptions, strict=True):
             check_same_spaces(worker.envs[0], (spaces[0], spaces[1]), 0, (observation_space, action_space))
-        here = os.path.realpath(worker_envs.__file__)
-        if code != here:
-            raise EnvError(f"the workers imported rltrainer from {code}, not from {here}: use start_method='spawn'")
+        if code != HERE:
+            raise EnvError(f"the workers imported rltrainer from {code}, not from {HERE}: use start_method='spawn'")
         self._declare((observation_space, action_space), metadata, render_mode)
 
     def _write_action(self, here: Any, actions: Any) -> None:
@@ -152,7 +272,19 @@ class WorkerVectorEnv(MaskedVectorEnv):
         here[...] = actions
 
 
-def _stack_rewards(parts: list[tuple[Worker, Any]], num_envs: int) -> Any:
+def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: slice, num_envs: int) -> None:
+    """Put the infos of some envs, gathered as gymnasium does, among those of all."""
+    for key, value in part.items():
+        if isinstance(value, dict):
+            _merge_infos(infos.setdefault(key, {}), value, rows, num_envs)
+            continue
+        if key not in infos:
+            shape = (num_envs, *value.shape[1:])
+            infos[key] = np.full(shape, None) if value.dtype == object else np.zeros(shape, value.dtype)
+        infos[key][rows] = value
+
+
+def _stack_rewards(parts: list[tuple[EnvWorker, Any]], num_envs: int) -> Any:
     """Arrange rewards of several agents [N, A]; raise a `SpaceError` if not all envs reward as many."""
     first, values = parts[0]
     reward = np.zeros((num_envs, *values.shape[1:]))

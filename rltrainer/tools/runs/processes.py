@@ -1,38 +1,122 @@
-"""Several jobs at once: a process of one thread for each, as many at a time as there are cores."""
+"""Several jobs at once: a worker process of one thread for each, as many at a time as there are cores."""
 
-import contextlib
 import multiprocessing
-import os
 import sys
-from collections.abc import Iterator
-from multiprocessing.connection import wait
-from typing import Any, Protocol
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
-from rltrainer.envs.workers.by_value import dumps, loads
-from rltrainer.envs.workers.start_methods import make_context
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.loggers.terminal import make_bar
-from rltrainer.tools.runs.job_process import OVER, Job, Report, run_job
+from rltrainer.processes.channel import dumps
+from rltrainer.processes.program import Link
+from rltrainer.processes.worker import Report, Worker, WorkerGroup, make_context, num_cores
+from rltrainer.trainers import Trainer
 
 SECONDS_TO_SAVE = 60.0
 """For what ended runs save, before they are killed."""
+TICK = 0.5
+"""Seconds between two reports of how far a run is."""
+OVER = None
+"""The answer to a question where the parent ends all jobs, or is gone."""
 _TRAVEL = "must travel to another process"
 _TRAVEL_HINT = "Define it at the top level of a module or script; functools.partial takes more arguments along."
+
+
+class Progress(NamedTuple):
+    """How far a job is, in [0, 1], and its best score."""
+
+    share: float
+    score: float | None
+
+
+class Question(NamedTuple):
+    """A question of a job to the process that started it."""
+
+    value: Any
+
+
+class Outcome(NamedTuple):
+    """The result of a job; or a traceback, of the job or of its import."""
+
+    kind: Literal["done", "failed", "no travel"]
+    value: Any
+
+
+class Parent:
+    """The process that started this one, as its job sees it."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def ask(self, question: Any) -> Any:
+        """Return the answer to a question, or `OVER`."""
+        return self._link.ask(Question(question))
+
+    def run(self, trainer: Trainer[Any, Any]) -> Any:
+        """Run a trainer, and report how far it is."""
+        is_over = threading.Event()
+        reports = threading.Thread(target=self._report, args=(trainer, is_over), daemon=True)
+        reports.start()
+        try:
+            return trainer.run()
+        finally:
+            is_over.set()
+            reports.join()
+
+    def _report(self, trainer: Trainer[Any, Any], is_over: threading.Event) -> None:
+        while not is_over.wait(TICK):
+            state = trainer.state
+            share = trainer.params.share_done(*state.num_epochs_and_steps(trainer.step_unit))
+            self._link.report(Progress(share, state.best.score))
+
+
+Job = Callable[[Parent], Any]
+
+
+class JobProgram:
+    """Does one job in a process of its own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def do(self, pickled: bytes) -> Outcome:
+        """Do a job that was sent here."""
+        try:
+            job: Job = self._link.load(pickled)
+        except Exception:
+            return Outcome("no travel", traceback.format_exc())
+        try:
+            return Outcome("done", job(Parent(self._link)))
+        except BaseException:  # of a signal, too
+            return Outcome("failed", traceback.format_exc())
+
+    def close(self) -> None:
+        """Hold nothing."""
 
 
 class Listener(Protocol):
     """The receiver of the news of jobs, each by its number."""
 
     def progress(self, number: int, share: float, score: float | None) -> None:
-        """Hear how far a job is, in [0, 1], and its best score."""
+        """Note how far a job is, in [0, 1], and its best score."""
 
     def answer(self, number: int, question: Any) -> Any:
-        """Return the answer to what a job asks."""
+        """Return the answer to a job's question."""
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
-        """Hear the result of a job, or its traceback, or how its process died."""
+        """Note the result of a job, or its traceback, or how its process died."""
+
+
+class JobWorker(Worker):
+    """The process of the job of a number."""
+
+    def __init__(self, context: Any, name: str, number: int) -> None:
+        self.number = number
+        super().__init__(context, name, JobProgram, seconds_to_save=SECONDS_TO_SAVE)
 
 
 class Processes:
@@ -42,26 +126,25 @@ class Processes:
         owner: the function of ours that runs them, for error texts.
         word: what a job is there: "seed", "trial".
         limit: how many at a time; None takes as many as this process may use cores.
-        listener: who is told of them.
+        listener: called with their news.
     """
 
     def __init__(self, owner: str, word: str, limit: int | None, listener: Listener) -> None:
-        self._owner, self._word, self._listener = owner, word, listener
-        self._limit = limit or _num_cores()
-        self._context: Any = make_context(None, owner)
-        self._running: dict[Any, tuple[int, Any]] = {}  # by connection
+        self._owner, self._word, self._listener, self._limit = owner, word, listener, limit or num_cores()
+        self._context = make_context(None, owner)
+        self._group = WorkerGroup[JobWorker](owner)
 
     def run(self, jobs: Iterator[tuple[int, Job]]) -> None:
         """Run them all in their order; the next one is asked for when there is a process for it."""
-        has_more = True
+        running, has_more = self._group.workers, True
         try:
-            while has_more or self._running:
-                while has_more and len(self._running) < self._limit:
+            while has_more or running:
+                while has_more and len(running) < self._limit:
                     has_more = self._start(jobs)
-                for pipe in wait(list(self._running)) if self._running else ():
-                    self._hear(pipe)
+                for worker in self._group.ready(list(running), None) if running else ():
+                    self._receive(worker)
         except BaseException:
-            self._end()
+            self._group.end(SECONDS_TO_SAVE)  # a second interrupt ends them at once
             raise
 
     def _start(self, jobs: Iterator[tuple[int, Job]]) -> bool:
@@ -69,60 +152,33 @@ class Processes:
         if (following := next(jobs, None)) is None:
             return False
         number, job = following
-        pipe, theirs = self._context.Pipe()
-        process = self._context.Process(target=run_job, args=(theirs, dumps(job), sys.orig_argv))
         try:
-            process.start()
-        except (OSError, EOFError) as error:
-            hint = 'A script calls it under `if __name__ == "__main__":`.'
-            text = f"{self._owner}: the process of {self._word} {number} cannot be started ({error!r})"
-            raise EnvError(f"{text}. {hint}") from error
-        finally:
-            theirs.close()
-        self._running[pipe] = number, process
+            worker = JobWorker(self._context, f"{self._word} {number}", number)
+        except EnvError as error:
+            raise EnvError(f'{self._owner}: {error}. A script calls it under `if __name__ == "__main__":`.') from error
+        self._group.workers.append(worker)
+        worker.call("its run", "do", dumps(job))
         return True
 
-    def _hear(self, pipe: Any) -> None:
-        """Take in what a process tells."""
-        number, process = self._running[pipe]
+    def _receive(self, worker: JobWorker) -> None:
+        """Take the next message of a process."""
+        number, listener = worker.number, self._listener
         try:
-            report: Report = loads(pipe.recv_bytes())
-        except (EOFError, OSError):
-            process.join()
-            report = Report("failed", f"its process died with exit code {process.exitcode}")
-        match report.kind:
-            case "progress":
-                self._listener.progress(number, *report.value)
-                return
-            case "question":
-                answer = dumps(self._listener.answer(number, report.value))
-                with contextlib.suppress(OSError):  # who died meanwhile is heard of next
-                    pipe.send_bytes(answer)
-                return
-            case "no travel":
+            message = worker.receive()
+        except EnvError as error:
+            message = Outcome("failed", str(error))
+        match message:
+            case Report(Progress() as progress):
+                return listener.progress(number, *progress)
+            case Report(Question(question)):
+                return worker.reply(listener.answer(number, question))
+            case Outcome("no travel", trace):
                 text = f"{self._owner}.make: {_TRAVEL}; the process of {self._word} {number} cannot import it"
-                raise ParamsError(f"{text}. {_TRAVEL_HINT}\n{report.value}")
-        del self._running[pipe]
-        pipe.close()
-        process.join()
-        result, error = (report.value, None) if report.kind == "done" else (None, report.value)
-        self._listener.ended(number, result, error)
-
-    def _end(self) -> None:
-        """End all; a second interrupt does so at once."""
-        processes = [process for _, process in self._running.values()]
-        try:
-            for pipe, process in zip(self._running, processes, strict=True):
-                process.terminate()
-                with contextlib.suppress(OSError):
-                    pipe.send_bytes(dumps(OVER))  # it may wait for an answer
-            for process in processes:
-                process.join(SECONDS_TO_SAVE)
-        finally:
-            for pipe, (_, process) in self._running.items():
-                process.kill()
-                with contextlib.suppress(OSError):
-                    pipe.close()
+                raise ParamsError(f"{text}. {_TRAVEL_HINT}\n{trace}")
+        self._group.workers.remove(worker)
+        worker.finish()
+        is_done = message.kind == "done"
+        listener.ended(number, message.value if is_done else None, None if is_done else message.value)
 
 
 class Bar:
@@ -172,7 +228,3 @@ def check_program(owner: str, make: object) -> None:
         dumps(make)
     except Exception as error:
         raise ParamsError(field_error_text(owner, "make", _TRAVEL, make, _TRAVEL_HINT)) from error
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

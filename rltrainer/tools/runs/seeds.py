@@ -9,8 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar, overload
 
 from rltrainer.errors import RLTrainerError
 from rltrainer.seeding import seed as seed_everything
-from rltrainer.tools.runs.job_process import Parent
-from rltrainer.tools.runs.processes import Bar, Processes, check_program
+from rltrainer.tools.runs.processes import Bar, Parent, Processes, check_program
 from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, a_callable, checked, is_int
 

@@ -17,8 +17,7 @@ from rltrainer.loggers import RunFolder
 from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
-from rltrainer.tools.runs.job_process import Job
-from rltrainer.tools.runs.processes import Bar, Processes, check_program
+from rltrainer.tools.runs.processes import Bar, Job, Processes, check_program
 from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, read_described, run_paths
 from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
 from rltrainer.tools.sweeps.study import Study, open_study, require_optuna

@@ -19,7 +19,7 @@ from rltrainer.loggers import RunFolder
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.tools.recipes.cookbook import write_recipe
-from rltrainer.tools.runs.job_process import OVER, SECONDS_TO_END, Parent
+from rltrainer.tools.runs.processes import OVER, SECONDS_TO_SAVE, Parent
 from rltrainer.tools.sweeps.search_space import Make
 from rltrainer.trainers import Trainer
 from rltrainer.validation.field_rules import as_python, is_int
@@ -181,7 +181,7 @@ def _checked_score(score: Any) -> float:
 def _take_folder(folder: Path) -> FolderLock:
     """Take the folder of a trial; the process of a sweep that was killed may still be saving there."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock, deadline = FolderLock(folder), time.monotonic() + 2 * SECONDS_TO_END
+    lock, deadline = FolderLock(folder), time.monotonic() + 2 * SECONDS_TO_SAVE
     while True:
         try:
             lock.acquire()

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
+from rltrainer.collect.inference import WaitingEnvs
 
 import rltrainer as rl
-from rltrainer.collect.inference import WaitingEnvs
 from rltrainer.errors import ParamsError
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]

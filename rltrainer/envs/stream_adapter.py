@@ -1,8 +1,7 @@
 """The adapter of envs that are stepped each by itself: some of them at a time, in any order."""
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -15,69 +14,102 @@ from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.adapter.env_state import NO_ROWS
 from rltrainer.envs.adapter.episode_clock import Mask, Rows
 from rltrainer.envs.adapter.observations import EnvStep, ObsMemory, take_rows
-from rltrainer.envs.backends.sync import SyncVectorEnv
-from rltrainer.envs.workers.worker import Worker
-from rltrainer.envs.workers.worker_envs import INFOS, RESET, STEP, StepResult
-from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
+from rltrainer.envs.workers.worker_vector_env import EnvWorker, WorkerVectorEnv
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-from rltrainer.tree import Tree, map_tree
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(slots=True)
-class Answers:
-    """The envs that have done what they were told.
-
-    Args:
-        stepped: whose step is done, those that failed in it too.
-        restarted: that failed in their step and were made anew: no transition took place.
-        begun: that have begun an episode.
-    """
+class Answers(NamedTuple):
+    """The envs that have answered: stepped, those included that were restarted in it; or begun an episode."""
 
     stepped: list[int]
     restarted: list[int]
     begun: list[int]
 
 
-class EnvStreams(Protocol):
-    """N envs that are told what to do and asked later; an env is told nothing before it has answered.
+class EnvStreams:
+    """Steps the envs of a `WorkerVectorEnv`, a worker each, by themselves; an env gets no call before it has answered.
 
     Attributes:
         obs: tree [N, ...].
         reward: [N].
-        terminated, truncated: [N] bool. All four hold what each env's last answer brought, until it is told something
-            else.
+        terminated, truncated: [N] bool. All four hold each env's last answer until its next call.
+
+    Raises:
+        ParamsError: they are other envs, or share workers.
     """
 
-    obs: Tree
-    reward: Array
-    terminated: Array
-    truncated: Array
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        num_envs = envs.num_envs
+        if not isinstance(envs, WorkerVectorEnv) or len(envs.group.alive) != num_envs:
+            rule = f"must have a worker process for each of its {num_envs} envs"
+            hint = (
+                f"Make them with make_vec(..., backend='workers', num_workers={num_envs}); wrappers=[...] wraps them."
+            )
+            raise ParamsError(field_error_text("BatchedCollector", "envs", rule, envs, hint))
+        self._envs, self._group, self._arrays = envs, envs.group, envs.arrays.arrays
+        self.obs, self.reward = self._arrays["obs"], self._arrays["reward"]
+        self.terminated, self.truncated = self._arrays["terminated"], self._arrays["truncated"]
+        self._results: list[Any] = [None] * num_envs  # of each env's last step
+        self._stepped: deque[tuple[int, bool]] = deque()  # which envs have answered, and whether they were restarted
+        self._due: dict[int, tuple[int | None, int]] = {}  # the resets under way: seed and number of steps
 
     def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
         """Let envs take a step with actions [K, ...]; the numbers of these steps are for errors."""
+        self._arrays["action"][envs], self._arrays["skipped"][envs] = actions, False
+        for env, number in zip(envs, numbers, strict=True):
+            self._group.alive[env].step(f"step {number}")
 
     def reset(self, env: int, seed: int | None, number: int) -> None:
         """Let an env begin an episode, after so many steps."""
+        self._due[env] = seed, number
+        self._group.alive[env].call(f"reset after {number} steps", "reset", [(env, seed)], None)
 
     def receive(self, timeout: float | None, max_steps: int) -> Answers:
-        """Hear who has answered, but of steps only so many; where nobody has, wait for the first.
+        """Return which envs have answered, of steps only so many; where none has, wait for the first.
 
         Args:
             timeout: seconds to wait at most; None waits as long as it takes.
-            max_steps: what is beyond is heard the next time.
+            max_steps: further ones are returned by the next call.
 
         Raises:
             EnvError: an env failed.
             SpaceError: an env returned what does not fit its spaces, or the rewards of several agents.
         """
+        begun: list[int] = []
+        restarted: set[int] = set()
+        if busy := self._busy():
+            ready = self._group.ready(busy, 0.0 if self._stepped else timeout)
+            results = self._group.gather(ready, self._envs.lost(restarted))
+            for env, result in zip([worker.envs.start for worker in ready], results, strict=True):
+                if env not in self._due:
+                    if result is not None and result.rewards is not None:
+                        raise several_agents(env, result.rewards.shape[1:])
+                    self._results[env] = result
+                    self._stepped.append((env, env in restarted))
+                elif env in restarted:
+                    self.reset(env, *self._due[env])  # with the same seed
+                else:
+                    del self._due[env]
+                    begun.append(env)
+        stepped = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
+        return Answers([env for env, _ in stepped], [env for env, is_new in stepped if is_new], begun)
 
     def last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        """Return the infos that an env's last step came with, gathered as gymnasium does, and its row there."""
+        """Return the infos of an env's last step, gathered as gymnasium does, and its row there."""
+        result = self._results[env]
+        return ({} if result is None else result.infos), 0
 
     def drain(self) -> None:
-        """Wait until all have answered, and forget it; errors are those of `receive`."""
+        """Wait until all have answered, and drop the answers; errors are those of `receive`."""
+        while busy := self._busy():
+            self._group.gather(busy, self._envs.lost(set()))
+        self._stepped.clear()
+        self._due.clear()
+
+    def _busy(self) -> list[EnvWorker]:
+        return [worker for worker in self._group.alive if worker.is_busy]
 
 
 def several_agents(env: int, shape: tuple[int, ...]) -> SpaceError:
@@ -94,19 +126,20 @@ class StreamAdapter(EnvAdapter):
     ```
     adapter.reset()
     while ...:
-        waiting, begun = adapter.advance()            # after a reset all of them; adapter.obs is what they act on
-        adapter.send(envs, adapter.convert(action))   # for some of those that wait
+        adapter.advance()                             # adapter.obs is what the envs in adapter.waiting act on
+        adapter.send(envs, adapter.convert(action))   # for some of those
         step = adapter.receive(timeout, max_steps)    # of those that have answered; adapter.obs is what they acted on
     ```
 
     Args:
-        envs: made by `make_vec`, with a worker process for each, or in this process.
+        envs: made by `make_vec`, with a worker process for each.
         device: where the policy is.
 
     Attributes:
         num_steps: steps that each env has taken since its very first episode began [N].
         num_sent: steps that were sent and are not received.
         stepped: the envs whose steps came with the last `receive` [K].
+        waiting: those that `advance` has brought to where they wait for an action [K]; all after a reset.
 
     Raises:
         ParamsError: the envs cannot be stepped each by itself.
@@ -116,11 +149,11 @@ class StreamAdapter(EnvAdapter):
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         super().__init__(envs, device)
-        self._streams = _streams_of(envs)
+        self._streams = EnvStreams(envs)
         self._converters: dict[int, ActionConverter] = {}
         self.num_steps: Rows = np.zeros(self.num_envs, np.int64)
         self.num_sent = 0
-        self.stepped = self._ended = self._begun = NO_ROWS
+        self.stepped = self.waiting = self._ended = self._begun = NO_ROWS
 
     def reset(self, first_episode: bool = False) -> None:
         """Start all envs anew, once all have answered; see `EnvAdapter.reset`."""
@@ -191,15 +224,15 @@ class StreamAdapter(EnvAdapter):
         self._count_end(self._ended, delay=0)
         return result
 
-    def advance(self, wanted: Mask | None = None) -> tuple[Rows, Rows]:  # type: ignore[override]  # another protocol
-        """Make successors the current observations; where an episode ended, let the next begin: nobody waits for it.
+    def advance(self, wanted: Mask | None = None) -> Rows | None:
+        """Make successors the current observations; where an episode ended, let the next begin, without waiting for it.
 
         Args:
             wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
                 next `reset`.
 
         Returns:
-            the envs that now wait for an action [K], and those of them that have begun an episode.
+            the envs among `waiting` whose next step is the first of an episode [K]; None if there is none.
         """
         now, begun, stepped, ended = self._now, self._begun, self.stepped, self._ended
         assert now is not None, "a collector resets first"
@@ -214,7 +247,8 @@ class StreamAdapter(EnvAdapter):
             stepped = np.setdiff1d(stepped, ended)
         if not now.shares:
             now.upload()
-        return np.concatenate([stepped, begun]), begun
+        self.waiting = np.concatenate([stepped, begun])
+        return begun if len(begun) else None
 
     def last_info(self, env: int) -> tuple[dict[str, Any], int]:
         """Return the infos that an env's last step came with; see `EnvStreams`."""
@@ -244,126 +278,3 @@ class StreamAdapter(EnvAdapter):
         self.num_sent, self.stepped, self._ended = 0, NO_ROWS, NO_ROWS
         self._begun = np.arange(self.num_envs)
         return memory
-
-
-def _streams_of(envs: gym.vector.VectorEnv[Any, Any, Any]) -> EnvStreams:
-    rule, hint = "must be made by make_vec, with backend='workers' or 'sync'", "Wrap the single envs: wrappers=[...]."
-    if isinstance(envs, SyncVectorEnv):
-        return SyncStreams(envs)
-    if isinstance(envs, WorkerVectorEnv):
-        if len(envs._pool.workers) == envs.num_envs:
-            return WorkerStreams(envs)
-        rule = f"must have a worker process for each of its {envs.num_envs} envs"
-        hint = f"Make them with make_vec(..., num_workers={envs.num_envs})."
-    raise ParamsError(field_error_text("BatchedCollector", "envs", rule, envs, hint))
-
-
-class SyncStreams:
-    """Steps the envs of a `SyncVectorEnv` when they are told to; see `EnvStreams`."""
-
-    def __init__(self, envs: SyncVectorEnv) -> None:
-        self._envs, num_envs = envs, envs.num_envs
-        self.obs = envs.memory = map_tree(np.zeros_like, envs._obs)
-        self.reward = np.zeros(num_envs)
-        self.terminated, self.truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
-        self._infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        self._stepped: deque[int] = deque()
-        self._begun: list[int] = []
-
-    def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
-        """Step envs one after the other."""
-        num_envs = self._envs.num_envs
-        for env, action, number in zip(envs, actions, numbers, strict=True):
-            self._envs._num_steps = number - 1
-            self._envs._parked, self._envs._needs_reset = {*range(num_envs)} - {env}, set()
-            _, rewards, terminated, truncated, _ = self._envs.step([action] * num_envs)
-            if rewards.ndim > 1:
-                raise several_agents(env, rewards.shape[1:])
-            self.reward[env], self.terminated[env], self.truncated[env] = rewards[env], terminated[env], truncated[env]
-            self._infos[env] = self._envs.infos[env]
-            self._stepped.append(env)
-
-    def reset(self, env: int, seed: int | None, number: int) -> None:
-        """Reset an env."""
-        self._envs._when = f"reset after {number} steps"
-        self._envs.begin({env: seed}, None)
-        self._begun.append(env)
-
-    def receive(self, timeout: float | None, max_steps: int) -> Answers:
-        """Return what is done."""
-        stepped = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
-        begun, self._begun = self._begun, []
-        return Answers(stepped, [], begun)
-
-    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        """Return the infos of all envs' last steps, and the env's row there."""
-        return self._envs._gathered(self._infos), env
-
-    def drain(self) -> None:
-        """Forget what is done."""
-        self._stepped.clear()
-        self._begun = []
-
-
-class WorkerStreams:
-    """Tells the workers of a `WorkerVectorEnv` what to do, each by itself; see `EnvStreams`.
-
-    Args:
-        envs: has a worker for each env.
-    """
-
-    def __init__(self, envs: WorkerVectorEnv) -> None:
-        self._pool, arrays = envs._pool, envs._arrays
-        self.obs, self._action, self._skipped = arrays.obs, arrays.action, arrays.skipped
-        self.reward, self.terminated, self.truncated = arrays.reward, arrays.terminated, arrays.truncated
-        self._info = arrays.info
-        self._results: list[Any] = [None] * envs.num_envs  # of each env's last step
-        self._stepped: deque[tuple[int, bool]] = deque()  # who has answered and was not told of, and was it restarted
-        self._due: dict[int, tuple[int | None, int]] = {}  # the resets under way: seed and number of steps
-
-    def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
-        """Send actions."""
-        self._action[envs], self._skipped[envs] = actions, False
-        for env, number in zip(envs, numbers, strict=True):
-            self._pool.send(env, f"step {number}", STEP)
-
-    def reset(self, env: int, seed: int | None, number: int) -> None:
-        """Send a seed."""
-        self._due[env] = seed, number
-        self._pool.send(env, f"reset after {number} steps", RESET, [(env, seed)], None)
-
-    def receive(self, timeout: float | None, max_steps: int) -> Answers:
-        """Hear the workers that have answered."""
-        begun: list[int] = []
-        if busy := self._busy():
-            for worker, result, is_new in self._pool.poll(busy, 0.0 if self._stepped else timeout):
-                env = worker.number
-                if env not in self._due:
-                    if isinstance(result, StepResult) and result.rewards is not None:
-                        raise several_agents(env, result.rewards.shape[1:])
-                    self._results[env] = result
-                    self._stepped.append((env, is_new))
-                elif is_new:  # with the same seed again
-                    self.reset(env, *self._due[env])
-                else:
-                    del self._due[env]
-                    begun.append(env)
-        heard = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
-        return Answers([env for env, _ in heard], [env for env, is_new in heard if is_new], begun)
-
-    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        """Return the infos of a worker's last step, from its answer or from shared memory, and the row there."""
-        result, schema = self._results[env], self._pool.workers[env].schema
-        if isinstance(result, StepResult):
-            return result.infos, 0
-        return (schema.read(self._info[env : env + 1]) if result == INFOS and schema is not None else {}), 0
-
-    def drain(self) -> None:
-        """Hear all that are busy."""
-        while busy := self._busy():
-            self._pool.poll(busy, None)
-        self._stepped.clear()
-        self._due.clear()
-
-    def _busy(self) -> list[Worker]:
-        return [worker for worker in self._pool.workers if worker.is_busy]

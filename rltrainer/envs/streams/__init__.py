@@ -1,1 +1,0 @@
-"""Single envs that are stepped each by itself: nobody waits for the slowest."""

@@ -1,0 +1,408 @@
+"""A worker process as its parent sees it: started, called, waited for, found dead or hanging, ended."""
+
+import contextlib
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import util
+from multiprocessing.context import BaseContext
+from typing import Any, ClassVar, Generic, TypeVar
+
+from rltrainer import errors
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.processes.channel import CALL, DONE, FAILED, REPORT, STEP, Channel, dumps, loads, wait_for
+from rltrainer.processes.program import IDLE, PULSE_LAYOUT, STARTING, Failure, Program, run_program
+from rltrainer.processes.shared_arrays import SharedArrays
+
+TICK = 0.25
+"""Seconds after which a parent that waits for an answer looks whether its workers are alive."""
+GRACE = 3.0
+"""Seconds that workers have to close their envs."""
+
+START_HINT = (
+    "; the worker's own error is printed above. Its process must be able to import the module that makes the envs: "
+    "a script starts its work under `if __name__ == '__main__':`, and a notebook imports its envs from a file"
+)
+
+_folder: tuple[int, str] | None = None
+"""The temporary folder of this program, and the process that made it."""
+
+
+class WorkerLostError(EnvError):
+    """A worker process died, or one of its envs hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A value that a worker sent in the middle of a call."""
+
+    value: Any
+
+
+def make_context(start_method: str | None, owner: str) -> BaseContext:
+    """Return how processes start: forkserver where there is one, unless told otherwise.
+
+    Raises:
+        ParamsError: there is no such method here; the text names the owner.
+    """
+    global _folder
+    methods = multiprocessing.get_all_start_methods()
+    method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+    if method not in methods:
+        rule = f"must be one of {', '.join(map(repr, methods))}, or None"
+        raise ParamsError(field_error_text(owner, "start_method", rule, start_method))
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one
+        # than this process did.
+        context.set_forkserver_preload(["__main__", "torch", "gymnasium"])
+        if _folder is None and multiprocessing.parent_process() is None:  # else it is the parent's
+            _folder = os.getpid(), util.get_temp_dir()  # where the server's socket will lie
+    return context
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Worker:
+    """A process that makes an object, `program(link, *arguments)`, and serves one call to it after the other.
+
+    Args:
+        context: from `make_context`.
+        name: who it is in errors.
+        program, arguments: see `Program`.
+        timeout: seconds in which the pulse must change during a call; None for any time.
+        spins: both sides, while they wait for the next message; see `Channel`.
+        seconds_to_save: the process has a session of its own, is ended by a SIGTERM, and has so long then; None where
+            there is nothing to save.
+
+    Attributes:
+        channel: readable when the process has answered, or is dead.
+        when: its last call, for errors.
+        is_busy: whether it owes an answer.
+
+    Raises:
+        EnvError: the process cannot be started.
+    """
+
+    start_hint: ClassVar[str] = ""
+    """What to say of a process that exits before its first answer, as one does that fails to import."""
+
+    def __init__(
+        self,
+        context: BaseContext,
+        name: str,
+        program: Callable[..., Program],
+        arguments: tuple[Any, ...] = (),
+        timeout: float | None = None,
+        spins: bool = False,
+        seconds_to_save: float | None = None,
+    ) -> None:
+        self.name, self.when, self.is_busy, self._timeout = name, "its start", False, timeout
+        self.ends_by_signal = seconds_to_save is not None
+        self._has_answered = self._is_incomplete = False
+        self._seen: int | None = None  # the pulse, and since when
+        here, there = socket.socketpair()
+        self.channel = Channel(here, spins, TICK if timeout is None else min(TICK, timeout / 4))
+        memory = SharedArrays(PULSE_LAYOUT)
+        self.pulse = memory.arrays
+        self.pulse[0] = STARTING
+        folder = _folder[1] if _folder is not None and _folder[0] == os.getpid() else None
+        values = (there, program, arguments, spins, seconds_to_save, folder, sys.orig_argv)
+        self.process: Any = context.Process(target=run_program, args=values, daemon=True)  # type: ignore[attr-defined]  # every context has it
+        try:
+            self.process.start()
+            with contextlib.suppress(ConnectionError):  # it is dead already, as `receive` will find
+                self.channel.send(b"", file=memory.file)
+        except BaseException as error:
+            self.channel.close()
+            if not isinstance(error, Exception):
+                raise
+            raise EnvError(self._start_text(error)) from error
+        finally:
+            there.close()  # only the worker holds its end now: its death is the end of file here
+
+    def call(self, when: str, name: str, *arguments: Any, file: int | None = None) -> None:
+        """Call a method; `receive` raises if the process is dead.
+
+        Args:
+            when: what it does, for errors.
+            name, arguments: of the call.
+            file: a descriptor, if the method receives one.
+        """
+        self._send(when, CALL, dumps((name, arguments)), file)  # what cannot travel leaves nothing half-sent
+
+    def step(self, when: str) -> None:
+        """Call `step`, by a single byte."""
+        self._send(when, STEP, None, None)
+
+    def reply(self, value: Any) -> None:
+        """Answer a question that came as a `Report`."""
+        with contextlib.suppress(OSError):  # it is dead, as `receive` will find
+            self.channel.send(b"", dumps(value))
+
+    def receive(self, watch: Callable[[], None] = lambda: None) -> Any:
+        """Wait for the result, with `watch` called every `TICK` seconds; a `Report` may come before it.
+
+        Raises:
+            WorkerLostError: see `check`.
+            RLTrainerError: the call raised; its exception as one of ours.
+        """
+        while not self.channel.wait():
+            self.check()
+            watch()
+        self._is_incomplete = True
+        try:
+            kind = self.channel.receive_kind()
+            if not kind:
+                raise EOFError
+            data = None if kind == DONE else self.channel.receive_data()
+        except (EOFError, OSError):
+            if not self._is_disconnected():
+                raise  # the user's own, from the handler of a signal
+            raise WorkerLostError(self._death_text()) from None
+        self._is_incomplete, self._has_answered, self.is_busy = False, True, kind == REPORT
+        if data is None:
+            return None
+        value = loads(data)
+        if kind == FAILED:
+            raise self._error_of(value)
+        return Report(value) if kind == REPORT else value
+
+    def check(self) -> None:
+        """Raise a `WorkerLostError` if a process that has not answered is dead, or makes no progress."""
+        if not self.process.is_alive():
+            raise WorkerLostError(self._death_text())
+        pulse = int(self.pulse[0])
+        if self._timeout is None or pulse == STARTING or self.channel.has_input():
+            return  # it has time, or has answered, and waits for its turn
+        now = time.monotonic()
+        if pulse != self._seen:
+            self._seen, self._since = pulse, now
+        elif now - self._since >= self._timeout:
+            limit = f"step_timeout={self._timeout:g} seconds"
+            raise WorkerLostError(f"{self.who(pulse)} hung: {self.when} took longer than {limit}")
+
+    def who(self, pulse: int = IDLE) -> str:
+        """Name the process, or what in it the pulse is of."""
+        return f"{self.name} (pid {self.process.pid})"
+
+    def end(self, step: int) -> None:
+        """Ask the process to end, at the first `step`; end it by a signal at later ones."""
+        if step == 0:
+            with contextlib.suppress(OSError):
+                self.channel.shut_down()
+        if self.process.exitcode is None and (step or self.ends_by_signal):
+            (self.process.terminate if step < 2 else self.process.kill)()
+
+    def finish(self) -> None:
+        """Wait until a process that has nothing more to do has ended."""
+        with contextlib.suppress(OSError):
+            self.channel.shut_down()
+        self.process.join()
+        self.close()
+
+    def close(self) -> None:
+        """Close what the parent holds of it."""
+        self.channel.close()
+        if self.process.exitcode is not None:
+            self.process.close()
+
+    def _send(self, when: str, kind: bytes, data: bytes | None, file: int | None) -> None:
+        if self._is_incomplete:
+            raise WorkerLostError(f"{self.who()}: an interrupt cut the last message to or from it")
+        if self.is_busy:  # an interrupt kept the parent from the last answer
+            try:
+                self.receive()
+            except WorkerLostError:
+                raise
+            except RLTrainerError:
+                pass
+        self.when, self.is_busy, self._is_incomplete = when, True, True
+        self._seen, self._since = None, time.monotonic()
+        try:
+            self.channel.send(kind, data, file)
+        except OSError:
+            if not self._is_disconnected():
+                raise  # the user's own, from the handler of a signal
+        self._is_incomplete = False
+
+    def _is_disconnected(self) -> bool:
+        return not (self.channel.is_open() and self.process.is_alive())
+
+    def _death_text(self) -> str:
+        how = self._how_it_died()
+        hint = self.start_hint if not self._has_answered and how.startswith("exited") else ""
+        return f"{self.who()} {how} during {self.when}{hint}"
+
+    def _how_it_died(self) -> str:
+        self.process.join(1.0)
+        code = self.process.exitcode
+        if code is None:
+            return "closed the connection to the parent"
+        if code < 0:
+            names = {int(number): number.name for number in signal.Signals}
+            return f"was killed by {names.get(-code, f'signal {-code}')}"
+        return f"exited with code {code}"
+
+    def _start_text(self, error: Exception) -> str:
+        return f"{self.name}: its process cannot be started: {type(error).__name__}: {error}"
+
+    def _error_of(self, failure: Failure) -> RLTrainerError:
+        """Return the exception for a failure there."""
+        kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError) if failure.is_ours else EnvError
+        trace = f"\n\nIn the worker process:\n{failure.traceback}" if failure.traceback else ""
+        return kind(self._failure_text(failure) + (trace if kind is EnvError else ""))
+
+    def _failure_text(self, failure: Failure) -> str:
+        text = failure.message if failure.is_ours else f"{failure.type_name}: {failure.message}"
+        return f"{self.who()}, during {self.when}: {text}"
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class WorkerGroup(Generic[W]):
+    """Workers that end together: with `end`, when the group is no longer held, and with the interpreter.
+
+    Args:
+        owner: whose they are, for errors.
+
+    Attributes:
+        workers: empty after the end.
+        tick: seconds between two looks for workers that are lost.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.workers: list[W] = []
+        self._owner, self._pid = owner, os.getpid()
+        self._looked, self.tick = 0.0, TICK
+        weakref.finalize(self, end_workers, self.workers, self._pid)
+
+    @property
+    def alive(self) -> list[W]:
+        """The workers; an `EnvError` after their end."""
+        if not self.workers:
+            raise EnvError(f"{self._owner}: its workers have ended, by close or by a failure; make a new one")
+        return self.workers
+
+    def call_all(self, when: str, name: str, *arguments: Any, file: int | None = None) -> list[Any]:
+        """Call a method of all workers at the same time; return the results."""
+        return self.call_each(when, name, [arguments] * len(self.alive), file)
+
+    def call_each(
+        self, when: str, name: str, arguments: Sequence[tuple[Any, ...]], file: int | None = None
+    ) -> list[Any]:
+        """Call a method of all workers at the same time, each with its own arguments; return the results."""
+        with self.ended_by_a_loss():
+            for worker, values in zip(self.alive, arguments, strict=True):
+                worker.call(when, name, *values, file=file)
+        return self.gather(self.workers)
+
+    def gather(self, workers: Sequence[W], lost: Callable[[W, EnvError], Any] | None = None) -> list[Any]:
+        """Wait for the results of busy workers.
+
+        Args:
+            workers: that are waited for, one after the other.
+            lost: called with each worker that is lost or whose call raised an `EnvError`; it returns what stands for
+                the result. None raises the first error, that of a call once all have answered.
+
+        Raises:
+            RLTrainerError: see `Worker.receive`; after a loss all workers of the group end.
+        """
+        watch = partial(check_busy, workers) if lost is None else lambda: None
+        results: list[Any] = []
+        first: RLTrainerError | None = None
+        with self.ended_by_a_loss():
+            for worker in workers:
+                try:
+                    results.append(worker.receive(watch))
+                except RLTrainerError as error:
+                    if lost is not None and isinstance(error, EnvError):
+                        results.append(lost(worker, error))
+                    elif isinstance(error, WorkerLostError):
+                        raise
+                    else:
+                        first = first or error
+        if first is not None:
+            raise first
+        return results
+
+    def ready(self, workers: Sequence[W], timeout: float | None) -> list[W]:
+        """Return those of some busy workers that have answered or are lost; where none has, wait for the first."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            lost = []
+            if time.monotonic() - self._looked >= self.tick:
+                self._looked, lost = time.monotonic(), [worker for worker in workers if _is_lost(worker)]
+            left = 0.0 if lost else max(min(until - time.monotonic(), self.tick), 0.0)
+            found = wait_for([worker.channel for worker in workers], left)
+            if found or lost or time.monotonic() >= until:
+                return [worker for worker in workers if worker.channel.fileno() in found or worker in lost]
+
+    @contextlib.contextmanager
+    def ended_by_a_loss(self) -> Iterator[None]:
+        """End all workers if one is lost inside."""
+        try:
+            yield
+        except WorkerLostError:
+            self.end(grace=0.5)
+            raise
+
+    def end(self, grace: float = GRACE) -> None:
+        """End all workers; see `end_workers`."""
+        end_workers(self.workers, self._pid, grace)
+
+
+def check_busy(workers: Sequence[Worker]) -> None:
+    """Find, while one worker is waited for, that another of these was lost; see `Worker.check`."""
+    for worker in workers:
+        if worker.is_busy:
+            worker.check()
+
+
+def _is_lost(worker: Worker) -> bool:
+    try:
+        worker.check()
+    except WorkerLostError:
+        return True
+    return False
+
+
+def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
+    """End processes and empty the list, in at most two seconds more than `grace`; never raises.
+
+    A fork of the process `owner` that started them has copies of these objects, and ends nothing. An interrupt ends
+    them at once, and reaches the caller.
+    """
+    if os.getpid() != owner:
+        return
+    ending, workers[:] = list(workers), []
+    try:
+        for step, seconds in enumerate((grace, 0.8, 0.8)):
+            for worker in ending:
+                worker.end(step)
+            deadline = time.monotonic() + seconds
+            for worker in ending:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+        for worker in ending:
+            worker.close()
+    except BaseException as error:
+        for worker in ending:
+            with contextlib.suppress(Exception):
+                worker.process.kill()
+                worker.close()
+        if not isinstance(error, Exception):
+            raise
+        logging.getLogger("rltrainer").warning("ending the worker processes failed: %r", error)
