@@ -1,5 +1,6 @@
 """Small envs and algorithms that tests share: everything in them can be worked out by hand."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -44,9 +45,12 @@ class CountingEnv(gym.Env[Any, Any]):
         return np.array([self.number, self.step_count], np.float32)
 
 
-def counting_envs(num_envs: int = 2, seed: int | None = 1, **options: Any) -> gym.vector.VectorEnv[Any, Any, Any]:
-    """Return a vector of `CountingEnv`s."""
-    return rl.make_vec(lambda: CountingEnv(**options), num_envs, backend="sync", seed=seed)
+def counting_envs(
+    num_envs: int = 2, seed: int | None = 1, in_workers: bool = False, **options: Any
+) -> gym.vector.VectorEnv[Any, Any, Any]:
+    """Return a vector of `CountingEnv`s, in this process or in one each."""
+    place: Any = {"backend": "workers", "num_workers": num_envs} if in_workers else {"backend": "sync"}
+    return rl.make_vec(partial(CountingEnv, **options), num_envs, seed=seed, **place)
 
 
 def tiny_actor_critic(envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any) -> rl.ActorCritic:

@@ -24,12 +24,8 @@ from rltrainer.envs.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
-<<<<<<< HEAD
-from rltrainer.state.codec import from_state, to_state
-=======
 from rltrainer.state.params import Params
-from rltrainer.state.typed_state import from_state, to_state
->>>>>>> d07472f (Start all worker processes in one way: one room, one protocol)
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import map_tree
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt, checked, instance_of
@@ -400,33 +396,19 @@ class MinLengthFilter:
 
         Args:
             buffer: what they are for.
-<<<<<<< HEAD
-            envs, cells: the arguments of `RolloutBuffer.add_steps`, for envs [K].
-            valid, done: [K] bool, which cells count, and with which an episode ends.
-        """
-        if self.min_length == 1:
-            buffer.add_steps(envs, *cells)
-=======
-            envs, step: the arguments of `RolloutBuffer.add_cells`, for envs [K].
+            envs, step: the arguments of `RolloutBuffer.add_steps`, for envs [K].
             valid, done: [K] bool, which steps count, and with which an episode ends.
         """
         if self.min_length == 1:
-            buffer.add_cells(envs, *step)
->>>>>>> d07472f (Start all worker processes in one way: one room, one protocol)
+            buffer.add_steps(envs, *step)
             return
         for k, env in enumerate(envs.tolist()):
             self._length[env] += int(valid[k])
             self._steps[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], step))
             if self._length[env] >= self.min_length:
-<<<<<<< HEAD
-                for cell in self._cells[env]:
-                    buffer.add_steps(envs[k : k + 1], *cell)
-                self._cells[env].clear()
-=======
                 for queued in self._steps[env]:
-                    buffer.add_cells(envs[k : k + 1], *queued)
+                    buffer.add_steps(envs[k : k + 1], *queued)
                 self._steps[env].clear()
->>>>>>> d07472f (Start all worker processes in one way: one room, one protocol)
             if done[k]:
                 self._steps[env].clear()
                 self._length[env] = 0

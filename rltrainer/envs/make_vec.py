@@ -75,8 +75,8 @@ def make_vec(
         num_workers: processes of `"workers"`; None takes as many as this process may use cores, at most one per env.
         start_method: of `"workers"`: `"forkserver"`, `"spawn"` or `"fork"`; None takes forkserver where there is one.
         step_timeout: of `"workers"`: seconds that one env may take to be made, for a step or a reset.
-        on_env_error: of `"workers"`: `"raise"`, or `"restart"` to replace an env that raises, hangs or dies by a new
-            one; its episode then ends, and the step in which that happened is not trained on.
+        on_env_error: of `"workers"`: `"raise"`, or `"restart"` to start the process again of an env that raises, hangs
+            or dies; the episodes of its envs are then cut, and the step in which that happened is not trained on.
         max_restarts: of `"workers"`: the number of failures after which `"restart"` raises.
         env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 

@@ -48,7 +48,7 @@ def open_collector(kind: str, **fault: Any) -> Any:
     return one, [process.pid for process in processes]
 
 
-KINDS = [*MAKERS, "batched sync", "batched workers", "async"]
+KINDS = [*MAKERS, "batched workers", "async"]
 OF_PROCESSES = ["workers", "gymnasium async", "batched workers", "async"]
 
 
@@ -106,7 +106,7 @@ def test_of_what_was_stopped(kind: str) -> None:
 
 
 @pytest.mark.parametrize("error", ["value", "sys.exit"])
-@pytest.mark.parametrize("kind", ["sync", "gymnasium sync", "batched sync"])
+@pytest.mark.parametrize("kind", ["sync", "gymnasium sync"])
 def test_of_envs_that_raise_when_they_are_closed(kind: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
 

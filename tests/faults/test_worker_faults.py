@@ -297,9 +297,7 @@ def expected(n: int, episodes: list[tuple[int, int]], broken_at: int | None = No
 
 
 @pytest.mark.parametrize("fault", ["value", "sys.exit", "kill", "hang"])
-def test_the_process_of_a_failed_env_is_restarted(
-    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_process_of_a_failed_env_is_restarted(fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = {**RESTART, "step_timeout": 0.5 if fault == "hang" else None}
     with closing(workers(4, 2, options, fault=fault, at=3, seed=seed_of(2, 0), once=str(tmp_path / "once"))) as envs:
         adapter = EnvAdapter(envs)

@@ -56,9 +56,9 @@ RUNS = [
 ]  # fmt: skip
 
 
-def short_episodes(num_envs: int, action_space: Any, seed: int | None = None) -> Any:
+def short_episodes(num_envs: int, action_space: Any, seed: int | None = None, in_workers: bool = False) -> Any:
     """Return envs whose episodes have 5 steps, so that every collection ends at an episode's start."""
-    return counting_envs(num_envs, seed=seed, truncates=True, action_space=action_space)
+    return counting_envs(num_envs, seed, in_workers, truncates=True, action_space=action_space)
 
 
 def build(

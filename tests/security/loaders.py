@@ -156,7 +156,7 @@ def other_collector(name: str, params: Any) -> Any:
     policy = params.training_collector.policy
     buffer = rl.ReplayBuffer(34, policy.observation_space, policy.action_space, num_envs=2)
     if name.endswith("_batched"):
-        return rl.BatchedCollector(policy, short_episodes(2, BOX), buffer)
+        return rl.BatchedCollector(policy, short_episodes(2, BOX, in_workers=True), buffer)
     return rl.AsyncCollector(policy, functools.partial(short_episodes, 1, BOX), 2, buffer, start_method="fork")
 
 

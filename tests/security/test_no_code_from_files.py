@@ -21,7 +21,7 @@ FORBIDDEN = {
 
 EXCEPTIONS = {
     ("__init__.py", "globals"): "lists the public names",
-    ("envs/workers/by_value.py", "ForkingPickler"): "pickles between our own processes, through pipes, not files",
+    ("processes/channel.py", "ForkingPickler"): "pickles between our own processes, through pipes, not files",
     ("loggers/services.py", "find_spec"): "asks whether a package is there whose name is written there",
 }
 
@@ -115,7 +115,7 @@ OPENERS = {
     "data/memory_forecast.py": "what the system says",
     "hooks/resources.py": "what the system says",
     "nets/linear.py": "what the system says",
-    "envs/workers/worker_process.py": "what the system says",
+    "processes/program.py": "what the system says",
 }
 
 

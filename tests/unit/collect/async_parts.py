@@ -24,8 +24,8 @@ def counting(num_envs: int = 1, **options: Any) -> Any:
     return counting_envs(num_envs, seed=None, **options)
 
 
-def wide(num_envs: int = 1) -> Any:
-    return counting_envs(num_envs, seed=None, action_space=WIDE, length=1000)
+def wide(num_envs: int = 1, in_workers: bool = False) -> Any:
+    return counting_envs(num_envs, None, in_workers, action_space=WIDE, length=1000)
 
 
 class Gated(gym.Wrapper[Any, Any, Any, Any]):

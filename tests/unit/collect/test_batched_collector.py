@@ -1,4 +1,4 @@
-"""Batched inference: envs that do not wait for each other, in worker processes and in this one."""
+"""Batched inference: envs in worker processes that do not wait for each other."""
 
 import dataclasses
 import math
@@ -22,18 +22,28 @@ from tests.unit.collect.test_memory import Counts
 from tests.unit.collect.uneven_envs import GatedEnv, GrowingEnv, MaskedEnv, PacedEnv
 
 SEED = 5
-PLACES = ["sync", "workers"]
 
 
 @contextmanager
-def envs_in(place: str, env: Any = CountingEnv, num_envs: int = 3, **options: Any) -> Iterator[Any]:
-    """Open envs in this process or in one each."""
-    options |= {"num_workers": num_envs} if place == "workers" else {}
-    envs = rl.make_vec(env, num_envs, backend=place, seed=SEED, **options)  # type: ignore[arg-type]  # one of PLACES
+def envs_of(env: Any = CountingEnv, num_envs: int = 3) -> Iterator[Any]:
+    """Open envs in a process each."""
+    envs = rl.make_vec(env, num_envs, backend="workers", num_workers=num_envs, seed=SEED)
     try:
         yield envs
     finally:
         envs.close()
+
+
+@pytest.fixture(scope="module")
+def shared_envs() -> Iterator[Any]:
+    """Envs for tests that hardly step them."""
+    with envs_of() as envs:
+        yield envs
+
+
+def together(num_envs: int = 3) -> rl.InferenceParams:
+    """Return what makes a batch wait for all envs, so that they step together."""
+    return rl.InferenceParams(min_batch_size=num_envs)
 
 
 @contextmanager
@@ -76,16 +86,15 @@ def lists(rollout: rl.Rollout) -> list[list[tuple[Any, ...]]]:
 # What is collected
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("buffer", [rl.RolloutBuffer, rl.ReplayBuffer])
-def test_an_envs_transitions_depend_on_its_seed_and_its_actions_only(place: str, buffer: Any) -> None:
+def test_an_envs_transitions_depend_on_its_seed_and_its_actions_only(buffer: Any) -> None:
     """A greedy policy chooses by the observation: each env's list is the lock-step collector's, as far as it goes."""
-    with envs_in("sync", partial(PacedEnv, length=4)) as envs:
-        policy = tiny_actor_critic(envs)
-        other = rl.Collector(policy, envs, rl.RolloutBuffer(60, 3, envs.single_observation_space, policy.action_space))
-        other.collect(num_steps=180, explore=False)
-        expected = lists(other.rollout())
-    with envs_in(place, partial(PacedEnv, length=4)) as envs:
+    envs = rl.make_vec(partial(PacedEnv, length=4), 3, backend="sync", seed=SEED)
+    policy = tiny_actor_critic(envs)
+    other = rl.Collector(policy, envs, rl.RolloutBuffer(60, 3, envs.single_observation_space, policy.action_space))
+    other.collect(num_steps=180, explore=False)
+    expected = lists(other.rollout())
+    with envs_of(partial(PacedEnv, length=4)) as envs:
         one = batched(envs, buffer, policy)
         found: list[list[Any]] = [[], [], []]
         for _ in range(4):
@@ -100,25 +109,22 @@ def test_an_envs_transitions_depend_on_its_seed_and_its_actions_only(place: str,
             assert [cell[0][0] for cell in found[n][::4]][: len(seeds)] == seeds
 
 
-def test_envs_of_this_process_go_in_step() -> None:
-    with envs_in("sync") as envs:
+def test_with_a_minimum_of_all_envs_they_step_together() -> None:
+    with envs_of() as envs:
         policy = Recorder.for_envs(envs, hidden_sizes=(4,))
-        one = batched(envs, rl.RolloutBuffer, policy)
+        one = batched(envs, rl.RolloutBuffer, policy, inference=together())
         one.collect(num_steps=30)
         assert policy.sizes == [3] * 10  # type: ignore[attr-defined]  # it writes these
         assert one.rollout().valid.all()
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_maximum_below_the_number_of_envs(place: str) -> None:
-    with envs_in(place, num_envs=5) as envs:
+def test_a_maximum_below_the_number_of_envs() -> None:
+    with envs_of(num_envs=5) as envs:
         policy = Recorder.for_envs(envs, hidden_sizes=(4,))
         one = batched(envs, rl.RolloutBuffer, policy, inference=rl.InferenceParams(max_batch_size=2))
         one.collect(num_steps=50)
         assert max(policy.sizes) == 2  # type: ignore[attr-defined]
         assert sum(policy.sizes) == 50  # type: ignore[attr-defined]
-        if place == "sync":
-            assert one.rollout().valid.sum(0).tolist() == [10] * 5, "they take turns"
 
 
 def test_a_fast_env_takes_more_steps() -> None:
@@ -164,9 +170,8 @@ def test_four_sleeping_envs_hold_up_nobody(tmp_path: Path) -> None:
         assert min(one.adapter.num_steps[4:]) > 1
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_episodes_by_quota(place: str) -> None:
-    with envs_in(place, partial(CountingEnv, length=4)) as envs:
+def test_episodes_by_quota() -> None:
+    with envs_of(partial(CountingEnv, length=4)) as envs:
         one = batched(envs)
         for _ in range(2):
             one.reset(first_episode=True)
@@ -178,14 +183,13 @@ def test_episodes_by_quota(place: str) -> None:
 
 
 def test_quotas_with_a_minimum_wait_for_those_that_are_left() -> None:
-    with envs_in("workers", GrowingEnv) as envs:
+    with envs_of(GrowingEnv) as envs:
         one = batched(envs, inference=rl.InferenceParams(min_batch_size=3))
         assert sorted(one.collect(num_episodes=6).lengths.tolist()) == [1, 1, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_exploring_and_not(place: str) -> None:
-    with envs_in(place) as envs:
+def test_exploring_and_not() -> None:
+    with envs_of() as envs:
         one = batched(envs, rl.RolloutBuffer)
         one.collect(num_steps=60)
         assert len(one.rollout().action.unique()) == 2
@@ -201,9 +205,8 @@ def test_exploring_and_not(place: str) -> None:
 # Replay buffers
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_windows_never_cross_an_end_and_go_on_over_collections(place: str) -> None:
-    with envs_in(place, partial(CountingEnv, length=7)) as envs:
+def test_windows_never_cross_an_end_and_go_on_over_collections() -> None:
+    with envs_of(partial(CountingEnv, length=7)) as envs:
         one = batched(envs, rl.ReplayBuffer)
         for _ in range(40):
             one.collect(num_steps=3)
@@ -240,7 +243,7 @@ def test_an_env_that_sleeps_keeps_its_trace(tmp_path: Path) -> None:
 
 
 def test_a_change_of_the_rollout_is_what_is_stored() -> None:
-    with envs_in("workers") as envs:
+    with envs_of() as envs:
         one = batched(envs, rl.ReplayBuffer)
 
         def double(rollout: rl.Rollout) -> rl.Rollout:
@@ -257,11 +260,10 @@ def test_a_change_of_the_rollout_is_what_is_stored() -> None:
 # Lengths of episodes
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("rows", [1, 4, 12])
-def test_short_episodes_are_dropped_and_counted(place: str, rows: int) -> None:
+def test_short_episodes_are_dropped_and_counted(rows: int) -> None:
     """Of episodes of 1, 2, 3, 4 steps, the first two are too short; a replay buffer gets the others whole."""
-    with envs_in(place, GrowingEnv, num_envs=2) as envs:
+    with envs_of(GrowingEnv, num_envs=2) as envs:
         one = batched(envs, rl.ReplayBuffer, min_trajectory_length=3)
         stats = [one.collect(num_steps=2 * rows) for _ in range(48 // rows)]
         lengths = np.concatenate([part.lengths for part in stats])
@@ -280,8 +282,8 @@ def test_short_episodes_are_dropped_and_counted(place: str, rows: int) -> None:
 
 
 def test_on_policy_unripe_episodes_are_left_out_of_a_rollout() -> None:
-    """In step: rollouts of 3 rows of episodes of 5, of which those with 3 steps or more count."""
-    with envs_in("sync", partial(CountingEnv, length=5), num_envs=1) as envs:
+    """Rollouts of 3 rows of episodes of 5, of which those with 3 steps or more count."""
+    with envs_of(partial(CountingEnv, length=5), num_envs=1) as envs:
         one = batched(envs, rl.RolloutBuffer, min_trajectory_length=3)
         seen = []
         for _ in range(5):
@@ -293,16 +295,15 @@ def test_on_policy_unripe_episodes_are_left_out_of_a_rollout() -> None:
         assert one.num_dropped_episodes == 0
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_dropped_episodes_use_up_no_quota(place: str) -> None:
-    with envs_in(place, GrowingEnv, num_envs=2) as envs:
+def test_dropped_episodes_use_up_no_quota() -> None:
+    with envs_of(GrowingEnv, num_envs=2) as envs:
         one = batched(envs, min_trajectory_length=3)
         assert sorted(one.collect(num_episodes=4).lengths.tolist()) == [3, 3, 4, 4]
         assert one.num_dropped_episodes == 4
 
 
 def test_a_collection_by_episodes_that_are_all_too_short_ends() -> None:
-    with envs_in("sync", partial(CountingEnv, length=2)) as envs:
+    with envs_of(partial(CountingEnv, length=2), num_envs=1) as envs:
         one = batched(envs, min_trajectory_length=3)
         with pytest.raises(EnvError) as caught:
             one.collect(num_episodes=2)
@@ -310,9 +311,8 @@ def test_a_collection_by_episodes_that_are_all_too_short_ends() -> None:
         assert str(caught.value) == f"BatchedCollector.collect: 1000 {text}"
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_long_episodes_are_truncated_with_their_final_observation(place: str) -> None:
-    with envs_in(place, partial(CountingEnv, length=1000)) as envs:
+def test_long_episodes_are_truncated_with_their_final_observation() -> None:
+    with envs_of(partial(CountingEnv, length=1000)) as envs:
         one = batched(envs, rl.RolloutBuffer, max_trajectory_length=4)
         stats = one.collect(num_steps=60)
         assert set(stats.lengths.tolist()) == {4}
@@ -324,8 +324,8 @@ def test_long_episodes_are_truncated_with_their_final_observation(place: str) ->
 
 
 def test_an_env_that_ends_by_itself_is_not_truncated() -> None:
-    with envs_in("sync", partial(CountingEnv, length=4)) as envs:
-        one = batched(envs, rl.RolloutBuffer, max_trajectory_length=4)
+    with envs_of(partial(CountingEnv, length=4)) as envs:
+        one = batched(envs, rl.RolloutBuffer, max_trajectory_length=4, inference=together())
         one.collect(num_steps=60)
         assert one.rollout().terminated.sum() == 15
         assert not one.rollout().truncated.any()
@@ -334,10 +334,9 @@ def test_an_env_that_ends_by_itself_is_not_truncated() -> None:
 # Memory, masks, Dict observations
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("buffer", [rl.RolloutBuffer, rl.ReplayBuffer])
-def test_every_env_has_its_own_memory(place: str, buffer: Any) -> None:
-    with envs_in(place, partial(CountingEnv, length=5)) as envs:
+def test_every_env_has_its_own_memory(buffer: Any) -> None:
+    with envs_of(partial(CountingEnv, length=5)) as envs:
         one = batched(envs, buffer, Counts.for_envs(envs), columns=("state", "asked", "twice"))
         for _ in range(4):
             one.collect(num_steps=21)
@@ -350,9 +349,8 @@ def test_every_env_has_its_own_memory(place: str, buffer: Any) -> None:
             assert torch.equal(rollout.extra["twice"][valid][:, 0], 2 * (step + 1)[valid])
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_masks_and_dict_observations(place: str) -> None:
-    with envs_in(place, MaskedEnv) as envs:
+def test_masks_and_dict_observations() -> None:
+    with envs_of(MaskedEnv) as envs:
         one = batched(envs, rl.ReplayBuffer)
         one.collect(num_steps=30, random=True)
         one.collect(num_steps=30)
@@ -366,7 +364,7 @@ def test_masks_and_dict_observations(place: str) -> None:
 
 
 def test_an_env_that_allows_nothing_is_named() -> None:
-    with envs_in("workers", partial(MaskedEnv, stuck=2)) as envs:
+    with envs_of(partial(MaskedEnv, stuck=2)) as envs:
         text = r'^env \d, step 3: obs\["action_mask"\] allows no action. An episode must end where nothing can be done'
         with pytest.raises(EnvError, match=text):
             batched(envs, rl.RolloutBuffer).collect(num_steps=30)
@@ -380,10 +378,9 @@ def params(cls: Any, collector: Any, **options: Any) -> Any:
     return cls(training_collector=collector, verbose=False, show_progress=False, seed=1, **options)
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("batch_size", [16, None])
-def test_ppo_trains(place: str, batch_size: int | None) -> None:
-    with envs_in(place) as envs, envs_in(place) as test_envs:
+def test_ppo_trains(batch_size: int | None) -> None:
+    with envs_of() as envs, envs_of() as test_envs:
         algorithm = rl.PPO(tiny_actor_critic(envs))
         collector = rl.BatchedCollector(algorithm.policy, envs)
         test = rl.BatchedCollector(algorithm.policy, test_envs)
@@ -395,9 +392,8 @@ def test_ppo_trains(place: str, batch_size: int | None) -> None:
         assert result.gradient_step == (6 if batch_size else 2)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_dqn_trains(place: str) -> None:
-    with envs_in(place) as envs:
+def test_dqn_trains() -> None:
+    with envs_of() as envs:
         algorithm = rl.DQN(rl.QNetwork.for_envs(envs, hidden_sizes=(8,)))
         collector = batched(envs, rl.ReplayBuffer, algorithm.policy)
         run = params(rl.OffPolicyTrainerParams, collector, collection_step_num_env_steps=3, warmup_num_env_steps=24)
@@ -405,9 +401,8 @@ def test_dqn_trains(place: str) -> None:
         assert (result.env_step, result.gradient_step) == (96, 72)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_recurrent_ppo_trains_on_whole_rollouts(place: str) -> None:
-    with envs_in(place) as envs:
+def test_recurrent_ppo_trains_on_whole_rollouts() -> None:
+    with envs_of() as envs:
         algorithm = rl.RecurrentPPO(rl.RecurrentActorCritic.for_envs(envs, hidden_sizes=(8,)))
         collector = rl.BatchedCollector(algorithm.policy, envs)
         with pytest.raises(ParamsError, match="^RecurrentPPO: rollouts must be of one length"):
@@ -417,7 +412,7 @@ def test_recurrent_ppo_trains_on_whole_rollouts(place: str) -> None:
 
 
 def test_statistics_of_normalisers_begin_with_random_actions() -> None:
-    with envs_in("workers") as envs:
+    with envs_of() as envs:
         policy = tiny_actor_critic(envs, normalize_obs=True, normalize_reward=True)
         algorithm = rl.PPO(policy)
         collector = rl.BatchedCollector(policy, envs)
@@ -427,9 +422,9 @@ def test_statistics_of_normalisers_begin_with_random_actions() -> None:
 
 
 def test_a_collection_of_which_nothing_is_kept() -> None:
-    with envs_in("sync", partial(CountingEnv, length=2)) as envs:
+    with envs_of(partial(CountingEnv, length=2)) as envs:
         algorithm = rl.PPO(tiny_actor_critic(envs, normalize_obs=True))
-        collector = rl.BatchedCollector(algorithm.policy, envs, min_trajectory_length=3)
+        collector = batched(envs, policy=algorithm.policy, min_trajectory_length=3, inference=together())
         result = algorithm.run_training(params(rl.OnPolicyTrainerParams, collector))
         assert (result.env_step, result.gradient_step) == (96, 0)
         assert not collector.rollout().valid.any()
@@ -437,9 +432,10 @@ def test_a_collection_of_which_nothing_is_kept() -> None:
 
 
 def test_updates_begin_when_the_first_episode_is_long_enough() -> None:
-    with envs_in("sync", partial(CountingEnv, length=8)) as envs:
+    with envs_of(partial(CountingEnv, length=8)) as envs:
         algorithm = rl.DQN(rl.QNetwork.for_envs(envs, hidden_sizes=(8,), normalize_obs=True))
-        collector = batched(envs, rl.ReplayBuffer, algorithm.policy, min_trajectory_length=5)
+        options = {"min_trajectory_length": 5, "inference": together()}
+        collector = batched(envs, rl.ReplayBuffer, algorithm.policy, **options)
         options = {"collection_step_num_env_steps": 3, "initial_statistics_num_env_steps": 0}
         result = algorithm.run_training(params(rl.OffPolicyTrainerParams, collector, **options))
         assert result.env_step == 96
@@ -447,7 +443,7 @@ def test_updates_begin_when_the_first_episode_is_long_enough() -> None:
 
 
 def test_dropped_episodes_are_logged(tmp_path: Path) -> None:
-    with envs_in("sync", GrowingEnv) as envs:
+    with envs_of(GrowingEnv) as envs:
         algorithm = rl.PPO(tiny_actor_critic(envs))
         collector = rl.BatchedCollector(algorithm.policy, envs, min_trajectory_length=3)
         logger = rl.CSVLogger(str(tmp_path / "log.csv"))
@@ -460,14 +456,13 @@ def test_dropped_episodes_are_logged(tmp_path: Path) -> None:
 # State
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_state_goes_on_without_loss(place: str) -> None:
-    with envs_in(place, partial(GrowingEnv)) as envs:
+def test_a_state_goes_on_without_loss() -> None:
+    with envs_of(partial(GrowingEnv)) as envs:
         one = batched(envs, rl.ReplayBuffer, min_trajectory_length=2)
         one.collect(num_steps=60)
         state, stored = one.state_dict(), one.buffer.state_dict()  # type: ignore[union-attr]  # it has one
         num_dropped = one.num_dropped_episodes
-    with envs_in(place, partial(GrowingEnv)) as envs:
+    with envs_of(partial(GrowingEnv)) as envs:
         other = batched(envs, rl.ReplayBuffer, one.policy, min_trajectory_length=2)
         buffer: Any = other.buffer
         other.prepare_load(state)()
@@ -484,67 +479,62 @@ def test_a_state_goes_on_without_loss(place: str) -> None:
         assert torch.equal((b := buffer.sample(500, n_step=3, gamma=1.0)).reward, (b.next_obs - b.obs)[:, 1])
 
 
-def test_a_state_of_something_else_is_an_error() -> None:
-    with envs_in("sync") as envs:
-        one = batched(envs)
-        one.collect(num_steps=3)
-        state = one.state_dict()
-        lock_step = rl.Collector(one.policy, envs).state_dict()
-        with pytest.raises(CheckpointError, match=r"^collector.streams: expected a mapping, found None"):
-            one.prepare_load(lock_step)
-        text = r"^collector.streams.num_steps: expected the steps of 3 envs, found those of 2"
-        with pytest.raises(CheckpointError, match=text):
-            one.prepare_load(state | {"streams": {"num_steps": [1, 2], "num_dropped": 0}})
-        with pytest.raises(CheckpointError, match=r"^collector.streams.num_dropped: expected a non-negative integer"):
-            one.prepare_load(state | {"streams": {"num_steps": [1, 2, 3], "num_dropped": -1}})
+def test_a_state_of_something_else_is_an_error(shared_envs: Any) -> None:
+    one = batched(shared_envs)
+    one.collect(num_steps=3)
+    state = one.state_dict()
+    lock_step = rl.Collector(one.policy, shared_envs).state_dict()
+    with pytest.raises(CheckpointError, match=r"^collector.streams: expected a mapping, found None"):
+        one.prepare_load(lock_step)
+    text = r"^collector.streams.num_steps: expected the steps of 3 envs, found those of 2"
+    with pytest.raises(CheckpointError, match=text):
+        one.prepare_load(state | {"streams": {"num_steps": [1, 2], "num_dropped": 0}})
+    with pytest.raises(CheckpointError, match=r"^collector.streams.num_dropped: expected a non-negative integer"):
+        one.prepare_load(state | {"streams": {"num_steps": [1, 2, 3], "num_dropped": -1}})
 
 
 # Bad input
 
 
-@pytest.mark.parametrize("field", ["min_trajectory_length", "max_trajectory_length"])
-@pytest.mark.parametrize("value", [-1, 0, math.inf, math.nan, "", True, []])
-def test_a_wrong_length_is_an_error(field: str, value: Any) -> None:
-    with (
-        envs_in("sync") as envs,
-        pytest.raises(ParamsError, match=f"^BatchedCollector.{field}: must be a positive int"),
-    ):
-        batched(envs, **{field: value})
-
-
-def test_lengths_that_contradict_each_other() -> None:
-    with envs_in("sync") as envs, pytest.raises(ParamsError) as caught:
-        batched(envs, min_trajectory_length=5, max_trajectory_length=4)
-    text = "BatchedCollector.max_trajectory_length: must be at least min_trajectory_length=5; got 4 (int)"
-    assert str(caught.value) == text
-
-
-@pytest.mark.parametrize("value", [3, "", True, {"min_batch_size": 3}, rl.InferenceParams])
-def test_inference_of_another_kind(value: Any) -> None:
-    with (
-        envs_in("sync") as envs,
-        pytest.raises(ParamsError, match="^BatchedCollector.inference: must be a InferencePa"),
-    ):
-        batched(envs, inference=value)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        *(
+            ({field: value}, rf"^BatchedCollector\.{field}: must be a positive int")
+            for field in ("min_trajectory_length", "max_trajectory_length")
+            for value in (-1, 0, math.inf, math.nan, "", True, [])
+        ),
+        *(
+            ({"inference": value}, r"^BatchedCollector\.inference: must be a InferencePa")
+            for value in (3, "", True, {"min_batch_size": 3}, rl.InferenceParams)
+        ),
+        (
+            {"min_trajectory_length": 5, "max_trajectory_length": 4},
+            r"^BatchedCollector\.max_trajectory_length: must be at least min_trajectory_length=5; got 4 \(int\)$",
+        ),
+    ],
+)
+def test_bad_arguments(shared_envs: Any, options: Any, text: str) -> None:
+    with pytest.raises(ParamsError, match=text):
+        batched(shared_envs, **options)
 
 
 def test_envs_that_cannot_be_stepped_alone() -> None:
     native = rl.make_vec("CartPole-v1", 8, backend="native")
-    text = "^BatchedCollector.envs: must be made by make_vec, with backend='workers' or 'sync'; got .* Wrap the single "
-    with pytest.raises(ParamsError, match=text):
+    text = r"^BatchedCollector.envs: must have a worker process for each of its {} envs; .*num_workers={}\); wrappers="
+    with pytest.raises(ParamsError, match=text.format(8, 8)):
         rl.BatchedCollector(tiny_actor_critic(native), native)
     envs = rl.make_vec(CountingEnv, 3, backend="workers", num_workers=2)
-    text = r"^BatchedCollector.envs: must have a worker process for each of its 3 envs; .*\(..., num_workers=3\)\.$"
-    with pytest.raises(ParamsError, match=text):
+    with pytest.raises(ParamsError, match=text.format(3, 3)):
         batched(envs)
     envs.close()
     with pytest.raises(ParamsError, match=r"^Collector.envs: must be a VectorEnv; got 'CartPole-v1' \(str\)"):
         rl.BatchedCollector(tiny_actor_critic(native), "CartPole-v1")  # type: ignore[arg-type]  # on purpose
 
 
-def test_the_counts_of_a_collection() -> None:
-    with envs_in("sync") as envs, pytest.raises(ParamsError, match="exactly one of num_steps and num_episodes"):
-        batched(envs).collect()
+def test_the_counts_of_a_collection(shared_envs: Any) -> None:
+    with pytest.raises(ParamsError, match="exactly one of num_steps and num_episodes"):
+        batched(shared_envs).collect()
 
 
 class NanEnv(CountingEnv):
@@ -561,11 +551,10 @@ class NanEnv(CountingEnv):
         return obs, reward, *rest
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("buffer", [rl.RolloutBuffer, rl.ReplayBuffer, None])
 @pytest.mark.parametrize("what", ["reward", "obs"])
-def test_what_is_not_finite_is_named_by_env_and_its_own_step(place: str, buffer: Any, what: str) -> None:
-    with envs_in(place, partial(NanEnv, what)) as envs:
+def test_what_is_not_finite_is_named_by_env_and_its_own_step(buffer: Any, what: str) -> None:
+    with envs_of(partial(NanEnv, what)) as envs:
         one = batched(envs, buffer)
         with pytest.raises(NonFiniteError, match=rf"^env 1, step 3: {what} = nan"):
             _ = [one.collect(num_steps=6) for _ in range(20)]
@@ -581,9 +570,8 @@ class TwoAgents(CountingEnv):
         return obs, np.array([reward, reward]), *rest
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_rewards_of_several_agents(place: str) -> None:
-    with envs_in(place, TwoAgents) as envs, pytest.raises(SpaceError) as caught:
+def test_rewards_of_several_agents() -> None:
+    with envs_of(TwoAgents) as envs, pytest.raises(SpaceError) as caught:
         batched(envs).collect(num_steps=3)
     text = "reward: shape (2,) is several agents'; no algorithm trains on them. Reduce them to one reward in a wrapper"
     assert text in str(caught.value)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
-from rltrainer.envs.workers.worker_envs import INFOS
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.trainers.run_state import LastEpisodes
 from tests.fakes import CountingEnv, ScriptedOnPolicy, tiny_actor_critic
@@ -198,10 +197,8 @@ class Talkative(TellingEnv):
 
 
 @pytest.mark.parametrize("env", [TellingEnv, Talkative])
-@pytest.mark.parametrize("backend", ["sync", "workers"])
-def test_envs_that_are_stepped_each_by_itself(backend: Any, env: Any) -> None:
-    options = {"num_workers": 2} if backend == "workers" else {}
-    envs = rl.make_vec(functools.partial(env, length=3), 2, backend=backend, seed=1, **options)
+def test_envs_that_are_stepped_each_by_itself(env: Any) -> None:
+    envs = rl.make_vec(functools.partial(env, length=3), 2, backend="workers", seed=1, num_workers=2)
     policy = tiny_actor_critic(envs)
     collector = rl.BatchedCollector(policy, envs, info_keys=INFO_KEYS)
     try:
@@ -213,25 +210,6 @@ def test_envs_that_are_stepped_each_by_itself(backend: Any, env: Any) -> None:
             rl.BatchedCollector(policy, envs, info_keys="steps")
     finally:
         collector.close()
-
-
-def test_streams_of_numbers_that_come_through_shared_memory() -> None:
-    envs = rl.make_vec(functools.partial(Steady, length=3), 2, backend="workers", num_workers=2, seed=1)
-    collector = rl.BatchedCollector(tiny_actor_critic(envs), envs, info_keys=["steps"])
-    streams: Any = collector.adapter._streams
-    try:
-        assert lists(collector.collect(num_episodes=4)) == {"steps": [3] * 4}
-        assert streams._results == [INFOS, INFOS]
-    finally:
-        collector.close()
-
-
-class Steady(TellingEnv):
-    """Tells the same keys with each step."""
-
-    def step(self, action: Any) -> Any:
-        *result, info = super().step(action)
-        return *result, {"steps": info["steps"]}
 
 
 def test_a_trainer_logs_them_beside_returns(tmp_path: Path) -> None:

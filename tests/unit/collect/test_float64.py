@@ -71,7 +71,7 @@ def test_a_copy_on_another_device_follows() -> None:
 
 @pytest.mark.parametrize("policy_class", [rl.ActorCritic, rl.RecurrentActorCritic])
 def test_a_batched_collector_stores_float32(policy_class: Any) -> None:
-    envs = counting_envs(2, action_space=BOX)
+    envs = counting_envs(2, in_workers=True, action_space=BOX)
     policy = policy_class.for_envs(envs, hidden_sizes=(8,))
     policy.set_weight_dtype(torch.float64)
     extra = {name: spec for name, spec in policy.columns.items() if name != "version"}

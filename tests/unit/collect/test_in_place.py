@@ -17,6 +17,7 @@ from rltrainer.tree import leaves
 MAKERS: dict[str, Any] = {
     "sync": lambda env: rl.make_vec(env, 2, backend="sync", seed=1),
     "gymnasium's sync": lambda env: gym.vector.SyncVectorEnv([env] * 2),
+    "workers": lambda env: rl.make_vec(env, 2, backend="workers", num_workers=2, seed=1),
     "of tensors": lambda env: TensorEnvs(env()),
 }
 
@@ -99,8 +100,9 @@ def test_the_chosen_action_is_stored(make: str, replays: bool) -> None:
 
 
 def test_the_chosen_action_of_batched_collection_is_stored() -> None:
+    together = partial(rl.BatchedCollector, inference=rl.InferenceParams(min_batch_size=2))
     found, expected = (
-        collected(collector(MAKERS["sync"](partial(Halving, in_place)), False, rl.BatchedCollector), 16)
+        collected(collector(MAKERS["workers"](partial(Halving, in_place)), False, together), 16)
         for in_place in (True, False)
     )
     for here, there in zip(found, expected, strict=True):

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
-from rltrainer.collect.inference import WaitingEnvs
 
 import rltrainer as rl
+from rltrainer.collect.batched_collector import EnvQueue
 from rltrainer.errors import ParamsError
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
@@ -19,9 +19,9 @@ CASES = [
 ]
 
 
-def waiting(*times: float, **params: Any) -> WaitingEnvs:
+def waiting(*times: float, **params: Any) -> EnvQueue:
     """Return envs 0, 1, ... that began to wait at these times."""
-    envs = WaitingEnvs(rl.InferenceParams(**params))
+    envs = EnvQueue(rl.InferenceParams(**params))
     for env, time in enumerate(times):
         envs.add([env], time)
     return envs
@@ -44,7 +44,7 @@ FOUR_TO_SIX = {"min_batch_size": 4, "max_batch_size": 6, "max_wait_time": 0.05}
     ],
 )
 def test_four_to_six_of_eight_within_50_ms(times: list[float], starts: float) -> None:
-    envs = WaitingEnvs(rl.InferenceParams(**FOUR_TO_SIX))
+    envs = EnvQueue(rl.InferenceParams(**FOUR_TO_SIX))
     for env, now in enumerate(times):
         assert envs.take(8, now) == []
         envs.add([env], now)

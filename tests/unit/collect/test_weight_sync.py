@@ -97,7 +97,7 @@ def far_collector(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what makes a collector whose policy claims to be elsewhere, and returns it with the policy."""
 
     def make(kind: Any, buffer_class: Any, every: int | rl.Every, num_envs: int) -> Any:
-        envs = wide(num_envs)
+        envs = wide(num_envs, in_workers=kind is rl.BatchedCollector)
         policy = Constant.for_envs(envs)
         spaces = (policy.observation_space, policy.action_space)
         buffer = buffer_class(100, num_envs=num_envs, observation_space=spaces[0], action_space=spaces[1],

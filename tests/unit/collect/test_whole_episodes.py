@@ -1,6 +1,7 @@
 """Collections by episodes: one reset for each, and none that waits forever."""
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 import rltrainer as rl
 from rltrainer.collect import faults
+from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
@@ -279,8 +281,7 @@ def test_a_long_wait_is_said_once_and_the_collection_goes_on(
 
 
 def test_a_batched_collector_warns_too_and_names_its_own_limit(clock: Any, caplog: pytest.LogCaptureFixture) -> None:
-    todo = iter([3, 25])
-    envs = rl.make_vec(lambda: CountingEnv(length=next(todo)), 2, backend="sync", seed=1)
+    envs = WorkerVectorEnv([partial(CountingEnv, length=length) for length in (3, 25)], 1, num_workers=2)
     one = rl.BatchedCollector(tiny_actor_critic(envs), envs)
     with caplog.at_level(logging.WARNING, "rltrainer"):
         for _ in range(2):

@@ -91,9 +91,8 @@ def test_every_episode_comes_again(name: str, tmp_path: Path) -> None:
         envs.close()
 
 
-@pytest.mark.parametrize("options", [{"backend": "sync"}, {"backend": "workers", "num_workers": 3}])
-def test_episodes_of_batched_collection(options: Any, tmp_path: Path) -> None:
-    envs = rl.make_vec(Wanderer, 3, **options)
+def test_episodes_of_batched_collection(tmp_path: Path) -> None:
+    envs = rl.make_vec(Wanderer, 3, backend="workers", num_workers=3)
     try:
         collector = make_collector(envs, rl.BatchedCollector, max_trajectory_length=9)
         record = collector.record_episodes(tmp_path)

@@ -71,7 +71,7 @@ def test_a_failing_seed_leaves_the_others_alone(capfd: pytest.CaptureFixture[str
 def test_who_dies_or_returns_what_cannot_travel_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     runs = run_quietly(die_or_return, seeds=range(3))
     assert [run.result for run in runs] == [0, None, None]
-    assert runs[1].error == "its process died with exit code 7"
+    assert re.fullmatch(r"seed 1 \(pid \d+\) exited with code 7 during its run", runs[1].error or "")
     assert runs[2].error is not None
     assert "Can't pickle local object" in runs[2].error or "Can't get local object" in runs[2].error
 
