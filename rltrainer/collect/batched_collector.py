@@ -24,8 +24,8 @@ from rltrainer.envs.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
-from rltrainer.state.params import Params
 from rltrainer.state.codec import from_state, to_state
+from rltrainer.state.params import Params
 from rltrainer.tree import map_tree
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt, checked, instance_of
