@@ -68,7 +68,8 @@ def best_choice(preference: Tensor) -> Tensor:
 
 
 def _can_look_at(preference: Tensor) -> bool:
-    return preference.is_cpu and not (torch.compiler.is_compiling() or torch._C._is_tracing())
+    is_tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # torch ships no type of it
+    return preference.is_cpu and not (torch.compiler.is_compiling() or is_tracing)
 
 
 def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:

@@ -3,6 +3,7 @@
 import platform
 import shlex
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -278,7 +279,7 @@ class ProgressBar:
     def wants_values(self) -> bool:
         """Return whether the bar is about to be drawn, so that numbers are worth fetching from the device."""
         bar = self._bar
-        return bar is not None and bar._time() - bar.last_print_t >= bar.mininterval
+        return bar is not None and time.time() - bar.last_print_t >= bar.mininterval
 
     def say(self, line: str) -> None:
         """Print a line."""
