@@ -40,11 +40,7 @@ class Every:
 
 
 def as_every(owner: str, every: int | Every, field: str = "every") -> Every:
-    """Return an interval; an int counts training steps.
-
-    Raises:
-        ParamsError: it is neither a positive integer nor an `Every`; the text begins with owner and field.
-    """
+    """Return an interval; an int counts training steps. All else is a `ParamsError`."""
     every = as_python(every)
     if is_int(every) and every > 0:
         return Every(every, "training_step")

@@ -27,10 +27,9 @@ Folder = Annotated[str, Rule("the path of a folder, as text", lambda v: isinstan
 class ProfilerParams(Params):
     """Record the operations of a few training steps, once a run: time and, on CUDA, kernels.
 
-    Writes `trace.json`, for `chrome://tracing` or https://ui.perfetto.dev, and `operators.txt`, the operators that took
-    most. A recording ends with its epoch at the latest, so that no test step is in it. Memory and files grow with
-    `active`, not with the run: a training step of PPO, of 2,048 env steps and 32 gradient steps, has 40,000 operations,
-    and takes 10 MB in the trace and 100 MB of memory until that is written.
+    Writes `trace.json`, for `chrome://tracing` or https://ui.perfetto.dev, and `operators.txt`, the most expensive
+    operators. A recording ends with its epoch at the latest, so that no test step is in it. A training step of PPO with
+    2,048 env steps and 32 gradient steps takes 10 MB in the trace, and 100 MB of memory until that is written.
     """
 
     folder: Folder = "profile"
@@ -57,8 +56,8 @@ class RuntimeParams(Params):
     """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step, and never
     takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves what is set."""
     matrix_library: Literal["auto", "torch", "onednn"] = "auto"
-    """Library of large float32 products on the CPU while the trainer runs: "torch" leaves them to PyTorch, which has
-    MKL. "auto" takes oneDNN on AMD's processors with AVX-512, and "torch" on Intel's and on those that say no maker."""
+    """Library of large float32 products on the CPU while the trainer runs: "torch" is PyTorch's own, which has MKL.
+    "auto" takes oneDNN on AMD's processors with AVX-512, and "torch" on Intel's and on those that say no maker."""
     deterministic: Flag = False
     """Let PyTorch take only operations that give the same bits each time, while the trainer runs; one that has no such
     form is a `RuntimeError`. Needed on CUDA only, where it needs the environment variable CUBLAS_WORKSPACE_CONFIG."""
@@ -89,11 +88,8 @@ NormType = Annotated[
 class UpdateParams(Params):
     """The way from a gradient to a step, for each optimizer by itself.
 
-    Where a limit is given or shared out here, metrics tell each gradient's norm before it is clipped: `grad_norm`, or
-    `critic_grad_norm` and so on of several optimizers. A limit that nothing reaches only tells.
-
-    Raises:
-        ParamsError: a value breaks its field's rule, or two contradict each other.
+    With a limit or `balance_grad_norms` here, metrics hold each gradient's norm before it is clipped: `grad_norm`, or
+    `critic_grad_norm` and so on of several optimizers. A limit that nothing reaches only logs them.
     """
 
     max_grad_norm: PositiveFloat | None = None
@@ -125,8 +121,8 @@ class UpdateParams(Params):
             self.raise_invalid("max_grad_value", rule, "Choose one of the two limits.")
 
     @property
-    def tells_norms(self) -> bool:
-        """Return whether norms are metrics."""
+    def logs_norms(self) -> bool:
+        """Return whether norms of gradients are metrics."""
         return self.max_grad_norm is not None or self.max_grad_value is not None or self.balance_grad_norms
 
 
@@ -181,29 +177,21 @@ def no_progress() -> float:
 class UpdateCallbacks:
     """Functions that are called around gradient steps. One that is None costs nothing.
 
-    Uncompiled, a callback that only reads changes no bit. `on_loss` breaks the graph of a compiled step, which may
-    round otherwise; the other two break nothing, but CUDA graphs then hold one step each.
-
-    Args:
-        before: is given the batch of each gradient step, as `Algorithm.update` made it; may return one of the same
-            shape that takes its place.
-        on_loss: is given the name of a loss ("critic", "actor", ...; "loss" where there is one), the loss, and `step`;
-            may return a loss that takes its place. `step(loss)` takes the optimizer's step at once, uncompiled, and
-            else it is taken afterwards. Not called for a step that will be left out, as far as is known before its
-            gradient: by `PPOParams.target_kl`, or for a loss that is not finite where such steps are skipped.
-        after: is given the batch and the result of each gradient step of which no optimizer left its step out.
+    Uncompiled, a callback that only reads changes no bit. `on_loss` breaks the graph of a compiled step, which may round
+    otherwise; the other two break nothing, but CUDA graphs then hold one step each.
     """
 
     before: Callable[[Any], Any] | None = None
+    """Given the batch of each gradient step, as `Algorithm.update` made it; may return one of the same shape instead."""
     on_loss: Callable[[str, Tensor, Callable[[Tensor], None]], Tensor | None] | None = None
+    """Given the name of a loss ("critic", "actor", ...; "loss" where there is one), the loss, and `step`; may return a
+    loss instead. `step(loss)` takes the optimizer's step at once, uncompiled; else it is taken afterwards. Not called
+    for a step that is known to be left out: by `PPOParams.target_kl`, or for a loss that is not finite."""
     after: Callable[[Any, UpdateResult], None] | None = None
+    """Given the batch and the result of each gradient step of which no optimizer left its step out."""
 
     def replace_batch(self, batch: Any) -> Any:
-        """Call `before`, and return the batch of the gradient step.
-
-        Raises:
-            TypeError: the callback returned something of another class.
-        """
+        """Call `before`, and return the batch of the gradient step; a `TypeError` if it is of another class."""
         found = None if self.before is None else self.before(batch)
         if found is not None and type(found) is not type(batch):
             rule = f"must return a {type(batch).__name__} or None"
@@ -211,11 +199,7 @@ class UpdateCallbacks:
         return batch if found is None else found
 
     def notify(self, name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
-        """Call `on_loss`, and return the loss whose step is to be taken; None if the callback has taken it.
-
-        Raises:
-            TypeError: the callback returned something else than a loss.
-        """
+        """Call `on_loss`, and return the loss whose step is to be taken; None if the callback has taken it."""
         if self.on_loss is None:
             return loss
         is_taken = False
@@ -235,35 +219,24 @@ class UpdateCallbacks:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """The part of a run that its algorithm knows.
-
-    Args:
-        progress: returns the share of the planned training that is done, in [0, 1]; schedules read it.
-        num_gradient_steps: how many are planned; None if nobody knows.
-        runtime: how updates are run.
-        precision: in which number formats.
-        update: how gradients are limited, gathered and applied.
-        varies_in_length: whether rollouts differ in size, as collections by episodes do.
-        callbacks: functions that are called around gradient steps.
-        all_reduce: from an optimizer's flat gradient to its average over processes; None for a process that trains
-            alone. Called before the gradient is looked at and clipped, so that all processes decide alike.
-    """
+    """The part of a run that its algorithm knows."""
 
     progress: Callable[[], float] = no_progress
+    """Returns the share of the planned training that is done, in [0, 1], for schedules."""
     num_gradient_steps: int | None = None
+    """Planned gradient steps, if they are known."""
     runtime: RuntimeParams = RuntimeParams()
     precision: PrecisionParams = PrecisionParams()
     update: UpdateParams = UpdateParams()
     varies_in_length: bool = False
+    """Whether rollouts differ in size, as collections by episodes do."""
     callbacks: UpdateCallbacks = UpdateCallbacks()
     all_reduce: Callable[[Tensor], Tensor] | None = None
+    """From an optimizer's flat gradient to its average over processes, before it is checked and clipped, so that all
+    processes decide alike; None for a process that trains alone."""
 
     def average(self, gradient: Tensor) -> Tensor:
-        """Return the average of a flat gradient over processes.
-
-        Raises:
-            TypeError: `all_reduce` returned something else.
-        """
+        """Return the average of a flat gradient over processes."""
         if self.all_reduce is None:
             return gradient
         result: Any = self.all_reduce(gradient)

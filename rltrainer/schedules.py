@@ -62,11 +62,7 @@ SCHEDULES = {"LinearSchedule": LinearSchedule, "CosineSchedule": CosineSchedule}
 
 
 def value_at(value: "float | Schedule", progress: float) -> float:
-    """Return the number itself, or the schedule's value at `progress`.
-
-    Raises:
-        ParamsError: the schedule gave no finite number.
-    """
+    """Return the number itself, or the schedule's value at `progress`; a `ParamsError` if it is not finite."""
     if not callable(value):
         return value
     found = value(progress)

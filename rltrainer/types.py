@@ -15,11 +15,11 @@ from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt
 State = dict[str, Any]
 """A `state_dict`: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists."""
 Load = Callable[[], None]
-"""Takes over a state that `prepare_load` has checked as a whole, and cannot fail."""
+"""Loads a state that `prepare_load` has checked as a whole, and cannot fail."""
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, without waiting for it where that is safe; returns itself if it is there already."""
+    """Copy a tensor to a device, without waiting for it where that is safe."""
     # Pageable memory has been read when the call returns, so nothing needs to wait; pinned memory has not.
     waits = device.type != "cuda" or not x.is_cpu or x.is_pinned()
     return x.to(device, non_blocking=not waits)
@@ -37,7 +37,7 @@ class Transitions:
         terminated: [B] bool; the MDP ended, so nothing is bootstrapped.
         truncated: [B] bool; a time limit ended the episode, which bootstraps as usual.
         discount: [B] float32, gamma^k * (not terminated): what a bootstrapped value is multiplied with.
-        index: [B] int64, the cells in their buffer.
+        index: [B] int64, the rows in their buffer.
         weight: [B] float32, importance weights; 1 where sampling is uniform, 0 for padding.
         extra: further tensors declared by the buffer.
     """
@@ -65,7 +65,7 @@ class Transitions:
         return self._map(lambda leaf: leaf.unflatten(0, shape))
 
     def to(self, device: torch.device | str) -> Self:
-        """Copy to a device; returns itself if it is there already."""
+        """Copy to a device; return itself if it is there already."""
         target = torch.device(device)
         return self if self.reward.device == target else self._map(lambda leaf: to_device(leaf, target))
 
@@ -85,12 +85,10 @@ class Transitions:
 class Sequences(Transitions):
     """Transitions that follow each other, every field [T, B, ...], or [K, T, B, ...] for K gradient steps.
 
-    T is the burn-in, on which a memory is brought up to date, and the length that is trained on. Where a trace begins
+    T is the burn-in, in which a memory is brought up to date, and the length that is trained on. Where a trajectory begins
     or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]`, the memory that the
-    first transition was acted on with, is [B, ...], if the buffer has it.
-
-    Args:
-        first: [T, B] bool, before which transitions memory begins anew: nothing of the trace before them is known.
+    first action was chosen with, is [B, ...], if the buffer has it. `first` [T, B] bool marks the transitions before which
+    memory begins again.
     """
 
     first: Tensor
@@ -99,22 +97,22 @@ class Sequences(Transitions):
 
 @dataclass(slots=True)
 class Rollout:
-    """The cells of one collection step, in time order [T, N]; T time steps of N envs.
+    """The steps of one collection, in time order: T time steps of N envs.
 
-    Each observation is held once. The successor of a cell is the next row's observation, but for the cells where a
-    trace ended (`final_index`): theirs is in `final_obs`.
+    Each observation is held once. The successor of a step is the next row's observation, but where a trajectory ended
+    (`final_index`): there it is in `final_obs`.
 
     Args:
         obs: tree [T, N, ...].
         action: [T, N, ...], as sampled on policy (unclipped), as the env received it off policy.
         reward: [T, N] float32.
         terminated, truncated: [T, N] bool.
-        valid: [T, N] bool; False where an env spent the step on its reset, was restarted after a failure, was past
-            its quota of episodes, or took fewer steps than others: then it holds still, at its last observation.
+        valid: [T, N] bool; False where an env spent the step on its reset, was restarted after a failure, was past its
+            quota of episodes, or took fewer steps than others: then it holds still, at its last observation.
         last_obs: tree [N, ...], the successor of the last row.
-        final_obs: tree [K, ...], the successors of the K cells where an episode ended or its trace was broken.
-        final_index: [K] int64, those cells as t * N + n.
-        starts: [N] bool, the envs whose first row does not go on where the rollout before ended.
+        final_obs: tree [K, ...], the successors of the K steps that end an episode or its trajectory.
+        final_index: [K] int64, those steps as t * N + n.
+        starts: [N] bool, the envs whose first row does not continue the rollout before.
         extra: further tensors [T, N, ...] declared by the buffer.
     """
 
@@ -137,7 +135,7 @@ class Rollout:
 
     @property
     def ends(self) -> Tensor:
-        """Return where a trace ended, in an episode's end, a boundary, or before a cell without a transition [T, N]."""
+        """Return where a trajectory ended: an episode's end, a boundary, or before a step without a transition [T, N]."""
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
@@ -146,37 +144,31 @@ class Rollout:
 
     @property
     def begins(self) -> Tensor:
-        """Return where a policy's memory begins anew, below the first row [T, N]; that one's is in `extra`."""
+        """Return where a policy's memory begins again, below the first row [T, N]; that one's is in `extra`."""
         begins = torch.zeros_like(self.terminated)
         begins[1:] = (self.done | ~self.valid)[:-1]
         return begins
 
     @property
     def idle(self) -> Tensor:
-        """Return the cells at the end of an env's column in which nothing happened: no transition, no end [T, N]."""
+        """Return the steps at the end of an env's column without a transition or an end [T, N]."""
         happens = (self.valid | self.done).flip(0).to(torch.int32)
         return happens.cummax(0).values.flip(0) == 0
 
     @property
     def next_obs(self) -> Tree:
-        """The true successors, a tree [T, N, ...]; built anew at each call."""
+        """The true successors, a tree [T, N, ...]; built at each call."""
         return self.successors(self.obs, self.last_obs, self.final_obs)
 
     def valid_cells(self, tree: Tree) -> Tree:
-        """Return the valid cells of a tree [T, N, ...] as [M, ...], time first."""
+        """Return the valid steps of a tree [T, N, ...] as [M, ...], time first."""
         index = None if bool(self.valid.all()) else self.valid.flatten().nonzero().squeeze(-1)
         return map_tree(lambda x: x.flatten(0, 1) if index is None else x.flatten(0, 1).index_select(0, index), tree)
 
     def successors(self, of_obs: Tree, of_last_obs: Tree, of_final_obs: Tree) -> Tree:
-        """Arrange what belongs to each cell's successor, given what belongs to `obs`, `last_obs` and `final_obs`.
+        """Arrange values of each step's successor [T, N, ...], given the values of `obs`, `last_obs` and `final_obs`.
 
-        Args:
-            of_obs: tree [T, N, ...], such as the values of `obs`.
-            of_last_obs: tree [N, ...].
-            of_final_obs: tree [K, ...].
-
-        Returns:
-            tree [T, N, ...]; cell (t, n) holds what belongs to the observation after it.
+        They are trees [T, N, ...], [N, ...] and [K, ...], such as the outputs of a value network.
         """
 
         def shift(here: Tensor, last: Tensor, final: Tensor) -> Tensor:

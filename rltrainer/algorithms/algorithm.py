@@ -311,7 +311,7 @@ class Algorithm(metaclass=Constructed):
 
     def may_report(self, metric: str) -> bool:
         """Return whether an update may report this metric although the last ones did not."""
-        if metric in self.occasional_metrics or not self.plan.update.tells_norms:
+        if metric in self.occasional_metrics or not self.plan.update.logs_norms:
             return metric in self.occasional_metrics
         return metric in [f"{name}_grad_norm".lstrip("_") for name in self.optimizers_by_loss()]
 

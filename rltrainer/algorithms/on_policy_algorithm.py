@@ -152,7 +152,7 @@ class OnPolicyAlgorithm(Algorithm):
         for optimizer in self._optimizers():
             optimizer.apply_rest()
         accumulation.num_steps = 0
-        if results and self.plan.update.tells_norms:
+        if results and self.plan.update.logs_norms:
             add_norms(results[-1], self.optimizers_by_loss())
 
 

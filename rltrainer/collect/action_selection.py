@@ -43,12 +43,7 @@ class ActionSelection:
         self._random, self._explore = False, True
 
     def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
-        """Prepare for a collection; memory that does not continue an episode is the initial one.
-
-        Raises:
-            ParamsError: policy and exploration both have a memory, or random actions or exploration replace the
-                choices that a column describes.
-        """
+        """Prepare for a collection; a memory that does not continue an episode is the initial one."""
         self._replacing, self._random, self._explore = exploration, random, explore
         acting = self.policy.exploration if exploration is None else exploration
         if acting is not self._acting or self._initial is not None:
@@ -138,11 +133,7 @@ def random_decision(
 
 
 def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:
-    """Draw one action per env [N, ...]; in a Box without finite bounds from a standard normal.
-
-    Raises:
-        SpaceError: the space is neither Box, Discrete, MultiDiscrete nor MultiBinary.
-    """
+    """Draw one action per env [N, ...], from a standard normal in a Box without finite bounds; or a `SpaceError`."""
     device = generator.device
     if isinstance(space, spaces.Discrete):
         # Not from `start` on: the number after the last choice may be none of int64.

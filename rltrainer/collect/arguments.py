@@ -44,11 +44,7 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
 
 
 def required_limit(adapter: EnvAdapter, max_episode_steps: int | None, num_episodes: int | None) -> int | None:
-    """Return the steps after which a collection truncates an episode, or None; a team truncates its own.
-
-    Raises:
-        ParamsError: an env whose episode was truncated would have to begin another, and cannot be reset by itself.
-    """
+    """Return the steps after which a collection truncates an episode, or None; a team truncates its own."""
     envs, is_limited = adapter.envs.unwrapped, num_episodes is not None and max_episode_steps is not None
     if isinstance(envs, AgentsAsEnvs):
         envs.max_episode_steps = max_episode_steps if is_limited else None
@@ -69,12 +65,7 @@ def require_same_spaces(part: str, owner: Any, adapter: Any) -> None:
 
 
 def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: str = "") -> None:
-    """Check that a collector, or its adapter, can write into a buffer.
-
-    Raises:
-        SpaceError: it holds other spaces than the envs'.
-        ParamsError: it is no buffer, made for another number of envs, or declares columns that the policy cannot fill.
-    """
+    """Raise a `SpaceError` or `ParamsError` unless a collector, or its adapter, can write into a buffer."""
     checked(owner, "buffer", buffer, AnyBuffer)
     require_same_spaces("buffer", buffer, source)
     if buffer.num_envs != (count := source.num_envs):
@@ -93,12 +84,7 @@ def require_columns(policy: Policy, declared: Extra) -> None:
 
 
 def processed(process: Process, rollout: Rollout) -> Rollout:
-    """Return the rollout that a transform makes of a collection, before it is stored.
-
-    Raises:
-        TypeError: it is no `Rollout` of the same shape.
-        NonFiniteError: its rewards are not all finite.
-    """
+    """Return the rollout that a transform makes of a collection; a `TypeError` if it is none of the same shape."""
     result, shape = process(rollout), tuple(rollout.reward.shape)
     if not isinstance(result, Rollout) or result.reward.shape != shape:
         found = tuple(result.reward.shape) if isinstance(result, Rollout) else result

@@ -111,11 +111,7 @@ class CollectStats:
         )
 
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
-        """Return the same stats with one return per episode, by a reduction from [E, A] to [E] for several agents.
-
-        Raises:
-            ParamsError: there are several agents and no reduction, or it returned another shape.
-        """
+        """Return the stats with one return per episode, reduced from [E, A] to [E] where there are several agents."""
         if self.returns.ndim == 1:
             return self
         field = "TrainerParams.multi_agent_return_reduction"

@@ -295,10 +295,7 @@ class Collector:
     def prepare_load(self, state: State) -> Load:
         """Check a whole state, and return a function that loads it; the next collection continues the episodes.
 
-        Envs that cannot be brought there start a new episode, with a warning.
-
-        Raises:
-            CheckpointError: the state is of other envs, or none.
+        Envs that cannot be brought there start a new episode, with a warning; other envs are a `CheckpointError`.
         """
         found = from_state(CollectorState, state, "collector")
         check_generator("collector.generator", self.generator, found.generator)

@@ -37,16 +37,8 @@ class RunningEpisodes:
 class EpisodeCounter:
     """Running return and length of each of N envs, and the episodes that ended since `start`.
 
-    With a quota, an env that has ended its share of episodes is not counted any further.
-
-    Args:
-        num_envs: N.
-        min_length: steps of the shortest episode that is counted.
-        infos: reads infos at the end of episodes.
-        agents: the envs, if rows are agents.
-
-    Attributes:
-        num_dropped: how many episodes were shorter, ever.
+    With a quota, an env that has ended its share of episodes is not counted any further. Episodes shorter than
+    `min_length` are not counted, but in `num_dropped`; `agents` are the envs where rows are agents.
     """
 
     def __init__(
@@ -111,11 +103,7 @@ class EpisodeCounter:
     def add(self, reward: Array, finished: Array | None, valid: Array | None) -> Array | None:
         """Count one step of all envs, with rewards [N] or [N, A]; `finished` and `valid` as in an `EnvStep`.
 
-        Returns:
-            which steps count [N], or None if all do: valid, and of an env whose quota is not used up.
-
-        Raises:
-            CheckpointError: the running episodes were read from a file, and are of other agents.
+        Returns which steps count [N], or None if all do: valid, and of an env whose quota is not used up.
         """
         counted = valid if self.open is None else self.open.copy() if valid is None else self.open & valid
         if reward.shape != self._running.returns.shape:
@@ -225,13 +213,9 @@ class TeamQuotas:
         self._took_part |= True if valid is None else valid.reshape(self._took_part.shape)
 
     def end(self, finished: Array, counted: Array, number: int, quota: Array) -> None:
-        """Take in the ends of episodes.
+        """Take in the ends of episodes of rows [K], the counted ones of them, and the number that counted before.
 
-        Args:
-            finished: all rows whose episode ended with this step [K]; at a team's end these are all its rows.
-            counted: those of them that are counted.
-            number: of the episodes that were counted before.
-            quota: of each row [N], without these; those of agents that did not appear are shared out.
+        `quota` [N] is changed: the quotas of agents that did not appear are shared out.
         """
         if self._reader is not None:
             self._last_counted[counted // self._size] = number + np.arange(len(counted))

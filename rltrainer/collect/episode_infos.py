@@ -35,11 +35,8 @@ Keys = Annotated[
 class InfoReader:
     """Reads numbers or flags from the infos with which episodes end; NaN stands for one that is missing.
 
-    Args:
-        last_info: returns the infos of an env's last step, gathered as gymnasium does, and its row there.
-        keys: of the infos of single envs.
-        optional: further keys, which are left out where no episode has a number there.
-        known: keys that only some ends have, so that a collection without one is no surprise.
+    `last_info` returns the infos of an env's last step, gathered as gymnasium does, and its row there. `optional` keys
+    are left out where no episode has a number there; `known` ones may be missing without a warning.
     """
 
     def __init__(
@@ -51,11 +48,7 @@ class InfoReader:
         self._found, self._has_warned = set[str](), False  # keys of infos where one was missing
 
     def of_ended(self, rows: Array) -> Array:
-        """Return the values of envs [K] whose episode ended with their last step [K, keys], float64.
-
-        Raises:
-            EnvError: a value is no number.
-        """
+        """Return the values of envs [K] whose episode ended with their last step [K, keys], float64; or an `EnvError`."""
         values = [[self._value(key, n) for key in self.keys] for n in rows.tolist()]
         return np.array(values, np.float64).reshape(len(values), len(self.keys))
 

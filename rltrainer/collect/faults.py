@@ -138,15 +138,10 @@ def stuck_error(env: int, number: int) -> EnvError:
 
 
 def check_rollout(rollout: Rollout, num_steps_before: int | Array, actions: ValueRange, hint: str) -> None:
-    """Raise the first fault of a collection [T, N], with `hint` after its text.
+    """Raise the first fault of a collection [T, N], a `NonFiniteError` or `SpaceError`, with `hint` after its text.
 
-    Args:
-        num_steps_before: how many steps each env had taken before it, or [N] int64.
-        actions: the action space; of a Box only finiteness is asked, as a rollout holds samples.
-
-    Raises:
-        NonFiniteError: a NaN or infinity is the first.
-        SpaceError: a choice that does not exist is.
+    Each env had taken so many steps before it, or [N] int64. Of actions in a Box only finiteness is asked: a rollout holds
+    samples.
     """
     _raise_first(_faults(rollout, np.broadcast_to(num_steps_before, rollout.reward.shape[1]), actions), hint)
 

@@ -33,10 +33,8 @@ class SyncState:
 class WeightSync:
     """Publishes weights when they are due, and counts their versions.
 
-    Args:
-        owner: the collector's class, for errors.
-        every: how often weights are due; an int counts training steps, None is each.
-        publish: is called with the version, and gives the copy the policy's present weights.
+    `publish` is called with the version, and gives the copy the policy's present weights. `every` None is each training
+    step.
     """
 
     def __init__(self, owner: str, every: int | Every | None, publish: Callable[[int], None]) -> None:
@@ -58,11 +56,7 @@ class WeightSync:
     def sync(self, counts: Counts | None) -> bool:
         """Publish the weights if they are due by a trainer's counters, or at once without counters.
 
-        Returns:
-            whether the counters are those of a run that begins: its versions count from 0.
-
-        Raises:
-            ParamsError: the trainer does not count the interval's unit.
+        Returns whether the counters are those of a run that begins: its versions count from 0.
         """
         begins = counts is not None and counts.get("training_step") == 0
         if begins:  # wherever another run ended
@@ -127,11 +121,7 @@ class CopyElsewhere:
 def acting_policy(
     owner: str, policy: Policy, device: torch.device | str | None, every: int | Every | None
 ) -> tuple[Policy, WeightSync | None]:
-    """Return the policy that acts on a device, and the `WeightSync` of it if it is a copy.
-
-    Raises:
-        ParamsError: there is no such device, or an interval without one.
-    """
+    """Return the policy that acts on a device, and the `WeightSync` of it if it is a copy."""
     if device is None:
         if every is not None:
             hint = "Without one the policy itself acts, always with its newest weights."

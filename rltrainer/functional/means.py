@@ -1,4 +1,4 @@
-"""Weighted means of named numbers. Tensors stay on their device, and nobody waits for it, until they are read."""
+"""Weighted means of named numbers. Tensors stay on their device, without a wait, until they are read."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Part:
     weights: dict[str, PositiveFloat] = field(default_factory=dict)
 
 
-@torch.no_grad()  # a number that somebody forgot to detach must not hold its graph for the rest of the run
+@torch.no_grad()  # a number that was not detached must not hold its graph for the rest of the run
 def merge(parts: Sequence[Part]) -> Part:
     """Return the weighted means of parts; a name that some of them lack is a mean over the others."""
     means: dict[str, Number] = {}
@@ -57,7 +57,7 @@ def floats(values: Mapping[str, Number]) -> dict[str, float]:
 
 
 def _mean(values: list[Number], weights: list[float]) -> Number:
-    """Return the weighted mean; in one call, as there may be hundreds."""
+    """Return the weighted mean, in one call of torch: there may be hundreds of values."""
     if not isinstance(values[0], Tensor):
         return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
     newest = values[-1]

@@ -56,10 +56,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
 
 
 class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
-    """Trains an on-policy algorithm on what its policy has just collected; see `Trainer`.
-
-    A training collector without a buffer gets a `RolloutBuffer` that fits its collection steps.
-    """
+    """Trains an on-policy algorithm on its newest data; a collector without a buffer gets a `RolloutBuffer` that fits."""
 
     algorithm_class = OnPolicyAlgorithm
     params_class = OnPolicyTrainerParams

@@ -54,11 +54,7 @@ def run_parts(
 def read_run(
     path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
 ) -> tuple[TRunState, list[Load]]:
-    """Return the state of a saved run, and the functions that load its parts: all is checked before anything changes.
-
-    Raises:
-        CheckpointError: a part is missing, a value breaks its rule, or a setting differs; the text names it.
-    """
+    """Return the state of a saved run, and the functions that load its parts: all is checked before anything changes."""
     states = read_logged(path, mapped=("buffer",))
     parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
     states.setdefault("hooks", NO_HOOKS)
@@ -134,8 +130,7 @@ def _check_runtime(found: RuntimeParams, asked: RuntimeParams) -> None:
 class RunCheckpoints:
     """Saves a run as `TrainerParams.checkpoint` says; without it, does nothing.
 
-    Its context is open while anything trains: it holds the folder and the signals. `unit` is the number in the
-    names of checkpoints.
+    Its context is open while anything trains: it holds the directory and the signals.
     """
 
     def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit) -> None:
@@ -287,11 +282,8 @@ SAVE = getattr(signal, "SIGUSR1", None)  # not on Windows
 class RunSignals:
     """Handles SIGTERM, SIGINT and SIGUSR1 inside its context; in the main thread, as Python handles none elsewhere.
 
-    Attributes:
-        stopped_by: the last signal that asked for the end; 0 before.
-        num_stops: how many have.
-        wants_save: whether SIGUSR1 came since this was set to False.
-        breaks_off: whether the first signal raises at once, as a second one does in any case.
+    `stopped_by` is the last signal that asked for the end, `num_stops` how many have; `wants_save` is set by SIGUSR1. With
+    `breaks_off` the first signal raises at once, as a second one does in any case.
     """
 
     def __init__(self) -> None:

@@ -32,12 +32,9 @@ Values = Mapping[str, Any]
 
 
 class RunLog:
-    """Hands the numbers of a run to the logger and the progress bar, if there are any.
+    """Hands the numbers of a run to the logger and the progress bar, if there are any, over steps of a unit.
 
-    Args:
-        params, algorithm: of the run.
-        unit: of the x axis.
-        settings: returns further values of rows of training; called only when such a row is due.
+    `settings` returns further values of rows of training; it is called only when such a row is due.
     """
 
     def __init__(
@@ -224,8 +221,7 @@ class GpuUse:
     def values(self) -> dict[str, float]:
         """Return memory in MiB, and the mean time of the update steps that ended since the last call.
 
-        `memory` is held by tensors, `memory_peak` the most that was since the process began (or the peak was reset),
-        `memory_reserved` taken from the device by PyTorch.
+        `memory` is held by tensors, `memory_peak` was the most, `memory_reserved` is taken from the device.
         """
         self._take_ended()
         memory = {

@@ -22,13 +22,7 @@ WORKSPACES = (":4096:8", ":16:8")
 
 @contextlib.contextmanager
 def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = None) -> Iterator[None]:
-    """Compute inside with the threads, the library and the flags of a run.
-
-    Args:
-        chosen: the run's `RuntimeParams`, with a value for each "auto".
-        asked: as the user gave them.
-        tf32: `PrecisionParams.tf32`.
-    """
+    """Compute inside as a run: `chosen` are its `RuntimeParams` with a value for each "auto", `asked` the user's."""
     count, before = cast(int | None, chosen.num_threads), torch.get_num_threads()
     if count is None or (count > before and asked.num_threads == "auto"):
         count = before
@@ -91,12 +85,9 @@ SAC with 256-256 networks and batches of 256 gets two, with which it was 1.4 tim
 
 
 def choose_num_threads(choice: str | int | None, chosen: str | int | None, work: int) -> int | None:
-    """Return the number of threads, None to leave it as it is.
+    """Return the number of threads, None to leave it as it is; `chosen` is the number of a run that is resumed.
 
-    Args:
-        choice: `RuntimeParams.num_threads`.
-        chosen: the number of the run that is resumed; the same as `choice` in a new one.
-        work: trained parameters times samples of a gradient step.
+    `work` is the number of trained parameters times the samples of a gradient step.
     """
     if choice != "auto":
         return choice  # type: ignore[return-value]  # the params have checked it
@@ -118,11 +109,9 @@ NUM_OPERATORS = 50
 
 
 class RunProfiler:
-    """Counts training steps and records some of them, within one epoch.
+    """Counts training steps and records some of them, within one epoch; `params` None records nothing.
 
     A context of an epoch; `step` ends a training step. A recording that an exception ends is written too.
-
-    `params` None records nothing.
     """
 
     def __init__(self, params: ProfilerParams | None) -> None:

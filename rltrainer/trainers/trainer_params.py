@@ -72,11 +72,7 @@ def live(default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TrainerParams(Params):
-    """Settings of every trainer.
-
-    Raises:
-        ParamsError: a value breaks its field's rule, or two fields contradict each other.
-    """
+    """Settings of every trainer."""
 
     max_epochs: PositiveInt = 100
     """Epochs to train for; fewer if `stop_fn` says so."""

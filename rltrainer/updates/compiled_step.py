@@ -76,7 +76,7 @@ class CompiledStep:
             step = self._owner._step
             if (amp := plan.precision.amp) is not None:
                 step = _with_amp(step, device, amp)
-            if plan.update.tells_norms:
+            if plan.update.logs_norms:
                 step = _with_norms(step, self._owner.optimizers_by_loss())
             self._eager = step if (groups := self._owner.accumulation) is None else _in_groups(step, groups)
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))

@@ -481,7 +481,7 @@ class Optimizer:
     def _limit(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Return a flat gradient within the limit, given its length; keep its norm for the metrics."""
         norm = self.limit.norm(gradient, length)
-        if self._update.tells_norms and self.grad_norm is None:  # else it was kept before it was balanced
+        if self._update.logs_norms and self.grad_norm is None:  # else it was kept before it was balanced
             self.grad_norm = norm
         return self.limit.clip(gradient, norm)
 
