@@ -177,8 +177,8 @@ def no_progress() -> float:
 class UpdateCallbacks:
     """Functions that are called around gradient steps. One that is None costs nothing.
 
-    Uncompiled, a callback that only reads changes no bit. `on_loss` breaks the graph of a compiled step, which may round
-    otherwise; the other two break nothing, but CUDA graphs then hold one step each.
+    Uncompiled, a callback that only reads changes no bit. `on_loss` breaks the graph of a compiled step, which may
+    round otherwise; the other two break nothing, but CUDA graphs then hold one step each.
     """
 
     before: Callable[[Any], Any] | None = None

@@ -140,8 +140,7 @@ def stuck_error(env: int, number: int) -> EnvError:
 def check_rollout(rollout: Rollout, num_steps_before: int | Array, actions: ValueRange, hint: str) -> None:
     """Raise the first fault of a collection [T, N], a `NonFiniteError` or `SpaceError`, with `hint` after its text.
 
-    Each env had taken so many steps before it, or [N] int64. Of actions in a Box only finiteness is asked: a rollout holds
-    samples.
+    Each env had taken so many steps before it, or [N] int64. Actions in a Box, which are samples, need only be finite.
     """
     _raise_first(_faults(rollout, np.broadcast_to(num_steps_before, rollout.reward.shape[1]), actions), hint)
 
