@@ -182,7 +182,7 @@ class UpdateCallbacks:
     """
 
     before: Callable[[Any], Any] | None = None
-    """Given the batch of each gradient step, as `Algorithm.update` made it; may return one of the same shape instead."""
+    """Given the batch of each gradient step, as `Algorithm.update` made it; may return another of that shape."""
     on_loss: Callable[[str, Tensor, Callable[[Tensor], None]], Tensor | None] | None = None
     """Given the name of a loss ("critic", "actor", ...; "loss" where there is one), the loss, and `step`; may return a
     loss instead. `step(loss)` takes the optimizer's step at once, uncompiled; else it is taken afterwards. Not called

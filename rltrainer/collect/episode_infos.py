@@ -48,7 +48,7 @@ class InfoReader:
         self._found, self._has_warned = set[str](), False  # keys of infos where one was missing
 
     def of_ended(self, rows: Array) -> Array:
-        """Return the values of envs [K] whose episode has just ended [K, keys], float64; an `EnvError` if one is no number."""
+        """Return the values of envs [K] whose episode has just ended [K, keys]; an `EnvError` if one is no number."""
         values = [[self._value(key, n) for key in self.keys] for n in rows.tolist()]
         return np.array(values, np.float64).reshape(len(values), len(self.keys))
 

@@ -56,7 +56,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
 
 
 class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
-    """Trains an on-policy algorithm on its newest data; a collector without a buffer gets a `RolloutBuffer` that fits."""
+    """Trains an on-policy algorithm on its newest data; a collector without a buffer gets a fitting `RolloutBuffer`."""
 
     algorithm_class = OnPolicyAlgorithm
     params_class = OnPolicyTrainerParams
