@@ -85,10 +85,10 @@ class Transitions:
 class Sequences(Transitions):
     """Transitions that follow each other, every field [T, B, ...], or [K, T, B, ...] for K gradient steps.
 
-    T is the burn-in, in which a memory is brought up to date, and the length that is trained on. Where a trajectory begins
-    or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]`, the memory that the
-    first action was chosen with, is [B, ...], if the buffer has it. `first` [T, B] bool marks the transitions before which
-    memory begins again.
+    T is the burn-in, in which a memory is brought up to date, and the length that is trained on. Where a trajectory
+    begins or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]`, the memory
+    that the first action was chosen with, is [B, ...], if the buffer has it. `first` [T, B] bool marks the transitions
+    before which memory begins again.
     """
 
     first: Tensor
@@ -135,7 +135,7 @@ class Rollout:
 
     @property
     def ends(self) -> Tensor:
-        """Return where a trajectory ended: an episode's end, a boundary, or before a step without a transition [T, N]."""
+        """Return where a trajectory ended: with an episode, at a boundary, before a step without transition [T, N]."""
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True

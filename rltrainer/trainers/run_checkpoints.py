@@ -54,7 +54,7 @@ def run_parts(
 def read_run(
     path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
 ) -> tuple[TRunState, list[Load]]:
-    """Return the state of a saved run, and the functions that load its parts: all is checked before anything changes."""
+    """Return the state of a saved run, and functions that load its parts: all is checked before anything changes."""
     states = read_logged(path, mapped=("buffer",))
     parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
     states.setdefault("hooks", NO_HOOKS)
@@ -282,8 +282,8 @@ SAVE = getattr(signal, "SIGUSR1", None)  # not on Windows
 class RunSignals:
     """Handles SIGTERM, SIGINT and SIGUSR1 inside its context; in the main thread, as Python handles none elsewhere.
 
-    `stopped_by` is the last signal that asked for the end, `num_stops` how many have; `wants_save` is set by SIGUSR1. With
-    `breaks_off` the first signal raises at once, as a second one does in any case.
+    `stopped_by` is the last signal that asked for the end, `num_stops` how many have; `wants_save` is set by SIGUSR1.
+    With `breaks_off` the first signal raises at once, as a second one does in any case.
     """
 
     def __init__(self) -> None:
