@@ -9,7 +9,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.envs import EnvAdapter, make_vec
-from rltrainer.envs.adapter.autoreset import Autoreset, find_autoreset
+from rltrainer.envs.adapter.autoreset import NextStep, find_autoreset
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 
 
@@ -42,7 +42,7 @@ def test_what_it_declares() -> None:
     assert envs.single_observation_space.shape == (4,)
     assert envs.observation_space.shape == (3, 4)
     assert envs.action_space == gym.spaces.MultiDiscrete([2, 2, 2])
-    assert find_autoreset(envs) == Autoreset(is_masked=False, spends_step=True, has_final_info=False)
+    assert find_autoreset(envs) is NextStep
 
 
 @pytest.mark.usefixtures("envpool")
